@@ -1,0 +1,27 @@
+"""Reinforcement learning on language models, in a notebook: sample, look, score, train, compare, search."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Session", "__version__", "lab", "load_ipython_extension"]
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from rolloutlab.session import Session, lab
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
+    """`%load_ext rolloutlab`: register the magics."""
+    from rolloutlab.magics import register
+
+    register(shell)
+
+
+def __getattr__(name: str) -> Any:
+    """`rolloutlab.Session` and `rolloutlab.lab`, imported when they are first used."""
+    if name in {"Session", "lab"}:
+        from rolloutlab import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'rolloutlab' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Calls become HTTP: inference, training, and finding or starting the embedded service."""

@@ -1,0 +1,143 @@
+"""Find the embedded service of a lab folder, or start it; stay attached to it while this process lives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rolloutlab.errors import InputError, PolicyError, RolloutlabError, UnreachableError
+from rolloutlab.http import Http
+from rolloutlab.settings import Address, Settings
+
+_LONGEST_START = 120.0
+_LONGEST_STOP = 30.0
+_POLL = 0.05
+
+
+class Embedded:
+    """The embedded service as its clients see it: a process of its own, shared by every kernel of the lab folder."""
+
+    def __init__(self, settings: Settings, http: Http) -> None:
+        self._settings = settings
+        self._folder = settings.service_folder
+        self._http = http
+        self._lock: FileLock | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file that the service writes to."""
+        return self._folder / "log"
+
+    def address(self, tick: Callable[[], None] = lambda: None) -> Address:
+        """Where the service listens, starting it if nobody has; `tick` is called while it starts.
+
+        Raises:
+            PolicyError: the service ended at once; what it said last is in the message.
+            UnreachableError: it did not answer in two minutes.
+            InputError: it runs with another policy than this process wants.
+        """
+        self._attach()
+        found = self.running() or self._start(tick)
+        policy = self._health(found)["policy"]
+        wanted = self._settings.policy
+        if policy not in {wanted, Path(wanted).name}:
+            raise InputError(
+                f"the service of this lab runs the policy {policy!r}, not {wanted!r}", hint="%service stop"
+            )
+        return found
+
+    def running(self) -> Address | None:
+        """Where the service listens, or None when nothing answers there."""
+        try:
+            published = json.loads((self._folder / "service.json").read_text())
+            token = (self._folder / "token").read_text()
+            found = Address(published["base_url"], published["inference_base_url"], token)
+            self._health(found)
+        except (OSError, ValueError, KeyError, RolloutlabError):
+            return None
+        return found
+
+    def pid(self) -> int:
+        """Process id of the running service, as it published it."""
+        return int(json.loads((self._folder / "service.json").read_text())["pid"])
+
+    def stop(self) -> None:
+        """Ask the running service to end, and wait until it has; a job that was running starts over with the next.
+
+        Raises:
+            UnreachableError: it does not end.
+        """
+        os.kill(self.pid(), signal.SIGTERM)
+        lock = FileLock(self._folder / "lock")
+        try:
+            lock.acquire(timeout=_LONGEST_STOP)
+        except Timeout as error:
+            raise UnreachableError("the embedded service does not end", hint="%service log") from error
+        lock.release()
+
+    def close(self) -> None:
+        """Detach; the service ends by itself once nobody is attached."""
+        if self._lock:
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+
+    def _attach(self) -> None:
+        """Hold a lock that the operating system frees when this process ends, however it ends."""
+        while self._lock is None:
+            path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = FileLock(path, thread_local=False)
+            lock.acquire()
+            if path.exists():  # the service may have tidied it away between its making and its locking
+                self._lock = lock
+
+    def _health(self, address: Address) -> dict[str, str]:
+        url = f"{address.base_url}/v1/health"
+        return dict(self._http.run(self._http.request("GET", url, patience=10.0, retry=False), every=_POLL))
+
+    def _start(self, tick: Callable[[], None]) -> Address:
+        settings = self._settings
+        command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(settings.home)]
+        command += ["--policy", settings.policy, "--linger", str(settings.linger)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        for _ in _until(_LONGEST_START):
+            if found := self.running():
+                self._let_go(process)
+                return found
+            if process.poll() is not None:
+                last = self.tail(3) or "nothing in its log"
+                raise PolicyError(f"the embedded service ended at its start: {last}", hint="%service log")
+            tick()
+        process.terminate()
+        raise UnreachableError(f"the embedded service did not answer in {_LONGEST_START:.0f} s", hint="%service log")
+
+    def _let_go(self, process: "subprocess.Popen[bytes]") -> None:
+        """Leave the service to itself, or end ours when another kernel's was first."""
+        if process.pid != self.pid():
+            process.terminate()
+            process.wait()
+        process.returncode = 0  # it is nobody's child to wait for: it outlives this kernel
+
+    def tail(self, lines: int) -> str:
+        """The last lines of the service's log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _until(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(_POLL)

@@ -1,0 +1,74 @@
+"""The training half of a service."""
+
+from rolloutlab.http import Http
+from rolloutlab.settings import Address
+from rolloutlab.wire.events import Event, EventList
+from rolloutlab.wire.training import (
+    Checkpoint,
+    CheckpointList,
+    CreateTrainingJob,
+    Model,
+    RegisterModel,
+    TrainingJob,
+    TrainingJobResponse,
+)
+
+_PAGE = 1000
+
+
+async def register_model(http: Http, address: Address, model: RegisterModel) -> Model:
+    """POST /v1/preview/models."""
+    url = f"{address.base_url}/v1/preview/models"
+    return Model.model_validate(
+        await http.request("POST", url, token=address.token, json=model.to_wire(), retry=model.return_existing)
+    )
+
+
+async def checkpoints(http: Http, address: Address, model_id: str) -> list[Checkpoint]:
+    """All checkpoints of a model, oldest first."""
+    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints"
+    found: list[Checkpoint] = []
+    more = True
+    while more:
+        after = {"after": found[-1].id} if found else {}
+        answer = await http.request("GET", url, token=address.token, params={"limit": _PAGE, **after})
+        page = CheckpointList.model_validate(answer)
+        found += page.data
+        more = page.has_more
+    return found
+
+
+async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
+    """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job."""
+    url = f"{address.base_url}/v1/preview/training-jobs"
+    headers = {"Idempotency-Key": key}
+    answer = await http.request(
+        "POST", url, token=address.token, content=job.to_json(), headers=headers, patience=300.0
+    )
+    return str(TrainingJobResponse.model_validate(answer).id)
+
+
+async def job(http: Http, address: Address, job_id: str) -> TrainingJob:
+    """GET /v1/preview/training-jobs/{id}."""
+    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}"
+    return TrainingJob.model_validate(await http.request("GET", url, token=address.token))
+
+
+async def cancel_job(http: Http, address: Address, job_id: str) -> TrainingJob:
+    """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
+    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}/cancel"
+    return TrainingJob.model_validate(await http.request("POST", url, token=address.token, retry=True))
+
+
+async def events(http: Http, address: Address, job_id: str, after: str | None = None) -> list[Event]:
+    """The events of a job that came after the event with that id."""
+    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}/events"
+    found: list[Event] = []
+    more = True
+    while more:
+        last = found[-1].id if found else after
+        params: dict[str, str | int] = {"limit": _PAGE, **({"after": last} if last else {})}
+        page = EventList.model_validate(await http.request("GET", url, token=address.token, params=params))
+        found += page.data
+        more = page.has_more
+    return found

@@ -1,0 +1,151 @@
+"""A collection of trajectory groups, as a notebook holds it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import CollectionSummary, Edit, Group, Score, Trajectory
+from rolloutlab.widgets import collection as view
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Collection:
+    """One generation of a collection. It reads the lab when asked, so it is never out of date.
+
+    Shown at the end of a cell it lists its groups with their completions, rewards and advantages.
+    """
+
+    def __init__(self, lab: Lab, summary: CollectionSummary, position: int | None = None) -> None:
+        self._lab = lab
+        self._label = f"{summary.name}:{summary.generation}"
+        self._position = position
+
+    @property
+    def _summary(self) -> CollectionSummary:
+        """As it is now: a newer generation may have taken the bare name since."""
+        return self._lab.collection(self._label)
+
+    @property
+    def name(self) -> str:
+        """What `%%reward`, `%%train` and `lab.collection` call it."""
+        return self._summary.label if self._position is None else f"{self._summary.label}/{self._position}"
+
+    @property
+    def groups(self) -> list[Group]:
+        """Its groups with their trajectories, as stored now."""
+        return self._lab.groups(self._summary, self._position)
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean reward of what has one."""
+        rewards = [t.reward for t in self.trajectories if t.reward is not None]
+        return math.fsum(rewards) / len(rewards) if rewards else None
+
+    def preflight(self, options: Options | None = None) -> Preflight:
+        """What of it would train, computed by the trainer's own code."""
+        groups = self.groups
+        return preflight(members_of(groups), options or Options(), unscored_names(groups))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per trajectory, indexed by name (`capitals/0/3`).
+
+        Columns: prompt, answer, reward (NaN where none), one per reward component, source (function, hand, judge),
+        advantage (as it would train with default options), finish_reason, tokens, model, step.
+        """
+        import pandas as pd
+
+        groups = self.groups
+        shares = preflight(members_of(groups), Options()).all_shares()
+        advantages = {share.member.name: share.advantage for share in shares}
+        trajectories = [t for group in groups for t in group.trajectories]
+        rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
+        frame = pd.DataFrame(rows, index=pd.Index([t.name for t in trajectories], name="trajectory"))
+        return frame.astype({"reward": float, "advantage": float}) if rows else frame
+
+    def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
+        """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
+
+        Raises:
+            NotFoundError: a row names no trajectory of this collection.
+            RewardError: a reward is not a finite number.
+        """
+        if "reward" not in frame.columns:
+            raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
+        known = {t.name: t for t in self.trajectories}
+        scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
+        return self._lab.set_rewards([score for score in scores if score], source="hand")
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    def __repr__(self) -> str:
+        return view.text(self.name, self.groups)
+
+    def _repr_html_(self) -> str:
+        return view.html(self.name, self.groups)
+
+
+def members_of(groups: Sequence[Group]) -> list[list[Member]]:
+    """The scored trajectories of stored groups, as the objective sees them."""
+    return [
+        [Member(t.name, t.reward, (t.tokens,)) for t in group.trajectories if t.reward is not None] for group in groups
+    ]
+
+
+def unscored_names(groups: Sequence[Group]) -> list[str]:
+    return [t.name for group in groups for t in group.trajectories if t.reward is None]
+
+
+def finite(value: Any, name: str) -> float:
+    """A reward as a float, or RewardError naming the trajectory."""
+    if not isinstance(value, Real | bool) or not math.isfinite(value):
+        raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
+    return float(value)
+
+
+def scored(trajectory: Trajectory, outcome: Any) -> Score:
+    """What a reward function returned, as a score.
+
+    A mapping gives components; their sum is the reward, unless one of them is called `reward`.
+    """
+    if not isinstance(outcome, Mapping):
+        return Score(trajectory, finite(outcome, trajectory.name))
+    parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
+    total = parts.pop("reward") if "reward" in parts else math.fsum(parts.values())
+    return Score(trajectory, total, parts)
+
+
+def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
+    if name not in known:
+        raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
+    trajectory = known[name]
+    if trajectory.reward is None and isinstance(value, float) and math.isnan(value):
+        return None
+    return Score(trajectory, finite(value, name), trajectory.components if value == trajectory.reward else {})
+
+
+def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
+    return {
+        "prompt": trajectory.prompt,
+        "answer": trajectory.answer,
+        "reward": trajectory.reward,
+        **trajectory.components,
+        "source": trajectory.source,
+        "advantage": advantage,
+        "finish_reason": trajectory.finish_reason,
+        "tokens": trajectory.tokens,
+        "model": trajectory.model,
+        "step": trajectory.step,
+    }

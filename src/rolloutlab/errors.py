@@ -1,0 +1,98 @@
+"""Every deliberate error, and how one looks in a notebook.
+
+    RolloutlabError
+    ├── InputError            a cell, an option or an argument is not what was expected
+    ├── NotFoundError         no collection, model, job or checkpoint of that name
+    ├── RewardError           a reward function failed or gave no finite number
+    ├── NothingTrainsError    no trajectory of a job would train
+    ├── ServiceError          the service answered with an error
+    │   ├── UnreachableError  nothing answers at its address
+    │   ├── SignInError       it wants a token, or another one
+    │   └── RefusedError      it found the request wrong
+    ├── JobFailedError        a training job ended without a checkpoint
+    ├── LabError              the lab's memory on disk cannot be used
+    ├── PolicyError           a policy cannot be loaded
+    ├── RenderingError        a conversation cannot be turned into tokens faithfully
+    ├── TrainingError         a job cannot be trained
+    └── CheckpointError       a checkpoint is missing or damaged
+
+The message says what happened, with the value; the hint is something to type. Anything that is not one of these is a
+bug and keeps its traceback.
+"""
+
+
+class RolloutlabError(Exception):
+    """Base of every error that rolloutlab raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    def _render_traceback_(self) -> list[str]:
+        """Two lines instead of a traceback; IPython calls this."""
+        lines = [f"{type(self).__name__}: {self.message}"]
+        return [*lines, f"  -> {self.hint}"] if self.hint else lines
+
+
+class InputError(RolloutlabError):
+    """A cell, an option or an argument is not what was expected."""
+
+
+class NotFoundError(RolloutlabError):
+    """No collection, model, job or checkpoint of that name."""
+
+
+class RewardError(RolloutlabError):
+    """A reward function failed or gave no finite number."""
+
+
+class NothingTrainsError(RolloutlabError):
+    """No trajectory of a job would train."""
+
+
+class ServiceError(RolloutlabError):
+    """The service answered with an error."""
+
+
+class UnreachableError(ServiceError):
+    """Nothing answers at the service's address."""
+
+
+class SignInError(ServiceError):
+    """The service wants a token, or another one."""
+
+
+class RefusedError(ServiceError):
+    """The service found the request wrong."""
+
+
+class JobFailedError(RolloutlabError):
+    """A training job ended without a checkpoint."""
+
+
+class LabError(RolloutlabError):
+    """The lab's memory on disk cannot be used."""
+
+
+class PolicyError(RolloutlabError):
+    """A policy cannot be loaded."""
+
+
+class RenderingError(RolloutlabError):
+    """A conversation cannot be turned into tokens faithfully."""
+
+
+class TrainingError(RolloutlabError):
+    """A job cannot be trained."""
+
+
+class CheckpointError(RolloutlabError):
+    """A checkpoint is missing or damaged."""
+
+
+class Cancelled(Exception):  # noqa: N818 - nothing went wrong: someone asked for it
+    """Work was stopped because someone asked for it."""

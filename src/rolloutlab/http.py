@@ -1,0 +1,194 @@
+"""The only file that imports the HTTP library: one loop, one pool, retries, time-outs."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cached_property
+from typing import Any, TypeVar
+
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
+
+T = TypeVar("T")
+
+_RETRIED_STATUS = {408, 409, 429}
+_MAX_CONNECTIONS = 512
+_LONGEST_CLEAN_UP = 1.0
+
+
+class Http:
+    """A pool of connections and the event loop that owns it, in a daemon thread, for as long as the process lives.
+
+    transport: for tests; by default real connections.
+    """
+
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport | None = None, *, tries: int = 4, backoff: float = 0.2
+    ) -> None:
+        self._transport = transport
+        self._tries = tries
+        self._backoff = backoff
+
+    def run(self, work: Coroutine[Any, Any, T], tick: Callable[[], None] | None = None, every: float = 0.1) -> T:
+        """Run a coroutine on the loop while this thread waits for it and calls `tick` every so many seconds.
+
+        Whatever interrupts the wait, a KeyboardInterrupt above all, cancels the coroutine, lets it end, and is raised.
+        """
+        ended = threading.Event()
+
+        async def whole() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(whole(), self._loop)
+        try:
+            while True:
+                try:
+                    return future.result(timeout=every)
+                except FutureTimeoutError:
+                    if future.done():
+                        raise
+                    if tick:
+                        tick()
+        except BaseException:
+            if future.cancel():
+                ended.wait(timeout=_LONGEST_CLEAN_UP)
+            raise
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        token: str | None = None,
+        json: Any = None,
+        content: str | None = None,
+        params: Mapping[str, str | int] | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: float = 60.0,
+        retry: bool | None = None,
+    ) -> Any:
+        """The JSON of the answer. GET and DELETE are tried again when that can help; others only with `retry`.
+
+        patience: seconds without any byte of an answer.
+
+        Raises:
+            UnreachableError: nothing answers. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
+            ServiceError: 5xx, or an answer that is not JSON.
+        """
+        kind = {"Content-Type": "application/json"} if content is not None else {}
+        request = self._client.build_request(
+            method,
+            url,
+            json=json,
+            content=content,
+            params=params,
+            headers={**_bearer(token), **kind, **(headers or {})},
+            timeout=httpx.Timeout(patience, connect=5.0),
+        )
+        again = method in {"GET", "DELETE"} if retry is None else retry
+        for left in reversed(range(self._tries if again else 1)):
+            wait = self._backoff * 2 ** (self._tries - 1 - left) * random.uniform(0.5, 1.5)
+            try:
+                response = await self._client.send(request)
+            except httpx.TransportError as error:
+                if not left:
+                    raise UnreachableError(
+                        f"nothing answers at {_origin(url)}: {_why(error)}",
+                        hint="check ROLLOUTLAB_URL and that the service runs",
+                    ) from error
+            else:
+                if not left or not _worth_retrying(response.status_code):
+                    return _answer(response)
+                wait = _retry_after(response) or wait
+            await asyncio.sleep(wait)
+        raise AssertionError("a request is tried at least once")
+
+    def close(self) -> None:
+        """Close the connections and end the loop."""
+        if "_loop" not in self.__dict__:
+            return
+        if "_client" in self.__dict__:
+            self.run(self._client.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        del self.__dict__["_loop"]
+        self.__dict__.pop("_client", None)
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="rolloutlab-http", daemon=True)
+        self._thread.start()
+        return loop
+
+    @cached_property
+    def _client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
+        return httpx.AsyncClient(transport=self._transport or AiohttpTransport(limits=limits))
+
+
+def _worth_retrying(status: int) -> bool:
+    return status in _RETRIED_STATUS or status >= 500
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), 60.0) if text.isdecimal() else None
+
+
+def _answer(response: httpx.Response) -> Any:
+    if response.is_success:
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
+    said = f"{response.status_code} {_message(response)}"
+    if response.status_code in {401, 403}:
+        raise SignInError(
+            f"{_origin(str(response.url))} refused the token: {said}",
+            hint="set ROLLOUTLAB_API_KEY, then restart the kernel",
+        )
+    if response.status_code == 404:
+        raise NotFoundError(_message(response))
+    kind = RefusedError if response.status_code < 500 else ServiceError
+    raise kind(f"{_origin(str(response.url))} answered {said}")
+
+
+def _message(response: httpx.Response) -> str:
+    """What an error body says: OpenAI's `error.message`, or the `detail` of the specification."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.reason_phrase
+    if not isinstance(body, dict):
+        return response.reason_phrase
+    detail = body.get("detail", body.get("error"))
+    if isinstance(detail, dict):
+        return str(detail.get("message", response.reason_phrase))
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, item.get('loc', [])))}: {item.get('msg')}" for item in detail[:3])
+    return str(detail or response.reason_phrase)
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _origin(url: str) -> str:
+    parsed = httpx.URL(url)
+    return f"{parsed.scheme}://{parsed.netloc.decode()}"
+
+
+def _why(error: httpx.TransportError) -> str:
+    """The transport reports a refused connection as a time-out; the words must not."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return "the connection could not be made"
+    return str(error) or type(error).__name__

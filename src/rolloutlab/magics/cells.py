@@ -1,0 +1,63 @@
+"""What the magics share: typed options with our own errors, binding of results, cells without a body."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import parse_argstring
+
+from rolloutlab.errors import InputError
+from rolloutlab.session import Session
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+T = TypeVar("T")
+
+_OURS = ("%%chat", "%%reward", "%%train")
+
+
+@magics_class
+class LabMagics(Magics):
+    """A magic of rolloutlab: it has the session of its notebook."""
+
+    def __init__(self, shell: "InteractiveShell", session: Session) -> None:
+        super().__init__(shell)
+        self.session = session
+        self.variables: dict[str, Any] = shell.user_ns
+
+    def options(self, magic: Callable[..., Any], line: str) -> Namespace:
+        """The options of a line, or InputError; IPython's own error would not stop a notebook that runs unattended."""
+        try:
+            parsed: Namespace = parse_argstring(magic, line)
+        except UsageError as error:
+            said = str(error).replace("argument ", "", 1)
+            prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
+            raise InputError(said, hint=f"{prefix}{magic.__name__}? shows the options") from None
+        return parsed
+
+    def variable(self, name: str) -> Any:
+        """The notebook variable of that name, or InputError."""
+        if name not in self.variables:
+            raise InputError(f"there is no variable {name!r}", hint=f"{name} = ... in a cell before this one")
+        return self.variables[name]
+
+    def bound(self, name: str | None, result: T) -> T:
+        """The result, also bound to a notebook variable when a name is given with -o."""
+        if name:
+            if not name.isidentifier():
+                raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
+            self.variables[name] = result
+        return result
+
+
+def allow_empty_bodies(shell: "InteractiveShell") -> None:
+    """Let a cell that is only `%%train NAME` reach the magic, which knows what an empty body means."""
+
+    def with_body(lines: list[str]) -> list[str]:
+        alone = lines and lines[0].split(None, 1)[:1] and lines[0].split(None, 1)[0] in _OURS
+        return [lines[0].rstrip("\n") + "\n", "\n"] if alone and not "".join(lines[1:]).strip() else lines
+
+    shell.input_transformers_cleanup.insert(0, with_body)

@@ -1,0 +1,23 @@
+"""`%model`."""
+
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from rolloutlab.magics.cells import LabMagics
+from rolloutlab.model import SelectedModel
+
+
+@magics_class
+class ModelMagics(LabMagics):
+    """Choose the policy that is sampled and trained."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("name", nargs="?", help="project/name; without it, the selected one is shown")
+    @argument("--base", help="the base model a new one stands on")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
+    @line_magic
+    def model(self, line: str) -> SelectedModel:
+        """Select a model, registering it at first: `%model lab/sorter`."""
+        options = self.options(self.model, line)
+        return self.bound(options.output, self.session.model(options.name, base=options.base))

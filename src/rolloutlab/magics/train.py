@@ -1,0 +1,76 @@
+"""`%%train`."""
+
+import json
+from argparse import BooleanOptionalAction
+from collections.abc import Mapping
+from typing import Any
+
+from IPython.core.magic import cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from rolloutlab.errors import InputError
+from rolloutlab.job import Job
+from rolloutlab.magics.cells import LabMagics
+from rolloutlab.prompt import fill_text
+
+
+@magics_class
+class TrainMagics(LabMagics):
+    """Submit training jobs."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("names", nargs="+", metavar="name", help="scored collections to train on")
+    @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
+    @cell_magic
+    def train(self, line: str, cell: str) -> Job:
+        """Train the selected model on scored collections.
+
+        The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
+        running. For example:
+
+            %%train capitals
+            learning_rate: 2e-3
+            epsilon: 0.2
+        """
+        options = self.options(self.train, line)
+        job = self.session.train(options.names, parse_options(cell, self.variables), wait=options.wait)
+        return self.bound(options.output, job)
+
+
+def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The `name: value` lines of a cell; `#` begins a comment, `{{x}}` is a notebook variable.
+
+    Raises:
+        InputError: a line is of another form, or names an option twice.
+    """
+    found: dict[str, Any] = {}
+    for number, line in enumerate(cell.splitlines(), start=1):
+        content = fill_text(line.partition("#")[0], variables).strip()
+        if not content:
+            continue
+        name, colon, value = (part.strip() for part in content.partition(":"))
+        if not colon or not name or not value:
+            raise InputError(f"line {number} is no option: {line.strip()!r}", hint="learning_rate: 2e-3")
+        if name in found:
+            raise InputError(f"{name} is given twice", hint=f"{name}: {value}")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    """A JSON value, Python's spelling of true, false and null, or a bare word."""
+    plain = {"True": "true", "False": "false", "None": "null"}.get(text, text)
+    try:
+        return json.loads(plain)
+    except ValueError:
+        return _number(text)
+
+
+def _number(text: str) -> Any:
+    """Numbers that JSON does not write so, such as .5; a bare word otherwise."""
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip("'\"")

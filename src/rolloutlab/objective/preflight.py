@@ -1,0 +1,126 @@
+"""What of a job will train, and in words why the rest will not and what to type about it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rolloutlab.objective.advantages import Member, Reason, Share, job_shares
+from rolloutlab.objective.options import Options
+from rolloutlab.wire.chat import Choice
+from rolloutlab.wire.trajectories import History, Trajectory
+
+_WHY = {
+    Reason.UNSCORED: "have no reward yet",
+    Reason.EQUAL_REWARDS: "are in a group whose rewards are all equal, so nothing there is better or worse",
+    Reason.MEAN_REWARD: "have exactly their group's mean reward, so their advantage is 0",
+    Reason.NO_LOGPROBS: "have no sampled tokens with logprobs",
+    Reason.TOO_LONG: "are longer than the policy's context",
+    Reason.BALANCED_AWAY: "lost their whole advantage to advantage_balance",
+}
+
+_FIX = {
+    Reason.UNSCORED: "%%reward {collection}",
+    Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or %%chat with a larger -n or --temperature 1",
+    Reason.MEAN_REWARD: "nothing: this is expected",
+    Reason.NO_LOGPROBS: "%%chat {collection} samples again with logprobs",
+    Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
+    Reason.BALANCED_AWAY: "advantage_balance: 0",
+}
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a job would train. `shares` has one list per group, in order; unscored trajectories are in `unscored`."""
+
+    shares: list[list[Share]]
+    unscored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    skipped: Mapping[Reason, tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names: dict[Reason, list[str]] = {Reason.UNSCORED: list(self.unscored)} if self.unscored else {}
+        for share in self.all_shares():
+            if share.reason:
+                names.setdefault(share.reason, []).append(share.member.name)
+        object.__setattr__(self, "skipped", {reason: tuple(found) for reason, found in names.items()})
+
+    def all_shares(self) -> Iterable[Share]:
+        return (share for group in self.shares for share in group)
+
+    @property
+    def trajectories(self) -> int:
+        return sum(map(len, self.shares)) + len(self.unscored)
+
+    @property
+    def trainable_groups(self) -> int:
+        return sum(any(share.reason is None for share in group) for group in self.shares)
+
+    @property
+    def trainable_trajectories(self) -> int:
+        return sum(share.reason is None for share in self.all_shares())
+
+    @property
+    def trainable_tokens(self) -> int:
+        return sum(share.member.tokens for share in self.all_shares() if share.reason is None)
+
+    def reasons(self) -> dict[str, int]:
+        """How many trajectories each reason keeps from training."""
+        return {str(reason): len(names) for reason, names in self.skipped.items()}
+
+    def words(self, collection: str = "NAME") -> list[str]:
+        """The report for a person: one line for what trains, one per reason for the rest, then the warnings."""
+        lines = [
+            f"{self.trainable_trajectories} of {count(self.trajectories, 'trajectory')} will train: "
+            f"{count(self.trainable_tokens, 'token')} in {self.trainable_groups} of {count(len(self.shares), 'group')}"
+        ]
+        for reason, names in self.skipped.items():
+            fix = _FIX[reason].format(collection=collection)
+            lines.append(f"{len(names)} {_WHY[reason]} ({_some(names)}) -> {fix}")
+        return [*lines, *self.warnings]
+
+
+def preflight(
+    groups: Sequence[Sequence[Member]], options: Options, unscored: Iterable[str] = (), warnings: Iterable[str] = ()
+) -> Preflight:
+    """Check a job before it is sent: the trainer's own shares, and why anything is left out."""
+    ignored = [f"unknown option {name!r} has no effect here" for name in options.unknown]
+    return Preflight(job_shares(groups, options), tuple(unscored), (*ignored, *warnings))
+
+
+def member(name: str, trajectory: Trajectory) -> Member:
+    """A trajectory as the objective sees it, before anyone knows how long its histories are in tokens."""
+    return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())))
+
+
+def sampled_tokens(history: History) -> int:
+    """How many trainable tokens a history holds: the sampled tokens of its Choices that carry logprobs."""
+    return sum(len(item.sampled_tokens()) for item in history.messages_and_choices if isinstance(item, Choice))
+
+
+def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
+    """Warnings about how the completions were sampled.
+
+    Logprobs are of the unscaled full-vocabulary distribution; at another temperature or top_p the sampler did not draw
+    from it, and the importance ratio does not know.
+    """
+    odd: Counter[str] = Counter()
+    for trajectory in trajectories:
+        for name in ("temperature", "top_p"):
+            value = trajectory.metadata.get(name, 1)
+            if value != 1:
+                odd[f"{name} {value}"] += 1
+    return [
+        f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1, "
+        "or precalculate_logprobs: true"
+        for setting, n in odd.items()
+    ]
+
+
+def count(n: int, noun: str) -> str:
+    """`1 trajectory`, `2,304 trajectories`."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{n:,} {noun if n == 1 else plural}"
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

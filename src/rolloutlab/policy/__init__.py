@@ -1,0 +1,1 @@
+"""torch lives here and nowhere else: the policy, its sampler and its trainer."""

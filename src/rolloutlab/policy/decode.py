@@ -1,0 +1,250 @@
+"""Token by token: one batch of completions that grows and shrinks while it runs.
+
+Axes: B completions in the batch, T cached positions (left-padded), V vocabulary.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from rolloutlab.errors import PolicyError
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One completion wanted. Its randomness depends on (seed, index) and the position alone, not on its neighbours.
+
+    temperature 0 takes the most likely token. abandoned: says whether anyone still waits for the answer.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    index: int = 0
+    abandoned: Callable[[], bool] = _never
+
+
+@dataclass
+class Sampled:
+    """What was sampled for an Ask, the end-of-turn token included.
+
+    logprobs: of the unscaled full-vocabulary distribution, in nats, one per token.
+    """
+
+    ask: Ask
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Literal["stop", "length", "abandoned"] | None = None
+
+
+class Decoder:
+    """A running batch. `admit` adds completions between steps; `step` samples one token for each, returns the ended."""
+
+    def __init__(self, model: PreTrainedModel | PeftModel, end_ids: frozenset[int]) -> None:
+        self._model = model
+        self._end_ids = end_ids
+        self._rows: list[Sampled] = []
+        self._cache = DynamicCache()
+        self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
+        self._logits_BV = torch.zeros(0, 0, device=model.device)
+        self._noise = _Noise([], model.device)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @torch.inference_mode()
+    def admit(self, asks: Iterable[Ask]) -> None:
+        """Read the prompts, each different one once, and add the completions to the batch."""
+        rows = [Sampled(ask) for ask in asks]
+        prompts = {row.ask.prompt: i for i, row in enumerate({r.ask.prompt: r for r in rows}.values())}
+        cache, mask_PT, logits_PV = self._prefill(list(prompts))
+        which_B = torch.tensor([prompts[row.ask.prompt] for row in rows], device=self._model.device)
+        cache.batch_select_indices(which_B)
+        if self._rows:
+            cache, mask_BT = _stack((self._cache, self._mask_BT), (cache, mask_PT[which_B]))
+            self._logits_BV = torch.cat([self._logits_BV, logits_PV[which_B]])
+        else:
+            mask_BT, self._logits_BV = mask_PT[which_B], logits_PV[which_B]
+        self._cache, self._mask_BT = cache, mask_BT
+        self._rows += rows
+        self._noise = _Noise([row.ask for row in self._rows], self._model.device)
+
+    @torch.inference_mode()
+    def step(self) -> list[Sampled]:
+        """Sample the next token of every completion; return those that ended, which leave the batch."""
+        token_B, logprob_B = self._sample()
+        for row, token, logprob in zip(self._rows, token_B.tolist(), logprob_B.tolist(), strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.finish = self._finish(row)
+        ended = [row for row in self._rows if row.finish]
+        if ended:
+            token_B = token_B[self._keep([i for i, row in enumerate(self._rows) if not row.finish])]
+        if self._rows:
+            self._advance(token_B)
+        return ended
+
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
+        longest = max(map(len, prompts))
+        ids_PT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=self._model.device)
+        mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self._model.device)
+        positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+        out = self._model(
+            input_ids=ids_PT,
+            attention_mask=mask_PT,
+            position_ids=positions_PT,
+            past_key_values=DynamicCache(),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.past_key_values, mask_PT, out.logits[:, -1].float()
+
+    def _sample(self) -> tuple[Tensor, Tensor]:
+        logprobs_BV = self._logits_BV.log_softmax(-1)
+        token_B = choose(logprobs_BV, self._noise, torch.tensor([len(r.tokens) for r in self._rows]))
+        return token_B, logprobs_BV.gather(1, token_B[:, None])[:, 0]
+
+    def _finish(self, row: Sampled) -> Literal["stop", "length", "abandoned"] | None:
+        if row.tokens[-1] in self._end_ids:
+            return "stop"
+        if len(row.tokens) >= row.ask.max_tokens:
+            return "length"
+        return "abandoned" if row.ask.abandoned() else None
+
+    def _keep(self, kept: list[int]) -> Tensor:
+        which_B = torch.tensor(kept, dtype=torch.long, device=self._model.device)
+        self._rows = [self._rows[i] for i in kept]
+        self._mask_BT = self._mask_BT[which_B]
+        self._cache.batch_select_indices(which_B)
+        self._trim()
+        self._noise = _Noise([row.ask for row in self._rows], self._model.device)
+        return which_B
+
+    def _trim(self) -> None:
+        """Drop the positions that are padding for everyone left; without it a busy batch would grow for ever."""
+        unused = int(self._mask_BT.any(0).int().argmax()) if self._rows else 0
+        if unused:
+            self._mask_BT = self._mask_BT[:, unused:]
+            for layer in self._cache.layers:
+                keys, values = _states(layer)
+                layer.keys, layer.values = keys[:, :, unused:], values[:, :, unused:]  # type: ignore[union-attr]
+
+    def _advance(self, token_B: Tensor) -> None:
+        self._mask_BT = pad(self._mask_BT, (0, 1), value=1)
+        out = self._model(
+            input_ids=token_B[:, None],
+            attention_mask=self._mask_BT,
+            position_ids=self._mask_BT.sum(1, keepdim=True) - 1,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._logits_BV = out.logits[:, -1].float()
+
+
+def decode(model: PreTrainedModel | PeftModel, asks: Iterable[Ask], end_ids: frozenset[int]) -> list[Sampled]:
+    """All completions of `asks`, in their order."""
+    decoder = Decoder(model, end_ids)
+    asks = list(asks)
+    decoder.admit(asks)
+    done: dict[int, Sampled] = {}
+    while len(decoder):
+        done.update({id(row.ask): row for row in decoder.step()})
+    return [done[id(ask)] for ask in asks]
+
+
+class _Noise:
+    """What the choice of the next token needs of each Ask, as tensors: settings, and a key for its random numbers."""
+
+    def __init__(self, asks: list[Ask], device: torch.device) -> None:
+        self.temperature_B = torch.tensor([ask.temperature for ask in asks], device=device)
+        self.top_p_B = torch.tensor([ask.top_p for ask in asks], device=device)
+        self.key_B = torch.tensor([_key(ask) for ask in asks], dtype=torch.long, device=device)
+        self.greedy_B = self.temperature_B == 0
+        self.any_greedy = any(ask.temperature == 0 for ask in asks)
+        self.any_top_p = any(ask.top_p < 1 for ask in asks)
+
+
+def choose(logprobs_BV: Tensor, noise: _Noise, position_B: Tensor) -> Tensor:
+    """The next token of each completion: the largest of logprob / temperature + Gumbel noise.
+
+    Adding Gumbel noise and taking the largest draws from the softmax. The noise is a hash of (seed, index, position,
+    token), so a completion is the same whatever else is in the batch, up to rounding in the model.
+    """
+    scores_BV = logprobs_BV / noise.temperature_B.clamp(min=1e-4)[:, None]
+    if noise.any_top_p:
+        scores_BV = _nucleus(scores_BV, noise.top_p_B)
+    noisy_BV = scores_BV + gumbel(noise.key_B, position_B.to(noise.key_B.device), logprobs_BV.shape[1])
+    chosen_B = noisy_BV.argmax(-1)
+    return torch.where(noise.greedy_B, logprobs_BV.argmax(-1), chosen_B) if noise.any_greedy else chosen_B
+
+
+def gumbel(key_B: Tensor, position_B: Tensor, vocabulary: int) -> Tensor:
+    """Standard Gumbel noise (B, V) from a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195)."""
+    token_V = torch.arange(vocabulary, device=key_B.device)
+    x = _mix(key_B + _wrap(0x9E3779B97F4A7C15) * (position_B + 1))[:, None] + _wrap(0xD1B54A32D192ED03) * (token_V + 1)
+    uniform = ((_mix(x) >> 40) & 0xFFFFFF).float().add_(0.5).mul_(2.0**-24)
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _wrap(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _wrap(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right: torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _wrap(constant: int) -> int:
+    """A 64-bit constant as the signed integer with the same bits."""
+    return constant - (1 << 64) if constant >= 1 << 63 else constant
+
+
+def _key(ask: Ask) -> int:
+    digest = hashlib.sha256(f"{ask.seed}:{ask.index}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)
+
+
+def _nucleus(scores_BV: Tensor, top_p_B: Tensor) -> Tensor:
+    """Keep the fewest tokens whose probability reaches top_p (arXiv 1904.09751); the most likely one always stays."""
+    sorted_BV, order_BV = scores_BV.softmax(-1).sort(-1, descending=True)
+    cut_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p_B[:, None]
+    return scores_BV.masked_fill(cut_BV.scatter(1, order_BV, cut_BV), -torch.inf)
+
+
+def _stack(first: tuple[DynamicCache, Tensor], second: tuple[DynamicCache, Tensor]) -> tuple[DynamicCache, Tensor]:
+    """Two batches as one: caches and masks padded on the left to the longer of the two."""
+    length = max(first[1].shape[1], second[1].shape[1])
+    cache = DynamicCache()
+    for i, (a, b) in enumerate(zip(first[0].layers, second[0].layers, strict=True)):
+        (keys, values), (more_keys, more_values) = _states(a), _states(b)
+        keys = torch.cat([_left(keys, length), _left(more_keys, length)])
+        cache.update(keys, torch.cat([_left(values, length), _left(more_values, length)]), i)
+    return cache, torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in (first[1], second[1])])
+
+
+def _states(layer: object) -> tuple[Tensor, Tensor]:
+    """Cached keys and values (B, heads, T, size). Layers with another kind of memory cannot be joined this way."""
+    if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
+        raise PolicyError(f"a policy with {type(layer).__name__} cannot be sampled here yet")
+    return layer.keys, layer.values
+
+
+def _left(states: Tensor, length: int) -> Tensor:
+    return pad(states, (0, 0, length - states.shape[2], 0))

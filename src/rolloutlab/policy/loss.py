@@ -1,0 +1,76 @@
+"""The loss of one row: every option of a training job, on flat tensors of the row's trainable tokens.
+
+Axes: T is the trainable tokens of the row, over all its histories. Logprobs are of the unscaled full-vocabulary
+distribution, in nats. Formulas: `docs/training.md`, after PPO (arXiv 1707.06347), GRPO (2402.03300), sequence-level
+ratios of GSPO (2507.18071) and the k2 term of Kimi K2 (2507.20534).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rolloutlab.objective.options import Options
+
+_TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """The scalar to differentiate, and what was seen on the way, without gradients.
+
+    ratio_T: the importance ratios before any bound. clipped_T: which were cut back to the clip range; masked_T: which
+    were set to 0 by `mask_prob_ratio` instead.
+    """
+
+    loss: Tensor
+    ratio_T: Tensor
+    clipped_T: Tensor
+    masked_T: Tensor
+
+
+def row_loss(
+    new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor, options: Options
+) -> RowLoss:
+    """Sum of w·L over the row's trainable tokens, over their number + 1e-6.
+
+    new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN where unknown,
+    which counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
+    history_T: index of the history of each token, 0-based and without gaps.
+    """
+    old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
+    delta_T = new_T - old_T
+    ratio_T = _ratio(delta_T, history_T, options)
+    seen_T = ratio_T.detach()
+    if options.max_weight is not None:
+        ratio_T = ratio_T.clamp(max=options.max_weight)
+    low, high = 1 - options.epsilon, 1 + options.epsilon_high
+    outside_T = (ratio_T <= low) | (ratio_T >= high)
+    masked_T = outside_T if options.mask_prob_ratio else torch.zeros_like(outside_T)
+    clipped_T = ((ratio_T < low) | (ratio_T > high)) & ~masked_T
+    ratio_T = torch.where(masked_T, torch.zeros_like(ratio_T), ratio_T)
+    advantage_T = advantage_T - options.k2_tau * delta_T.detach()
+    if options.ppo:
+        loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
+    else:
+        loss_T = -ratio_T.detach().clamp(low, high) * advantage_T * new_T
+    loss = (weight_T * loss_T).sum() / (len(new_T) + _TINY)
+    return RowLoss(loss, seen_T, clipped_T, masked_T)
+
+
+def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
+    if options.importance_sampling_level == "token":
+        return delta_T.exp()
+    mean_T = _history_mean(delta_T, history_T)
+    if options.importance_sampling_level == "sequence":
+        return mean_T.exp()
+    if options.importance_sampling_level == "average":
+        return (delta_T.exp() + mean_T.exp()) / 2
+    return ((delta_T + mean_T) / 2).exp()
+
+
+def _history_mean(values_T: Tensor, history_T: Tensor) -> Tensor:
+    """Mean over each history, spread back over its tokens."""
+    histories = int(history_T.max()) + 1 if len(history_T) else 0
+    sum_H = values_T.new_zeros(histories).index_add(0, history_T, values_T)
+    return (sum_H / torch.bincount(history_T, minlength=histories))[history_T]

@@ -1,0 +1,117 @@
+"""A policy: a causal language model that `transformers` loads, and copies of it that carry a LoRA adapter."""
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from rolloutlab.errors import PolicyError
+from rolloutlab.policy import practice
+
+Adapter = dict[str, Tensor]
+"""The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
+
+PRACTICE = "practice"
+"""The name of the policy that comes with rolloutlab."""
+
+_SMALL = 20_000_000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A frozen base model with what is needed to talk to it and to train it.
+
+    context: the most tokens of one conversation, prompt and completion together. end_ids: tokens that end a turn.
+    learning_rate: what a job uses when it does not say.
+    """
+
+    name: str
+    base: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    lora: LoraConfig
+    context: int
+    end_ids: frozenset[int]
+    learning_rate: float
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    def carrier(self) -> PeftModel:
+        """A copy of the base with a LoRA adapter, seeded by the base's name; the base's own tensors are shared."""
+        shared: dict[int, Any] = {id(t): t for t in chain(self.base.parameters(), self.base.buffers())}
+        with torch.random.fork_rng():
+            torch.manual_seed(int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8]))
+            return get_peft_model(copy.deepcopy(self.base, shared), self.lora)
+
+
+def load_policy(name: str) -> Policy:
+    """Load `practice`, a folder, or a name of the Hugging Face hub.
+
+    Raises:
+        PolicyError: the name is neither, or what is there cannot be loaded or has no chat template.
+    """
+    source = str(practice.FOLDER) if name == PRACTICE else name
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
+    if tokenizer.chat_template is None:
+        raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
+    base.requires_grad_(False)
+    torch.nn.Module.to(base, device)
+    small = _parameters(base) < _SMALL
+    return Policy(
+        name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
+        base=base,
+        tokenizer=tokenizer,
+        lora=_lora(small),
+        context=base.config.max_position_embeddings,
+        end_ids=_end_ids(base, tokenizer),
+        learning_rate=2e-3 if small else 5e-6,
+    )
+
+
+def read_adapter(model: PeftModel) -> Adapter:
+    """A copy of the adapter's tensors."""
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in state.items()}
+
+
+def write_adapter(model: PeftModel, adapter: Adapter) -> None:
+    """Put the adapter's values into the model, in place."""
+    with torch.no_grad():
+        set_peft_model_state_dict(model, adapter)
+
+
+def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
+    """The parameters that train, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _lora(small: bool) -> LoraConfig:
+    rank = 16 if small else 8
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _end_ids(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    ends = base.generation_config.eos_token_id if base.generation_config else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    return frozenset([ends] if isinstance(ends, int) else ends or [])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,104 @@
+"""The text of a cell to chat messages, and what `{{name}}` in them stands for."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rolloutlab.errors import InputError
+from rolloutlab.wire.chat import Message
+
+ROLES = ("system", "developer", "user", "assistant")
+
+_START = re.compile(r"(?P<role>[A-Za-z]+):(?:[ \t]+|$)(?P<text>.*)")
+_NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+
+
+def parse_chat(text: str) -> list[dict[str, Any]]:
+    """Messages of a text in which a line that begins with `role:` begins a message and other lines go on.
+
+    A text that begins with no role is one user message.
+
+    Raises:
+        InputError: nothing is there, a role is unknown or misspelt, or a message is empty.
+    """
+    if not text.strip():
+        raise InputError("the cell is empty: there is nothing to ask", hint="user: What is the capital of France?")
+    messages: list[dict[str, Any]] = []
+    for number, line in enumerate(text.strip("\n").splitlines(), start=1):
+        start = _START.fullmatch(line)
+        if start and start["role"].lower() in ROLES:
+            messages.append({"role": start["role"].lower(), "content": start["text"]})
+        else:
+            if start:
+                _check_role(start["role"], number, first=not messages)
+            if not messages:
+                messages.append({"role": "user", "content": line})
+            else:
+                messages[-1]["content"] += f"\n{line}"
+    for message in messages:
+        message["content"] = message["content"].strip()
+        if not message["content"]:
+            raise InputError(f"the {message['role']} message is empty", hint=f"{message['role']}: some text")
+    return messages
+
+
+def _check_role(word: str, number: int, *, first: bool) -> None:
+    """A line that looks like a role but is none: an error where it begins the cell, or is a misspelling."""
+    close = get_close_matches(word, ROLES, n=1, cutoff=0.8)
+    if first or close:
+        hint = (
+            f"{close[0]}: ..." if close else f"one of {', '.join(f'{role}:' for role in ROLES)} - or a space before it"
+        )
+        raise InputError(f"unknown role {word!r} in line {number}", hint=hint)
+
+
+def as_messages(prompt: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A prompt given as the text of a cell, or as a list of messages."""
+    return parse_chat(prompt) if isinstance(prompt, str) else [dict(message) for message in prompt]
+
+
+def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> list[Message]:
+    """The messages with each `{{name}}` replaced by its value in the first scope that has it.
+
+    Raises:
+        InputError: no scope has the name, or a message is not one of the wire's.
+    """
+    filled = [{**m, "content": _fill_content(m.get("content"), scopes)} for m in messages]
+    try:
+        return _MESSAGES.validate_python(filled)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"message {first['loc'][0]}: {first['msg']}", hint="{'role': 'user', 'content': '...'}"
+        ) from error
+
+
+def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
+    """The text with each `{{name}}` replaced; single braces are left alone."""
+    return _NAME.sub(_looked_up(scopes), text)
+
+
+def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    if isinstance(content, str):
+        return fill_text(content, *scopes)
+    if isinstance(content, list):
+        return [{**part, "text": fill_text(part["text"], *scopes)} if "text" in part else part for part in content]
+    return content
+
+
+def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
+    def value(match: re.Match[str]) -> str:
+        for scope in scopes:
+            if match[1] in scope:
+                return str(scope[match[1]])
+        columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
+        raise InputError(
+            f"{match[0]} stands for nothing: no column and no variable of that name",
+            hint=f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one",
+        )
+
+    return value

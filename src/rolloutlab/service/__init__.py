@@ -1,0 +1,1 @@
+"""HTTP to policy: the embedded service. It imports nothing of the notebook side."""

@@ -1,0 +1,98 @@
+"""The HTTP application: routes, who may call, and how a refusal is worded on each side."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from rolloutlab.errors import Cancelled, InputError, NotFoundError, RenderingError, RolloutlabError
+from rolloutlab.policy.sampler import Sampler
+from rolloutlab.service import chat, models, training_jobs
+from rolloutlab.service.jobs import Jobs
+from rolloutlab.service.registry import Registry
+from rolloutlab.wire.problem import ValidationError, locate
+
+_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
+
+
+def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str) -> FastAPI:
+    """The application over its parts. `token` is what every caller but a health check must bear."""
+    app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
+    bearer = [Depends(_bearer(token))]
+    app.include_router(chat.router(registry, sampler), dependencies=bearer)
+    app.include_router(models.router(registry), dependencies=bearer)
+    app.include_router(training_jobs.router(jobs), dependencies=bearer)
+
+    @app.get("/v1/health", tags=["health"])
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "version": version("rolloutlab"), "policy": registry.policy.name}
+
+    app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(RolloutlabError, _refused)  # type: ignore[arg-type]
+    app.add_exception_handler(StarletteHTTPException, _http_error)  # type: ignore[arg-type]
+    app.add_exception_handler(Cancelled, _gone)
+    return app
+
+
+def _bearer(token: str) -> Callable[..., Awaitable[None]]:
+    scheme = HTTPBearer(auto_error=False)
+
+    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> None:
+        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
+            raise HTTPException(401, "a valid bearer token is required", headers={"WWW-Authenticate": "Bearer"})
+
+    return check
+
+
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
+    found = [_located(item, error.body) for item in error.errors()]
+    if _speaks_openai(request):
+        first = found[0]
+        where = ".".join(map(str, first.loc[1:]))
+        return _openai_error(400, f"{where}: {first.msg}", "invalid_request_error", where)
+    return JSONResponse({"detail": [item.to_wire() for item in found]}, 422)
+
+
+def _located(item: dict[str, Any], body: object) -> ValidationError:
+    source, *loc = item["loc"]
+    if source != "body":
+        return ValidationError(loc=[source, *loc], msg=str(item["msg"]), type=str(item["type"]))
+    return locate([{**item, "loc": loc}], body, ("body",))[0]
+
+
+async def _refused(request: Request, error: RolloutlabError) -> Response:
+    status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, InputError | RenderingError) else 500
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    if _speaks_openai(request):
+        return _openai_error(status, message, "invalid_request_error" if status < 500 else "server_error")
+    return JSONResponse({"detail": message}, status)
+
+
+async def _http_error(request: Request, error: StarletteHTTPException) -> Response:
+    if _speaks_openai(request):
+        return _openai_error(error.status_code, str(error.detail), "invalid_request_error", headers=error.headers)
+    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+def _speaks_openai(request: Request) -> bool:
+    """The chat side answers errors as OpenAI's clients read them, the training side as the specification says."""
+    return not request.url.path.startswith("/v1/preview/")
+
+
+def _openai_error(
+    status: int, message: str, kind: str, param: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    body = {"error": {"message": message, "type": kind, "param": param, "code": None}}
+    return JSONResponse(body, status, headers=headers)

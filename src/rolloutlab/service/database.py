@@ -1,0 +1,35 @@
+"""What the embedded service remembers: models, checkpoints, jobs and their events."""
+
+from pathlib import Path
+
+from rolloutlab.store.sqlite import Database
+
+_MIGRATIONS = [
+    """
+    CREATE TABLE models (
+        id TEXT PRIMARY KEY, entity TEXT NOT NULL, project TEXT NOT NULL, name TEXT NOT NULL,
+        base_model TEXT NOT NULL, run_id TEXT NOT NULL, created_at TEXT NOT NULL,
+        UNIQUE (entity, project, name)
+    );
+    CREATE TABLE checkpoints (
+        model_id TEXT NOT NULL REFERENCES models ON DELETE CASCADE, step INTEGER NOT NULL, metrics TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        PRIMARY KEY (model_id, step)
+    );
+    CREATE TABLE jobs (
+        id TEXT PRIMARY KEY, model_id TEXT NOT NULL REFERENCES models ON DELETE CASCADE, status TEXT NOT NULL,
+        created_at TEXT NOT NULL, started_at TEXT, ended_at TEXT, step INTEGER, final_step INTEGER, error TEXT,
+        cancel_wanted INTEGER NOT NULL DEFAULT 0, idempotency_key TEXT UNIQUE
+    );
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE,
+        type TEXT NOT NULL, data TEXT NOT NULL
+    );
+    CREATE INDEX events_of_job ON events (job_id, id)
+    """,
+]
+
+
+def open_service_database(folder: Path) -> Database:
+    """The service's database in its folder; see `Database` for what can go wrong."""
+    return Database(folder / "service.db", _MIGRATIONS)

@@ -1,0 +1,147 @@
+"""Registered models and their checkpoints: rows in the database, folders of tensors beside it."""
+
+import json
+import re
+import uuid
+from collections import OrderedDict
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
+from rolloutlab.policy.model import Adapter, Policy, read_adapter
+from rolloutlab.policy.trainer import State
+from rolloutlab.store.sqlite import Database, Row
+from rolloutlab.wire.training import Checkpoint, Model, RegisterModel
+
+_ENTITY = "local"
+_ARTIFACT = re.compile(
+    r"wandb-artifact:///?(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?::(?P<at>\w+))?$"
+)
+_SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?$")
+_CACHED_ADAPTERS = 8
+
+
+class Registry:
+    """The models of one service. All of them stand on the service's one base policy."""
+
+    def __init__(self, database: Database, folder: Path, policy: Policy) -> None:
+        self._database = database
+        self._folder = folder
+        self.policy = policy
+        self._initial = State(read_adapter(policy.carrier()), {})
+        self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
+        self._lock = Lock()
+
+    def register(self, wanted: RegisterModel) -> Model:
+        """Register a model; checkpoint 0 exists at once and is the base policy.
+
+        Raises:
+            InputError: the name is taken and `return_existing` is false, or the base model is not the service's.
+        """
+        if wanted.base_model not in {None, self.policy.name}:
+            raise InputError(
+                f"the base model {wanted.base_model!r} is not served here; this service serves {self.policy.name!r}",
+                hint=f"rolloutlab serve --policy {wanted.base_model}",
+            )
+        entity = wanted.entity or _ENTITY
+        known = self._database.read(
+            "SELECT * FROM models WHERE entity = ? AND project = ? AND name = ?", entity, wanted.project, wanted.name
+        )
+        if known and not wanted.return_existing:
+            raise InputError(f"the model {wanted.project}/{wanted.name} exists", hint="return_existing: true")
+        return _model(known[0]) if known else self._create(entity, wanted)
+
+    def models(self) -> list[Model]:
+        return [_model(row) for row in self._database.read("SELECT * FROM models ORDER BY created_at, rowid")]
+
+    def model(self, model_id: str) -> Model:
+        """The model with this id, or NotFoundError."""
+        rows = self._database.read("SELECT * FROM models WHERE id = ?", model_id)
+        if not rows:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        return _model(rows[0])
+
+    def checkpoints(self, model_id: str) -> list[Checkpoint]:
+        """All checkpoints of a model, oldest first."""
+        rows = self._database.read("SELECT * FROM checkpoints WHERE model_id = ? ORDER BY step", model_id)
+        return [
+            Checkpoint(id=f"{model_id}:{row['step']}", step=row["step"], metrics=json.loads(row["metrics"]))
+            for row in rows
+        ]
+
+    def newest_step(self, model_id: str) -> int:
+        return int(self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)[0][0])
+
+    def resolve(self, name: str) -> tuple[Model | None, int]:
+        """The model and the step that a name of chat completions means; no model means the base policy.
+
+        Accepted: the base model's id; `project/name[@N]`; `wandb-artifact:///entity/project/name[:stepN|:latest]`,
+        also with two slashes. A name without a step is the newest checkpoint.
+
+        Raises:
+            NotFoundError: no such model or checkpoint.
+        """
+        if name == self.policy.name:
+            return None, 0
+        model, at = self._named(name)
+        steps = [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]
+        if at in {None, "latest"}:
+            return model, steps[-1]
+        step = re.fullmatch(r"(?:step)?(\d+)", str(at))
+        if step is None or int(step[1]) not in steps:
+            raise NotFoundError(
+                f"{model.project}/{model.name} has no checkpoint {at}; it has {steps[0]} to {steps[-1]}"
+            )
+        return model, int(step[1])
+
+    def adapter(self, model: Model | None, step: int) -> Adapter:
+        """The adapter of a checkpoint; the last few are kept in memory."""
+        if model is None:
+            return self._initial.adapter
+        key = str(model.id), step
+        with self._lock:
+            if key not in self._adapters:
+                self._adapters[key] = self.state(*key).adapter
+            self._adapters.move_to_end(key)
+            if len(self._adapters) > _CACHED_ADAPTERS:
+                self._adapters.popitem(last=False)
+            return self._adapters[key]
+
+    def state(self, model_id: str, step: int) -> State:
+        return read_checkpoint(self._place(model_id, step))
+
+    def save(self, model_id: str, step: int, state: State) -> None:
+        """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
+        write_checkpoint(self._place(model_id, step), state, self.policy.lora)
+
+    def _create(self, entity: str, wanted: RegisterModel) -> Model:
+        model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], datetime.now(UTC).isoformat()
+        self.save(model_id, 0, self._initial)
+        values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now)
+        with self._database.write() as connection:
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
+        return self.model(model_id)
+
+    def _named(self, name: str) -> tuple[Model, str | None]:
+        found = _ARTIFACT.match(name) or _SHORT.match(name)
+        parts = found.groupdict() if found else {}
+        rows = self._database.read(
+            "SELECT * FROM models WHERE project = ? AND name = ? AND entity = ?",
+            parts.get("project"),
+            parts.get("name"),
+            parts.get("entity", _ENTITY),
+        )
+        if not rows:
+            known = [self.policy.name, *(f"{m.project}/{m.name}" for m in self.models())]
+            raise NotFoundError(f"there is no model {name!r}; there are {', '.join(known)}")
+        return _model(rows[0]), parts.get("at")
+
+    def _place(self, model_id: str, step: int) -> Path:
+        return self._folder / "models" / model_id / str(step)
+
+
+def _model(row: Row) -> Model:
+    return Model.model_validate({name: row[name] for name in Model.model_fields})

@@ -1,0 +1,55 @@
+"""Put the service's parts together and run it until it is told to stop."""
+
+import asyncio
+import socket
+import warnings
+
+import transformers
+import uvicorn
+
+from rolloutlab.policy.model import load_policy
+from rolloutlab.policy.sampler import Sampler
+from rolloutlab.service.app import make_app
+from rolloutlab.service.database import open_service_database
+from rolloutlab.service.jobs import Jobs
+from rolloutlab.service.lifecycle import Folder, watch
+from rolloutlab.service.registry import Registry
+
+
+def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> None:
+    """Serve a claimed folder on 127.0.0.1 until interrupted, or, with `linger`, until nobody has needed it that long.
+
+    port 0 takes any free one.
+
+    Raises:
+        PolicyError: the policy cannot be loaded.
+    """
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
+    transformers.utils.logging.disable_progress_bar()
+    folder.withdraw()
+    listener = socket.create_server(("127.0.0.1", port))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    database = open_service_database(folder.path)
+    registry = Registry(database, folder.path, load_policy(policy_name))
+    sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
+    app = make_app(registry, sampler, jobs, folder.token())
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+
+    async def run() -> None:
+        folder.publish(url)
+        print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
+        watching = (
+            asyncio.create_task(watch(folder, jobs.busy, linger, lambda: setattr(server, "should_exit", True)))
+            if linger
+            else None
+        )
+        await server.serve(sockets=[listener])
+        if watching:
+            watching.cancel()
+
+    try:
+        asyncio.run(run())
+    finally:
+        folder.withdraw()
+        jobs.close()
+        sampler.close()

@@ -1,0 +1,41 @@
+"""/v1/preview/training-jobs: create, look at, cancel, follow."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query
+
+from rolloutlab.service.jobs import Jobs
+from rolloutlab.wire.events import EventList
+from rolloutlab.wire.problem import HTTPValidationError
+from rolloutlab.wire.training import CreateTrainingJob, TrainingJob, TrainingJobResponse
+
+
+def router(jobs: Jobs) -> APIRouter:
+    """The jobs of the training half of the service."""
+    routes = APIRouter(
+        prefix="/v1/preview/training-jobs", tags=["training-jobs"], responses={422: {"model": HTTPValidationError}}
+    )
+
+    @routes.post("", operation_id="create_training_job_v1_preview_training_jobs_post")
+    def create_training_job(
+        body: CreateTrainingJob, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> TrainingJobResponse:
+        return TrainingJobResponse(id=UUID(jobs.create(body, idempotency_key)))
+
+    @routes.get("/{job_id}", response_model=TrainingJob, response_model_exclude_unset=True)
+    def get_training_job(job_id: UUID) -> TrainingJob:
+        return jobs.job(str(job_id))
+
+    @routes.post("/{job_id}/cancel", response_model=TrainingJob, response_model_exclude_unset=True)
+    def cancel_training_job(job_id: UUID) -> TrainingJob:
+        return jobs.cancel(str(job_id))
+
+    @routes.get("/{job_id}/events", response_model=EventList)
+    def list_events(
+        job_id: UUID, after: int = Query(default=0, ge=0), limit: int = Query(default=200, ge=1, le=1000)
+    ) -> EventList:
+        found = jobs.events(str(job_id), after, limit + 1)
+        return EventList(object="list", data=found[:limit], has_more=len(found) > limit)
+
+    return routes

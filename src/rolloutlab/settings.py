@@ -1,0 +1,71 @@
+"""Where the lab lives and which service it talks to; read once, from the environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from rolloutlab.errors import InputError
+
+
+@dataclass(frozen=True)
+class Address:
+    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token` is the bearer token, if any."""
+
+    base_url: str
+    inference_base_url: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Address({self.base_url!r}, {self.inference_base_url!r})"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one process works with.
+
+    home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
+    loads. linger: seconds that the embedded service goes on without anyone attached.
+    """
+
+    home: Path
+    service: Address | None = None
+    policy: str = "practice"
+    linger: float = 60.0
+
+    @property
+    def database(self) -> Path:
+        return self.home / "lab.db"
+
+    @property
+    def service_folder(self) -> Path:
+        return self.home / "service"
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from ROLLOUTLAB_HOME, ROLLOUTLAB_URL, ROLLOUTLAB_API_KEY, ROLLOUTLAB_POLICY, ROLLOUTLAB_LINGER.
+
+    Raises:
+        InputError: ROLLOUTLAB_LINGER is not a number of seconds.
+    """
+    home = environment.get("ROLLOUTLAB_HOME") or platformdirs.user_data_dir("rolloutlab")
+    try:
+        linger = float(environment.get("ROLLOUTLAB_LINGER", "60"))
+    except ValueError as error:
+        raise InputError("ROLLOUTLAB_LINGER is not a number of seconds", hint="ROLLOUTLAB_LINGER=60") from error
+    return Settings(
+        home=Path(home).expanduser().absolute(),
+        service=_address(environment),
+        policy=environment.get("ROLLOUTLAB_POLICY", "practice"),
+        linger=linger,
+    )
+
+
+def _address(environment: Mapping[str, str]) -> Address | None:
+    url = environment.get("ROLLOUTLAB_URL", "").rstrip("/").removesuffix("/v1")
+    if not url:
+        return None
+    inference = environment.get("ROLLOUTLAB_INFERENCE_URL", f"{url}/v1").rstrip("/")
+    return Address(url, inference, environment.get("ROLLOUTLAB_API_KEY"))

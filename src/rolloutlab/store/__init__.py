@@ -1,0 +1,1 @@
+"""The lab's memory on disk: everything ever sampled, every reward given, every job submitted."""

@@ -1,0 +1,149 @@
+"""What the lab remembers, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rolloutlab.wire import trajectories as wire
+from rolloutlab.wire.chat import Choice, Message, MessageOrChoice
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One recorded conversation: what was asked, what was sampled, and the reward it got, if any.
+
+    name: `capitals/0/3`, the collection, the group and the place in the group. items: messages and choices, in order.
+    row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
+    components: the parts of the reward, when it was given in parts. source: who gave it: function, hand or judge.
+    """
+
+    id: int
+    name: str
+    items: tuple[MessageOrChoice, ...]
+    row: Mapping[str, Any]
+    model: str
+    step: int | None
+    sampling: Mapping[str, Any]
+    created_at: str
+    reward: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    source: str | None = None
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as plain messages, the sampled ones included."""
+        return [(item.message if isinstance(item, Choice) else item).to_wire() for item in self.items]
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last user message."""
+        asked = [message for message in self.messages if message["role"] == "user"]
+        return _text(asked[-1].get("content")) if asked else ""
+
+    @property
+    def answer(self) -> str:
+        """The text of the last thing the policy said."""
+        return _text(self.choices[-1].message.content) if self.choices else ""
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        return [item for item in self.items if isinstance(item, Choice)]
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.choices[-1].finish_reason if self.choices else None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were sampled and carry logprobs."""
+        return sum(len(choice.sampled_tokens()) for choice in self.choices)
+
+    def to_wire(self) -> wire.Trajectory:
+        """The trajectory as a training job carries it; it must have a reward."""
+        metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
+        return wire.Trajectory.model_validate(
+            {
+                "messages_and_choices": list(self.items),
+                "reward": self.reward,
+                "metrics": dict(self.components),
+                "metadata": {**metadata, **self.sampling, "name": self.name, "model": self.model},
+                "start_time": self.created_at,
+                **(
+                    {"initial_policy_version": self.step, "final_policy_version": self.step}
+                    if self.step is not None
+                    else {}
+                ),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trajectories of the same prompt. name: `capitals/0`."""
+
+    id: int
+    name: str
+    prompt: tuple[Message, ...]
+    row: Mapping[str, Any]
+    trajectories: tuple[Trajectory, ...] = ()
+
+
+@dataclass(frozen=True)
+class CollectionSummary:
+    """One generation of a collection, counted."""
+
+    id: int
+    name: str
+    generation: int
+    newest: bool
+    created_at: str
+    groups: int
+    trajectories: int
+    scored: int
+    mean_reward: float | None
+
+    @property
+    def label(self) -> str:
+        """The bare name for the newest generation, `name:N` for an older one."""
+        return self.name if self.newest else f"{self.name}:{self.generation}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of one reward: when (UTC), who, by which source, from what to what."""
+
+    trajectory: str
+    at: str
+    who: str
+    source: str
+    old: float | None
+    new: float
+    components: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward for a trajectory, with its components when it has some."""
+
+    trajectory: Trajectory
+    reward: float
+    components: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A training job that this lab submitted: where, for which model, from which collections, with which options."""
+
+    id: str
+    service: str
+    model: str
+    collections: tuple[str, ...]
+    options: Mapping[str, Any]
+    created_at: str
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return str(content or "")

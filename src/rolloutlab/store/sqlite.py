@@ -1,0 +1,76 @@
+"""One SQLite file, safe to use from any thread and any number of processes at once."""
+
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.errors import LabError
+
+Row = sqlite3.Row
+
+
+class Database:
+    """A connection with its lock. `read` sees what is committed; what happens in `write` is committed or undone whole.
+
+    migrations: SQL scripts; the file's `PRAGMA user_version` counts those it has had, the rest run on opening.
+
+    Raises:
+        LabError: the file cannot be opened, is not a database, or was written by a newer version.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
+            self._connection.row_factory = Row
+            self._configure()
+            self._migrate(migrations)
+        except (OSError, sqlite3.Error) as error:
+            raise LabError(
+                f"{path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
+            ) from error
+
+    def read(self, sql: str, *values: Any) -> list[Row]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that has the file to itself."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _configure(self) -> None:
+        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":  # network file systems of hubs have no shared memory
+            warnings.warn(f"{self.path} is on a file system without WAL: using journal mode {mode}", stacklevel=4)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        with self.write() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(migrations):
+                raise LabError(
+                    f"{self.path} was written by a newer rolloutlab", hint="pip install --upgrade rolloutlab"
+                )
+            for script in migrations[version:]:
+                for statement in filter(str.strip, script.split(";")):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(migrations)}")

@@ -1,0 +1,81 @@
+"""How a collection looks: per group its prompt, and each completion with reward and advantage."""
+
+from html import escape
+
+from rolloutlab.objective.advantages import group_advantages
+from rolloutlab.objective.preflight import count
+from rolloutlab.store.records import Group, Trajectory
+
+_MOST_GROUPS = 8
+_WIDEST = 100
+
+
+def text(name: str, groups: list[Group]) -> str:
+    """The collection as plain text."""
+    lines = [_heading(name, groups)]
+    for group in groups[:_MOST_GROUPS]:
+        lines += ["", f"{group.name}  {_short(_prompt(group))}"]
+        for trajectory, advantage in _rated(group):
+            lines.append(f"  {_reward(trajectory):>7} {_signed(advantage):>6}  {_short(_said(trajectory))}")
+    return "\n".join([*lines, *_rest(groups)])
+
+
+def html(name: str, groups: list[Group]) -> str:
+    """The collection as HTML; what people and policies wrote appears as text only."""
+    parts = [f"<p><b>{escape(_heading(name, groups))}</b></p>"]
+    for group in groups[:_MOST_GROUPS]:
+        rows = "".join(
+            f"<tr><td>{_reward(t)}</td><td>{_signed(a)}</td>"
+            f'<td style="text-align:left;white-space:pre-wrap">{escape(_said(t))}</td></tr>'
+            for t, a in _rated(group)
+        )
+        parts.append(
+            f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
+            '<table><tr><th>reward</th><th>advantage</th><th style="text-align:left">completion</th></tr>'
+            f"{rows}</table></details>"
+        )
+    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(groups))])
+
+
+def _heading(name: str, groups: list[Group]) -> str:
+    members = [t for group in groups for t in group.trajectories]
+    rewards = [t.reward for t in members if t.reward is not None]
+    scored = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ", not scored yet"
+    partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < len(members) else ""
+    return f"{name}: {count(len(members), 'completion')} in {count(len(groups), 'group')}{scored}{partly}"
+
+
+def _rest(groups: list[Group]) -> list[str]:
+    left = len(groups) - _MOST_GROUPS
+    return ["", f"... and {count(left, 'more group')}: %group {groups[_MOST_GROUPS].name}"] if left > 0 else []
+
+
+def _rated(group: Group) -> list[tuple[Trajectory, float | None]]:
+    """Each trajectory with its group-relative advantage, before the scaling over the whole job."""
+    scored = [t for t in group.trajectories if t.reward is not None]
+    advantages = dict(zip((t.id for t in scored), group_advantages([t.reward or 0.0 for t in scored]), strict=True))
+    return [(t, advantages.get(t.id)) for t in group.trajectories]
+
+
+def _prompt(group: Group) -> str:
+    asked = [message.to_wire() for message in group.prompt if message.role == "user"]
+    content = asked[-1]["content"] if asked else ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _said(trajectory: Trajectory) -> str:
+    """The answer, with a mark where the token limit cut it off."""
+    return trajectory.answer + (" [cut off]" if trajectory.finish_reason == "length" else "")
+
+
+def _reward(trajectory: Trajectory) -> str:
+    return "-" if trajectory.reward is None else f"{trajectory.reward:.3g}"
+
+
+def _signed(advantage: float | None) -> str:
+    return "" if advantage is None else f"{advantage:+.2f}"
+
+
+def _short(words: str) -> str:
+    line = " ".join(words.split())
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -1,0 +1,112 @@
+"""Models, checkpoints and training jobs (specification: "CreateTrainingJob", "ExperimentalTrainingConfig")."""
+
+from typing import Literal
+from uuid import UUID
+
+from pydantic import AliasChoices, Field
+
+from rolloutlab.wire.base import Boolean, DateTime, Integer, Number, Wire
+from rolloutlab.wire.trajectories import TrajectoryGroup
+
+ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
+
+
+class ExperimentalTrainingConfig(Wire):
+    """The eleven options of a training job; what each does is in `rolloutlab.objective.options`.
+
+    The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read.
+    """
+
+    advantage_balance: Number | None = Field(default=None, ge=-1, le=1)
+    epsilon: Number | None = Field(default=None, ge=0)
+    epsilon_high: Number | None = Field(default=None, ge=0)
+    importance_sampling_level: ImportanceSamplingLevel | None = None
+    vendor_k2_tau: Number | None = Field(
+        default=None, validation_alias=AliasChoices("vendor_k2_tau", "kimi_k2_tau"), serialization_alias="vendor_k2_tau"
+    )
+    learning_rate: Number | None = Field(default=None, ge=0)
+    mask_prob_ratio: Boolean | None = None
+    max_negative_advantage_importance_sampling_weight: Number | None = Field(default=None, ge=0)
+    ppo: Boolean | None = None
+    precalculate_logprobs: Boolean | None = None
+    scale_rewards: Boolean | None = None
+
+
+class CreateTrainingJob(Wire):
+    """Body of `POST {base_url}/v1/preview/training-jobs`."""
+
+    model_id: UUID
+    trajectory_groups: list[TrajectoryGroup]
+    experimental_config: ExperimentalTrainingConfig | None = None
+
+
+class TrainingJobResponse(Wire):
+    id: UUID
+
+
+JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class TrainingJob(Wire):
+    """A stored training job; times are UTC. `step` is the checkpoint it started from, `final_step` the one it made."""
+
+    id: UUID
+    model_id: UUID
+    status: JobStatus
+    created_at: DateTime
+    started_at: DateTime | None = None
+    ended_at: DateTime | None = None
+    step: Integer | None = None
+    final_step: Integer | None = None
+    error: str | None = None
+
+
+class RegisterModel(Wire):
+    """Body of `POST {base_url}/v1/preview/models`."""
+
+    entity: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    project: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^[\w.-]+$")
+    base_model: str | None = None
+    return_existing: Boolean = False
+
+
+class Model(Wire):
+    """A registered, trainable policy."""
+
+    id: UUID
+    entity: str
+    project: str
+    name: str
+    base_model: str
+    run_id: str
+
+
+class Checkpoint(Wire):
+    """The policy after `step` training jobs; step 0 is the base model."""
+
+    id: str
+    step: Integer
+    metrics: dict[str, Number] = {}
+
+
+class CheckpointList(Wire):
+    object: Literal["list"]
+    data: list[Checkpoint]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: Boolean
+
+
+class ModelCard(Wire):
+    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch."""
+
+    id: str
+    object: Literal["model"]
+    created: Integer
+    owned_by: str
+
+
+class ModelCardList(Wire):
+    object: Literal["list"]
+    data: list[ModelCard]

@@ -1,0 +1,131 @@
+"""Fixtures of every room. torch and what stands on it are imported inside, so that tests of the light rooms stay light."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from rolloutlab.client import inference, training
+from rolloutlab.http import Http
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.wire.events import ENDINGS, Event
+from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
+
+if TYPE_CHECKING:
+    from rolloutlab.policy.model import Policy
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
+
+TOKEN = "of-this-test"
+
+
+@dataclass
+class Service:
+    """The service as a client sees it: calls in the words of the specification."""
+
+    http: Http
+    address: Address
+    folder: Path
+
+    def call(self, method: str, path: str, **options: Any) -> Any:
+        url = f"{self.address.base_url}{path}"
+        return self.http.run(self.http.request(method, url, **{"token": TOKEN, **options}))
+
+    def chat(self, content: str = "hello", **options: Any) -> ChatCompletion:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **options}
+        request = ChatRequest.model_validate(body)
+        return self.http.run(inference.complete(self.http, self.address, request))
+
+    def register(self, name: str = "first") -> Model:
+        wanted = RegisterModel(project="lab", name=name, return_existing=True)
+        return self.http.run(training.register_model(self.http, self.address, wanted))
+
+    def train(self, job: CreateTrainingJob, key: str = "") -> str:
+        return self.http.run(training.create_job(self.http, self.address, job, key or str(id(job))))
+
+    def ended(self, job_id: str) -> list[Event]:
+        """The events of a job once it has ended; asking again and again is how a client waits."""
+        while True:
+            events = self.http.run(training.events(self.http, self.address, job_id))
+            if events and events[-1].type in ENDINGS:
+                return events
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny untrained policy whose tokenizer and template are nothing like the practice policy's."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("policies") / "tiny"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "</s>", "[ask]", "[tell]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog"], trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    wrapped.chat_template = (
+        "<s>{% for m in messages %}{% if m.role == 'assistant' %}[tell]{{ m.content }}</s>"
+        "{% else %}[ask]{{ m.role }} {{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}[tell]{% endif %}"
+    )
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(wrapped),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=wrapped.bos_token_id,
+        eos_token_id=wrapped.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def policy(tiny_policy: Path) -> "Policy":
+    from rolloutlab.policy.model import load_policy
+
+    return load_policy(str(tiny_policy))
+
+
+@pytest.fixture
+def service(policy: "Policy", tmp_path: Path) -> Iterator[Service]:
+    """The service's application in this process."""
+    from rolloutlab.policy.sampler import Sampler
+    from rolloutlab.service.app import make_app
+    from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.registry import Registry
+
+    folder = tmp_path / "service"
+    database = open_service_database(folder)
+    registry = Registry(database, folder, policy)
+    sampler, jobs = Sampler(policy), Jobs(database, folder, registry)
+    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN)))
+    yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), folder)
+    http.close()
+    jobs.close()
+    sampler.close()
+    database.close()
+
+
+@pytest.fixture
+def session(service: Service, tmp_path: Path) -> Iterator[Session]:
+    """A notebook's session on a lab of its own, talking to the service in this process."""
+    session = Session(Settings(home=tmp_path, service=service.address), http=service.http)
+    yield session
+    session.close()

@@ -1,0 +1,41 @@
+"""A shell with the magics, on a session that talks to the service in this process."""
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from rolloutlab.magics import register
+from rolloutlab.session import Session
+
+
+class Notebook:
+    """Runs cells as a notebook does."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self.shell = shell
+
+    def run(self, cell: str):
+        """The value of the cell, or the error that stopped it is raised."""
+        result = self.shell.run_cell(cell, store_history=False)
+        result.raise_error()
+        return result.result
+
+    def error(self, cell: str) -> str:
+        """The lines that the cell shows instead of a value."""
+        result = self.shell.run_cell(cell, store_history=False)
+        assert not result.success, "the cell was expected to stop"
+        error = result.error_in_exec or result.error_before_exec
+        return "\n".join(error._render_traceback_())
+
+    def __getitem__(self, name: str):
+        return self.shell.user_ns[name]
+
+
+@pytest.fixture
+def notebook(session: Session) -> Iterator[Notebook]:
+    shell = InteractiveShell()
+    register(shell, session)
+    shell.user_ns["countries"] = [{"country": "France", "capital": "Paris"}, {"country": "Peru", "capital": "Lima"}]
+    yield Notebook(shell)
+    shell.history_manager.end_session()

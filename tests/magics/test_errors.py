@@ -1,0 +1,194 @@
+"""Bad input: what happened, and what to type. Every error stops its cell and changes nothing."""
+
+import pytest
+
+from rolloutlab.http import Http
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+
+CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
+
+SNAPSHOTS = {
+    "%%chat capitals": """
+InputError: the cell is empty: there is nothing to ask
+  -> user: What is the capital of France?
+""",
+    "%%chat capitals\nrobot: hello": """
+InputError: unknown role 'robot' in line 1
+  -> one of system:, developer:, user:, assistant: - or a space before it
+""",
+    "%%chat capitals\nsystem: hello\nusr: hello": """
+InputError: unknown role 'usr' in line 2
+  -> user: ...
+""",
+    "%%chat capitals\nuser:": """
+InputError: the user message is empty
+  -> user: some text
+""",
+    "%%chat capitals --tempreature 1\nhello": """
+InputError: unrecognized arguments: --tempreature 1
+  -> %%chat? shows the options
+""",
+    "%%chat capitals -n many\nhello": """
+InputError: -n: invalid int value: 'many'
+  -> %%chat? shows the options
+""",
+    "%%chat capitals -n 0\nhello": """
+InputError: n: Input should be greater than or equal to 1, not 0
+  -> %%chat? shows the options
+""",
+    "%%chat capitals --temperature 3\nhello": """
+InputError: temperature: Input should be less than or equal to 2, not 3.0
+  -> %%chat? shows the options
+""",
+    "%%chat a/b\nhello": """
+InputError: 'a/b' is no name for a collection
+  -> letters, digits, _ - and .
+""",
+    "%%chat capitals\nWhat of {{nothing}}?": """
+InputError: {{nothing}} stands for nothing: no column and no variable of that name
+  -> nothing = ... in a cell before this one
+""",
+    "%%chat capitals --over countries\nWhat of {{city}}?": """
+InputError: {{city}} stands for nothing: no column and no variable of that name
+  -> columns: country, capital
+""",
+    "%%chat capitals --over nowhere\nhello": """
+InputError: there is no variable 'nowhere'
+  -> nowhere = ... in a cell before this one
+""",
+    "%%chat capitals -m lab/nobody\nhello": """
+NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
+  -> %model lab/nobody registers it
+""",
+    "%model nobody": """
+InputError: 'nobody' is no name for a model
+  -> project/name, such as lab/practice
+""",
+    "%%reward capitals": """
+InputError: the cell is empty: there is no reward function
+  -> return float(len(answer) > 0)
+""",
+    "%%reward capitols\nreturn 1": """
+NotFoundError: there is no collection 'capitols'
+  -> capitals
+""",
+    "%%reward capitals\nreturn (1": """
+InputError: the reward function is not Python: '(' was never closed (line 1)
+  -> %%reward? shows an example
+""",
+    "%%reward capitals\nlen(answer)": """
+InputError: the reward function returns nothing
+  -> return float(...) in the last line
+""",
+    "%%reward capitals\nreturn float('nan')": """
+RewardError: the reward of capitals/0/0 is nan, which is no finite number
+  -> return a number
+""",
+    "%%reward capitals\nreturn {'style': None}": """
+RewardError: the reward of capitals/0/0 (style) is None, which is no finite number
+  -> return a number
+""",
+    "%%reward capitals\nx = 1\nreturn row['town']": """
+RewardError: the reward function failed on capitals/0/0: KeyError: 'town' (line 2: return row['town'])
+  -> %group capitals/0 shows it; no reward was changed
+""",
+    "%%train capitals\nlearning_rat: 1": """
+InputError: unknown option 'learning_rat'
+  -> learning_rate
+""",
+    "%%train capitals\nlearning_rate 1": """
+InputError: line 1 is no option: 'learning_rate 1'
+  -> learning_rate: 2e-3
+""",
+    "%%train capitals\nadvantage_balance: 2": """
+InputError: advantage_balance: Input should be less than or equal to 1, not 2
+  -> advantage_balance: 0.0 (-1 to 1)
+""",
+    "%%train capitals\nppo: perhaps": """
+InputError: ppo: Input should be a valid boolean, not 'perhaps'
+  -> ppo: true or false
+""",
+    "%%train capitals": """
+NothingTrainsError: nothing in capitals would train: 4 have no reward yet (capitals/0/0, capitals/0/1, capitals/1/0 and 1 more)
+  -> %%reward capitals
+""",
+    "%%train nothing": """
+NotFoundError: there is no collection 'nothing'
+  -> %collections lists them
+""",
+    "%group capitals": """
+InputError: 'capitals' names no group
+  -> %group capitals/0
+""",
+    "%group capitals/7": """
+NotFoundError: there is no group 'capitals/7'
+  -> %group capitals/0
+""",
+    "%job 123": """
+NotFoundError: no job of this lab begins with '123'
+  -> %jobs lists them
+""",
+}
+
+
+@pytest.mark.parametrize("cell", SNAPSHOTS)
+def test_bad_input_stops_the_cell_with_two_lines_and_changes_nothing(notebook, session, cell):
+    collection = notebook.run(CHAT)
+    before = collection.to_frame()
+    assert notebook.error(cell) == SNAPSHOTS[cell].strip()
+    assert len(session.collections()) == 1
+    assert collection.to_frame().equals(before)
+    assert session.jobs().empty
+
+
+def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, session):
+    notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn 1")
+    assert notebook.error("%%train capitals") == (
+        "NothingTrainsError: nothing in capitals would train: 4 are in a group whose rewards are all equal, "
+        "so nothing there is better or worse (capitals/0/0, capitals/0/1, capitals/1/0 and 1 more)\n"
+        "  -> %%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"
+    )
+    assert session.jobs().empty
+
+
+def test_an_unreachable_service_is_named_with_what_to_check(notebook, session):
+    session.settings = Settings(session.settings.home, Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1"))
+    session._http = Http(backoff=0)
+    assert notebook.error(CHAT) == (
+        "UnreachableError: nothing answers at http://127.0.0.1:9: the connection could not be made\n"
+        "  -> check ROLLOUTLAB_URL and that the service runs"
+    )
+    session._http.close()
+    assert session.collections().empty
+
+
+def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, session, service):
+    wrong = Address(service.address.base_url, service.address.inference_base_url, "of-another-lab")
+    session.settings = Settings(session.settings.home, wrong)
+    error = notebook.error(CHAT)
+    assert error == (
+        "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
+        "  -> set ROLLOUTLAB_API_KEY, then restart the kernel"
+    )
+    assert "of-another-lab" not in error
+    assert session.collections().empty
+
+
+def test_a_reward_that_is_edited_to_nan_is_refused(notebook):
+    collection = notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn len(answer)")
+    frame = collection.to_frame()
+    frame.loc[frame.index[1], "reward"] = float("nan")
+    before = collection.to_frame()
+    notebook.shell.user_ns.update(collection=collection, frame=frame)
+    assert notebook.error("collection.update_rewards(frame)") == (
+        "RewardError: the reward of capitals/0/1 is nan, which is no finite number\n  -> return a number"
+    )
+    assert collection.to_frame().equals(before)
+
+
+def test_a_session_needs_nothing_before_it_is_used(tmp_path):
+    Session(Settings(home=tmp_path / "absent")).close()
+    assert not (tmp_path / "absent").exists()

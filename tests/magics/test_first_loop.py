@@ -1,0 +1,106 @@
+"""The loop as a user types it: sample, score, train, sample again."""
+
+import math
+
+import pytest
+
+CHAT = "%%chat capitals -n 4 --over countries --max-tokens 8 --seed 1\nsystem: One word.\nuser: Capital of {{country}}?"
+REWARD = '%%reward capitals\nreturn {"length": len(answer) / 8, "right": float(answer == row["capital"])}'
+TRAIN = "%%train capitals\nlearning_rate: 2e-3  # the policy's own\nepsilon: 0.2"
+
+
+def test_chat_samples_one_group_per_row_and_binds_it(notebook):
+    collection = notebook.run(CHAT.replace("--seed", "-o answers --seed"))
+    assert notebook["answers"] is collection
+    assert [group.name for group in collection.groups] == ["capitals/0", "capitals/1"]
+    assert [len(group.trajectories) for group in collection.groups] == [4, 4]
+    first = collection.trajectories[0]
+    assert [m["content"] for m in first.messages[:2]] == ["One word.", "Capital of France?"]
+    assert first.row == {"country": "France", "capital": "Paris"}
+    assert first.step == 0
+    assert first.sampling == {"temperature": 1.0, "top_p": 1.0, "seed": 1}
+
+
+def test_the_same_seed_samples_the_same_again_in_a_new_generation(notebook):
+    first, second = notebook.run(CHAT), notebook.run(CHAT)
+    assert [t.answer for t in first.trajectories] == [t.answer for t in second.trajectories]
+    assert (first.name, second.name) == ("capitals:1", "capitals")
+    assert list(notebook.run("%collections").index) == ["capitals", "capitals:1"]
+
+
+def test_a_reward_in_parts_is_their_sum_and_every_part_has_a_column(notebook):
+    notebook.run(CHAT)
+    frame = notebook.run(REWARD).to_frame()
+    assert frame["reward"].tolist() == pytest.approx((frame["length"] + frame["right"]).tolist())
+    assert set(frame["source"]) == {"function"}
+
+
+def test_train_reports_what_will_train_then_follows_the_job_to_its_checkpoint(notebook, capsys):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    job = notebook.run(TRAIN)
+    assert "of 8 trajectories will train" in capsys.readouterr().out
+    assert job.status == "succeeded"
+    assert job.step == 1
+    assert job.metrics()["ratio_max"].iloc[0] == pytest.approx(1, abs=1e-3)
+    assert notebook.run("%model").newest == 1
+    assert notebook.run(CHAT).trajectories[0].step == 1
+
+
+def test_a_trained_model_answers_differently_from_its_older_checkpoint(notebook):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    notebook.run("%%train capitals\nlearning_rate: 0.05")
+    new = notebook.run(CHAT)
+    old = notebook.run(CHAT.replace("--seed", "-m lab/practice@0 --seed"))
+    assert [t.answer for t in new.trajectories] != [t.answer for t in old.trajectories]
+
+
+def test_an_unscored_part_of_a_collection_is_left_out_and_reported(notebook, capsys):
+    collection = notebook.run(CHAT)
+    frame = collection.to_frame()
+    frame.loc[frame.index[:4], "reward"] = [0.0, 1.0, 2.0, 3.0]
+    assert len(collection.update_rewards(frame)) == 4
+    notebook.run("%%train capitals")
+    assert "4 have no reward yet (capitals/1/0, " in capsys.readouterr().out
+
+
+def test_a_hand_edit_is_logged_with_old_and_new(notebook, session):
+    collection = notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn 0.0")
+    frame = collection.to_frame()
+    frame.loc[frame.index[0], "reward"] = 1.0
+    [edit] = collection.update_rewards(frame)
+    assert (edit.old, edit.new, edit.source) == (0.0, 1.0, "hand")
+    history = session.store.edits(collection.trajectories[0])
+    assert [(e.old, e.new, e.source) for e in history] == [(None, 0.0, "function"), (0.0, 1.0, "hand")]
+
+
+def test_a_job_can_be_attached_to_by_the_beginning_of_its_id(notebook):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    submitted = notebook.run("%%train capitals --no-wait")
+    again = notebook.run(f"%job {submitted.id[:8]} --wait")
+    assert again.id == submitted.id
+    assert again.status == "succeeded"
+    assert list(notebook.run("%jobs").index) == [submitted.id]
+
+
+def test_without_a_role_the_cell_is_one_user_message(notebook):
+    collection = notebook.run("%%chat --max-tokens 4\nSay hello\nto me")
+    assert collection.name == "chat"
+    assert collection.trajectories[0].messages[0] == {"role": "user", "content": "Say hello\nto me"}
+
+
+def test_a_group_is_shown_with_its_advantages(notebook):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    text = repr(notebook.run("%group capitals/1"))
+    assert text.startswith("capitals/1: 4 completions in 1 group, mean reward")
+    assert "Capital of Peru?" in text
+
+
+def test_every_shown_number_is_a_number(notebook):
+    notebook.run(CHAT)
+    frame = notebook.run(REWARD).to_frame()
+    assert all(math.isfinite(value) for value in [*frame["reward"], *frame["advantage"]])
