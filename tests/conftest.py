@@ -1,4 +1,4 @@
-"""Fixtures of every room. torch and what stands on it are imported inside, so that tests of the light rooms stay light."""
+"""Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
 import os
 from collections.abc import Iterator
@@ -70,7 +70,9 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "</s>", "[ask]", "[tell]"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog"], trainer)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     wrapped.chat_template = (

@@ -59,7 +59,7 @@ def test_a_model_is_known_by_every_form_of_its_name(service, name):
 @pytest.mark.parametrize("name", ["nobody", "lab/nobody", "lab/first@7", "lab/first@x"])
 def test_an_unknown_model_is_not_found(service, name):
     service.register()
-    with pytest.raises(NotFoundError, match="there is no model|has no checkpoint"):
+    with pytest.raises(NotFoundError, match=r"there is no model|has no checkpoint"):
         service.chat(model=name)
 
 

@@ -8,6 +8,8 @@ from rolloutlab.settings import Address, Settings
 
 CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
 
+SOME = "capitals/0/0, capitals/0/1, capitals/1/0 and 1 more"
+
 SNAPSHOTS = {
     "%%chat capitals": """
 InputError: the cell is empty: there is nothing to ask
@@ -110,7 +112,7 @@ InputError: ppo: Input should be a valid boolean, not 'perhaps'
   -> ppo: true or false
 """,
     "%%train capitals": """
-NothingTrainsError: nothing in capitals would train: 4 have no reward yet (capitals/0/0, capitals/0/1, capitals/1/0 and 1 more)
+NothingTrainsError: nothing in capitals would train: 4 left out: no reward yet ({some})
   -> %%reward capitals
 """,
     "%%train nothing": """
@@ -136,7 +138,7 @@ NotFoundError: no job of this lab begins with '123'
 def test_bad_input_stops_the_cell_with_two_lines_and_changes_nothing(notebook, session, cell):
     collection = notebook.run(CHAT)
     before = collection.to_frame()
-    assert notebook.error(cell) == SNAPSHOTS[cell].strip()
+    assert notebook.error(cell) == SNAPSHOTS[cell].strip().replace("{some}", SOME)
     assert len(session.collections()) == 1
     assert collection.to_frame().equals(before)
     assert session.jobs().empty
@@ -146,8 +148,8 @@ def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, ses
     notebook.run(CHAT)
     notebook.run("%%reward capitals\nreturn 1")
     assert notebook.error("%%train capitals") == (
-        "NothingTrainsError: nothing in capitals would train: 4 are in a group whose rewards are all equal, "
-        "so nothing there is better or worse (capitals/0/0, capitals/0/1, capitals/1/0 and 1 more)\n"
+        "NothingTrainsError: nothing in capitals would train: 4 left out: all rewards of the group are equal, "
+        f"so nothing in it is better or worse ({SOME})\n"
         "  -> %%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"
     )
     assert session.jobs().empty

@@ -62,7 +62,7 @@ def test_an_unscored_part_of_a_collection_is_left_out_and_reported(notebook, cap
     frame.loc[frame.index[:4], "reward"] = [0.0, 1.0, 2.0, 3.0]
     assert len(collection.update_rewards(frame)) == 4
     notebook.run("%%train capitals")
-    assert "4 have no reward yet (capitals/1/0, " in capsys.readouterr().out
+    assert "4 left out: no reward yet (capitals/1/0, " in capsys.readouterr().out
 
 
 def test_a_hand_edit_is_logged_with_old_and_new(notebook, session):

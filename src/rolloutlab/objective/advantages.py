@@ -58,8 +58,8 @@ class Share:
     reason: Reason | None = None
 
 
-def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True) -> list[float]:
-    """A_i = R_i - mean, over the population standard deviation + 1e-6 when `scale_rewards`.
+def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0) -> list[float]:
+    """A_i = R_i - mean, over the population standard deviation + 1e-6 when `scale_rewards`, else over `unit`.
 
     Rewards that differ by rounding alone count as equal, and a reward within rounding of the mean has advantage 0:
     0.1, 0.1, 0.1 has mean 0.10000000000000002, and that residue must not become a full-size advantage.
@@ -69,11 +69,13 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True) -> 
     low, high = min(rewards_G), max(rewards_G)
     if high - low <= _EQUAL * max(1.0, abs(low), abs(high)):
         return [0.0] * len(rewards_G)
-    mean = math.fsum(rewards_G) / len(rewards_G)
-    deviation = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards_G) / len(rewards_G))
-    bound = _EQUAL * max(1.0, abs(low), abs(high))
-    scale = deviation + _TINY if scale_rewards else 1.0
-    return [0.0 if abs(r - mean) <= bound else (r - mean) / scale for r in rewards_G]
+    shrink = max(unit, abs(low) / _HUGE, abs(high) / _HUGE)  # the squares below stay finite
+    bound = _EQUAL * max(1.0, abs(low), abs(high)) / shrink
+    mean = math.fsum(r / shrink for r in rewards_G) / len(rewards_G)
+    from_mean_G = [r / shrink - mean for r in rewards_G]
+    deviation = math.sqrt(math.fsum(d**2 for d in from_mean_G) / len(rewards_G))
+    scale = deviation + _TINY / shrink if scale_rewards else unit / shrink
+    return [0.0 if abs(d) <= bound else d / scale for d in from_mean_G]
 
 
 def job_shares(groups: Sequence[Sequence[Member]], options: Options) -> list[list[Share]]:
@@ -83,8 +85,9 @@ def job_shares(groups: Sequence[Sequence[Member]], options: Options) -> list[lis
     w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens; advantages are balanced, then scaled so that
     the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore never matters.
     """
-    shrink = max(1.0, max((abs(m.reward) for group in groups for m in group), default=0.0) / _HUGE)
-    raw = [group_advantages([m.reward / shrink for m in group], options.scale_rewards) for group in groups]
+    largest = max((abs(m.reward) for group in groups for m in group), default=0.0)
+    unit = 1.0 if options.scale_rewards else max(1.0, largest / _HUGE)
+    raw = [group_advantages([m.reward for m in group], options.scale_rewards, unit) for group in groups]
     shares = [
         [_share(member, a, any(advantages_G)) for member, a in zip(group, advantages_G, strict=True)]
         for group, advantages_G in zip(groups, raw, strict=True)

@@ -1,6 +1,6 @@
 """The options of a training job, with every default settled."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.wire.training import ExperimentalTrainingConfig, ImportanceSamplingLevel
@@ -46,17 +46,19 @@ def settle(config: ExperimentalTrainingConfig | None) -> Options:
     Without `ppo`, epsilon is 1.0 and epsilon_high 4.0, whatever the other is; with it, epsilon is 0.2 and
     epsilon_high equals epsilon. A `max_negative_advantage_importance_sampling_weight` of 0 is off.
     """
-    given = _given(config or ExperimentalTrainingConfig())
+    config = config or ExperimentalTrainingConfig()
+    given = _given(config)
     if given.get("ppo"):
         given.setdefault("epsilon", 0.2)
         given.setdefault("epsilon_high", given["epsilon"])
-    known = {field.name for field in fields(Options)}
-    unknown = tuple(sorted(given.keys() - known))
-    return Options(**{name: value for name, value in given.items() if name in known}, unknown=unknown)
+    return Options(**given, unknown=tuple(sorted(config.model_extra or {})))
 
 
 def _given(config: ExperimentalTrainingConfig) -> dict[str, Any]:
-    given = {_OWN_NAME.get(name, name): getattr(config, name) for name in config.model_fields_set}
+    given = {
+        _OWN_NAME.get(name, name): getattr(config, name)
+        for name in config.model_fields_set & type(config).model_fields.keys()
+    }
     if given.get("max_weight") == 0:
         del given["max_weight"]
     return given

@@ -10,12 +10,12 @@ from rolloutlab.wire.chat import Choice
 from rolloutlab.wire.trajectories import History, Trajectory
 
 _WHY = {
-    Reason.UNSCORED: "have no reward yet",
-    Reason.EQUAL_REWARDS: "are in a group whose rewards are all equal, so nothing there is better or worse",
-    Reason.MEAN_REWARD: "have exactly their group's mean reward, so their advantage is 0",
-    Reason.NO_LOGPROBS: "have no sampled tokens with logprobs",
-    Reason.TOO_LONG: "are longer than the policy's context",
-    Reason.BALANCED_AWAY: "lost their whole advantage to advantage_balance",
+    Reason.UNSCORED: "no reward yet",
+    Reason.EQUAL_REWARDS: "all rewards of the group are equal, so nothing in it is better or worse",
+    Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
+    Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
+    Reason.TOO_LONG: "longer than the policy's context",
+    Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
 }
 
 _FIX = {
@@ -75,7 +75,7 @@ class Preflight:
         ]
         for reason, names in self.skipped.items():
             fix = _FIX[reason].format(collection=collection)
-            lines.append(f"{len(names)} {_WHY[reason]} ({_some(names)}) -> {fix}")
+            lines.append(f"{len(names):,} left out: {_WHY[reason]} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
 
 

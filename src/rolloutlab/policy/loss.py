@@ -13,6 +13,8 @@ from torch import Tensor
 from rolloutlab.objective.options import Options
 
 _TINY = 1e-6
+_LARGEST = 80.0
+"""A larger log ratio is cut: exp would be infinite in float32, and the gradient through a clipped infinity is NaN."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ def row_loss(
 
 def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
     if options.importance_sampling_level == "token":
-        return delta_T.exp()
-    mean_T = _history_mean(delta_T, history_T)
+        return delta_T.clamp(max=_LARGEST).exp()
+    mean_T = _history_mean(delta_T, history_T).clamp(max=_LARGEST)
+    delta_T = delta_T.clamp(max=_LARGEST)
     if options.importance_sampling_level == "sequence":
         return mean_T.exp()
     if options.importance_sampling_level == "average":

@@ -25,7 +25,7 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
         PolicyError: the policy cannot be loaded.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder.withdraw()
     listener = socket.create_server(("127.0.0.1", port))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,10 +1,21 @@
 """The three rules every wire object follows: unknown properties, nulls and numbers."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from functools import cache
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 
 Boolean = StrictBool
 Integer = StrictInt
@@ -22,17 +33,12 @@ class Wire(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
-    @model_validator(mode="after")
-    def _null_is_absent(self) -> Self:
-        unset = [
-            name
-            for name in self.__pydantic_fields_set__
-            if getattr(self, name) is None
-            and (field := type(self).model_fields.get(name)) is not None
-            and not field.is_required()
-        ]
-        self.__pydantic_fields_set__.difference_update(unset)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, sent: Any) -> Any:
+        if not isinstance(sent, Mapping) or None not in sent.values():
+            return sent
+        return {name: value for name, value in sent.items() if value is not None or name not in _optional(cls)}
 
     def to_wire(self) -> dict[str, Any]:
         """This object as JSON-ready dictionaries and lists."""
@@ -43,13 +49,24 @@ class Wire(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_unset=True)
 
 
+@cache
+def _optional(model: type[Wire]) -> frozenset[str]:
+    """Every name under which an optional field of `model` may be sent."""
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        if not field.is_required():
+            aliases = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else []
+            names.update((name, *(alias for alias in aliases if isinstance(alias, str))))
+    return frozenset(names)
+
+
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 def _is_date_time(text: str) -> str:
     if not _DATE_TIME.match(text):
         raise ValueError("a date-time such as 2026-01-31T12:00:00Z is expected")
-    datetime.fromisoformat(text)
+    datetime.fromisoformat(text.upper())  # RFC 3339 allows a lower-case t and z
     return text
 
 

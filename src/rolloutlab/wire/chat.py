@@ -233,7 +233,8 @@ def kind(item: Any) -> str | None:
         return "choice" if isinstance(item, Choice) else getattr(item, "role", None)
     if not isinstance(item, Mapping):
         return None
-    if "message" in item and "finish_reason" in item:
+    marks = ("message" in item) + ("finish_reason" in item)
+    if marks == 2 or (marks and "role" not in item):
         return "choice"
     return item.get("role") if item.get("role") in ROLES else None
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from rolloutlab.wire.base import Wire
+from rolloutlab.wire.base import Boolean, Wire
 
 
 class Event(Wire):
@@ -20,7 +20,7 @@ class Event(Wire):
 class EventList(Wire):
     object: Literal["list"]
     data: list[Event]
-    has_more: bool
+    has_more: Boolean
 
 
 ENDINGS = frozenset({"training_ended", "training_failed", "training_cancelled"})

@@ -1,0 +1,129 @@
+"""Real kernels against a real embedded service: what survives when one is interrupted or killed."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from rolloutlab.store.lab import Lab
+
+LONGEST = 120
+ROWS = 600
+CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}"
+
+
+class Kernel:
+    """A kernel with the extension loaded, and cells run in it."""
+
+    def __init__(self, home: Path, policy: Path) -> None:
+        environment = {
+            **os.environ,
+            "ROLLOUTLAB_HOME": str(home),
+            "ROLLOUTLAB_POLICY": str(policy),
+            "ROLLOUTLAB_LINGER": "2",
+        }
+        self.manager: KernelManager
+        self.client: BlockingKernelClient
+        self.manager, self.client = start_new_kernel(env=environment)
+        self.run("%load_ext rolloutlab")
+
+    def run(self, cell: str) -> str:
+        """Everything the cell showed as text; an error in it fails the test."""
+        shown: list[str] = []
+        reply = self.client.execute_interactive(
+            cell, timeout=LONGEST, output_hook=lambda message: shown.append(_text(message))
+        )
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return "\n".join(shown)
+
+    def run_until_progress(self, cell: str) -> int:
+        """Start a long cell and return, while it runs, how many completions it says have arrived."""
+        self.client.execute(cell)
+        while True:
+            said = re.search(r"sampling \w+: ([\d,]+) of", _text(self.client.get_iopub_msg(timeout=LONGEST)))
+            if said and (done := int(said[1].replace(",", ""))):
+                return done
+
+    def reply(self) -> dict:
+        """The answer to the cell that was started."""
+        return self.client.get_shell_msg(timeout=LONGEST)["content"]
+
+    def shut_down(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy()
+
+
+def _text(message: dict) -> str:
+    content = message["content"]
+    return content.get("text") or content.get("data", {}).get("text/plain", "")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture
+def kernel(home, tiny_policy) -> Iterator:
+    """Start as many kernels on the lab as a test wants."""
+    started: list[Kernel] = []
+
+    def start() -> Kernel:
+        started.append(Kernel(home, tiny_policy))
+        started[-1].run(f"rows = list(range({ROWS}))")
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.shut_down()
+
+
+def service_pid(home: Path) -> int:
+    return json.loads((home / "service" / "service.json").read_text())["pid"]
+
+
+def stored(home: Path, label: str = "big") -> int:
+    lab = Lab(home / "lab.db")
+    try:
+        return lab.collection(label).trajectories
+    finally:
+        lab.close()
+
+
+def test_an_interrupt_stops_the_cell_keeps_what_arrived_and_does_not_reach_the_service(kernel, home):
+    notebook = kernel()
+    arrived = notebook.run_until_progress(CHAT)
+    pid = service_pid(home)
+    notebook.manager.interrupt_kernel()
+    reply = notebook.reply()
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    assert arrived <= stored(home) < 8 * ROWS
+    assert "the embedded service runs at" in notebook.run("%service")
+    assert service_pid(home) == pid
+    assert "1 completion" in notebook.run("%%chat after --max-tokens 4\nhello")
+
+
+def test_a_killed_kernel_loses_nothing_that_had_arrived_and_a_new_one_finds_it_and_the_service(kernel, home):
+    notebook = kernel()
+    arrived = notebook.run_until_progress(CHAT.replace("big", "killed"))
+    pid = service_pid(home)
+    os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
+    kept = stored(home, "killed")
+    assert arrived <= kept < 8 * ROWS
+    another = kernel()
+    listed = another.run("%collections")
+    assert re.search(rf"killed\s+{ROWS}\s+{kept}\b", listed)
+    assert "1 completion" in another.run("%%chat after --max-tokens 4\nhello")
+    assert service_pid(home) == pid
+
+
+def test_loading_the_extension_brings_no_torch_and_no_web_framework(kernel):
+    heavy = ("torch", "transformers", "peft", "fastapi", "starlette", "uvicorn")
+    assert kernel().run(f"import sys; print([name for name in {heavy} if name in sys.modules])").strip() == "[]"

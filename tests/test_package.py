@@ -1,0 +1,45 @@
+"""What every reader and every user meets first: the import and the map."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_importing_the_package_imports_nothing_but_the_standard_library():
+    code = "import sys; before = set(sys.modules); import rolloutlab; print(sorted(set(sys.modules) - before))"
+    added = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert added.strip() == "['rolloutlab']"
+
+
+def test_the_public_names_are_found():
+    import rolloutlab
+
+    assert {rolloutlab.Session.__name__, rolloutlab.lab.__name__} == {"Session", "lab"}
+
+
+def test_the_map_in_the_readme_names_every_file_of_the_source_and_nothing_else():
+    listing = re.search(r"```\nsrc/rolloutlab/\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert listing, "README has no map of the source tree"
+    package = ROOT / "src" / "rolloutlab"
+    present = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py" or path.parent == package
+    }
+    assert set(mapped(listing[1])) == present
+
+
+def mapped(listing: str):
+    """The paths of the Python files in an indented listing, `name  caption` per line."""
+    folders: list[str] = []
+    for line in listing.splitlines():
+        name = line.split()[0] if line.split() else ""
+        depth = (len(line) - len(line.lstrip())) // 2 - 1
+        del folders[depth:]
+        if name.endswith("/"):
+            folders.append(name)
+        elif name.endswith(".py"):
+            yield "".join([*folders, name])
