@@ -12,13 +12,15 @@ _PATIENCE = 60.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 when it ended well, 2 when it was refused."""
+    """Run a command; 0 when it ended well, 2 when it was refused, 130 when it was interrupted."""
     try:
         options = _parser().parse_args(arguments)
         _serve(options)
     except RolloutlabError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -1,6 +1,7 @@
 """The only file that imports the HTTP library: one loop, one pool, retries, time-outs."""
 
 import asyncio
+import atexit
 import random
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -114,6 +115,7 @@ class Http:
         """Close the connections and end the loop."""
         if "_loop" not in self.__dict__:
             return
+        atexit.unregister(self.close)
         if "_client" in self.__dict__:
             self.run(self._client.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -127,6 +129,7 @@ class Http:
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="rolloutlab-http", daemon=True)
         self._thread.start()
+        atexit.register(self.close)  # connections left open would be complained about at the end of a script
         return loop
 
     @cached_property

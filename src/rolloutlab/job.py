@@ -61,7 +61,11 @@ class Job:
         """
         address = self._find()
         with Progress(f"training {self.model}", visible=progress) as shown:
-            self._http.run(self._follow(address), lambda: shown.update(*view.progress(self._events)))
+            try:
+                self._http.run(self._follow(address), lambda: shown.update(*view.progress(self._events)))
+            except KeyboardInterrupt:
+                shown.keep(f"the job goes on: %job {self.id[:8]} --wait")
+                raise
         end = self._events[-1]
         if end.type == "training_failed":
             raise JobFailedError(f"the job failed: {end.data.get('error_message')}", hint="%service log")

@@ -94,6 +94,8 @@ def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]],
     def value(match: re.Match[str]) -> str:
         for scope in scopes:
             if match[1] in scope:
+                if scope[match[1]] is None:
+                    raise InputError(f"{match[0]} has no value in {dict(scope)!r}", hint="rows.dropna()")
                 return str(scope[match[1]])
         columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
         raise InputError(

@@ -1,6 +1,7 @@
 """What `%%chat` asks of a service, and how its answers reach the lab as they arrive."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,8 +121,9 @@ async def sample_all(
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars as Python's, so that a row can be kept as JSON."""
-    return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+    """NumPy's scalars as Python's, and what pandas calls missing as None, so that a row can be kept as JSON."""
+    plain = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def _step(completion: ChatCompletion) -> int | None:

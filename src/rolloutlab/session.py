@@ -91,7 +91,11 @@ class Session:
             if model is None:
                 self._select(target)
             work = sample_all(prompts, lambda request: complete(self._http, address, request), arrivals.take)
-            self._http.run(work, lambda: shown.update(arrivals.done, n * len(prompts)))
+            try:
+                self._http.run(work, lambda: shown.update(arrivals.done, n * len(prompts)))
+            except BaseException:
+                shown.keep(f"{arrivals.done:,} of {n * len(prompts):,} completions had arrived and are kept in {name}")
+                raise
         return self.collection(arrivals.label)
 
     def reward(self, name: str, function: RewardFunction) -> Collection:

@@ -38,11 +38,16 @@ class LabMagics(Magics):
             raise InputError(said, hint=f"{prefix}{magic.__name__}? shows the options") from None
         return parsed
 
-    def variable(self, name: str) -> Any:
-        """The notebook variable of that name, or InputError."""
-        if name not in self.variables:
-            raise InputError(f"there is no variable {name!r}", hint=f"{name} = ... in a cell before this one")
-        return self.variables[name]
+    def value(self, expression: str) -> Any:
+        """What a notebook variable, or an expression of some such as `rows[:16]`, is worth; or InputError."""
+        try:
+            return eval(expression, self.variables)
+        except NameError as error:
+            raise InputError(
+                f"there is no variable {error.name!r}", hint=f"{error.name} = ... in a cell before this one"
+            ) from None
+        except Exception as error:
+            raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
     def bound(self, name: str | None, result: T) -> T:
         """The result, also bound to a notebook variable when a name is given with -o."""

@@ -12,10 +12,10 @@ class ChatMagics(LabMagics):
     """Sample completions."""
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("%chat")
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
     @argument("-n", type=int, default=1, help="completions per prompt")
-    @argument("--over", metavar="ROWS", help="a DataFrame or list in the notebook: one group per row")
+    @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
     @argument("--temperature", type=float, default=1.0, help="0 takes the most likely token (default: 1)")
     @argument("--top-p", type=float, default=1.0, help="sample from the most likely tokens that reach this probability")
@@ -38,7 +38,7 @@ class ChatMagics(LabMagics):
             options.name,
             cell,
             n=options.n,
-            over=self.variable(options.over) if options.over else None,
+            over=self.value(options.over) if options.over else None,
             model=options.model,
             temperature=options.temperature,
             top_p=options.top_p,

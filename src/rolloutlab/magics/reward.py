@@ -18,7 +18,7 @@ class RewardMagics(LabMagics):
     """Score trajectories."""
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("%reward")
     @argument("name", help="the collection to score")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic

@@ -19,7 +19,7 @@ class TrainMagics(LabMagics):
     """Submit training jobs."""
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("%train")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")

@@ -83,6 +83,9 @@ class Sampler:
         asks: list[Ask] = []
         while self._queue and (room := self._max_batch - len(self._decoder) - len(asks)) > 0:
             request = self._queue[0]
+            if request.future.cancelled():
+                self._queue.popleft()
+                continue
             if request.key != self._current:
                 if len(self._decoder) or asks:
                     break
@@ -90,10 +93,9 @@ class Sampler:
                 self._current = request.key
             joining = [request.waiting.popleft() for _ in range(min(room, len(request.waiting)))]
             self._running.update({id(ask): request for ask in joining})
-            asks += [] if request.future.cancelled() else joining
+            asks += joining
             if not request.waiting:
-                with self._changed:
-                    self._queue.popleft()
+                self._queue.popleft()
         if asks:
             self._decoder.admit(asks)
 

@@ -16,6 +16,7 @@ class Progress:
         self._begun = time.monotonic()
         self._display: Any = None
         self._line = ""
+        self._kept = ""
         self._visible = visible
 
     def update(self, done: int, total: int | None, note: str = "") -> None:
@@ -28,23 +29,28 @@ class Progress:
             self._line = line
             self._show(line, done, total)
 
+    def keep(self, line: str) -> None:
+        """Leave this line behind when the work is over."""
+        self._kept = line
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         if self._display is not None:
-            self._display.update(_Bar("", 0, None))
-        elif self._line:
-            sys.stdout.write("\r\x1b[K")
+            self._display.update(_Bar(self._kept))
+        elif self._line and sys.stdout.isatty():
+            sys.stdout.write(f"\r\x1b[K{self._kept}\n" if self._kept else "\r\x1b[K")
             sys.stdout.flush()
 
     def _show(self, line: str, done: int, total: int | None) -> None:
-        if self._display is None and _in_notebook():
+        bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
+        if self._display is not None:
+            self._display.update(bar)
+        elif _in_notebook():
             from IPython.display import display
 
-            self._display = display(_Bar(line, done, total), display_id=True)  # type: ignore[no-untyped-call]
-        elif self._display is not None:
-            self._display.update(_Bar(line, done, total))
+            self._display = display(bar, display_id=True)  # type: ignore[no-untyped-call]
         elif sys.stdout.isatty():
             sys.stdout.write(f"\r\x1b[K{line}")
             sys.stdout.flush()
@@ -53,17 +59,15 @@ class Progress:
 class _Bar:
     """One state of the bar, with its plain text."""
 
-    def __init__(self, line: str, done: int, total: int | None) -> None:
+    def __init__(self, line: str, bar: str = "") -> None:
         self._line = line
-        self._done = done
-        self._total = total
+        self._bar = bar
 
     def __repr__(self) -> str:
         return self._line
 
     def _repr_html_(self) -> str:
-        value = f' value="{self._done}" max="{self._total}"' if self._total else ""
-        return f"<progress{value}></progress> {escape(self._line)}" if self._line else ""
+        return f"{self._bar} {escape(self._line)}".strip()
 
 
 def _in_notebook() -> bool:

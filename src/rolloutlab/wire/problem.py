@@ -6,7 +6,8 @@ from typing import Any
 from rolloutlab.wire.base import Integer, Wire
 from rolloutlab.wire.chat import ROLES
 
-_TAGS = frozenset([*ROLES, *"choice text parts image_url input_audio file refusal custom bool int float str".split()])
+_PARTS = ("text", "parts", "image_url", "input_audio", "file", "refusal")
+_TAGS = frozenset([*ROLES, "choice", *_PARTS, "custom", "bool", "int", "float", "str"])
 """What pydantic may put into a path besides the steps of the path: the tags of union members."""
 
 

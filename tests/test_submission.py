@@ -1,0 +1,202 @@
+"""From scored collections and options to a training job, with everything checked before it is sent."""
+
+import math
+import uuid
+from typing import Any
+
+import pytest
+
+from rolloutlab.collection import Collection
+from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Score
+from rolloutlab.submission import OPTIONS, checked_config, prepare
+from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.wire.training import CreateTrainingJob
+
+OUT_OF_RANGE = {
+    "advantage_balance": -1.5,
+    "epsilon": -0.1,
+    "epsilon_high": -0.1,
+    "importance_sampling_level": "word",
+    "vendor_k2_tau": "much",
+    "kimi_k2_tau": "much",
+    "learning_rate": -1e-3,
+    "mask_prob_ratio": "maybe",
+    "max_negative_advantage_importance_sampling_weight": -1.0,
+    "ppo": 1,
+    "precalculate_logprobs": "no",
+    "scale_rewards": 0.5,
+}
+
+
+def choice(tokens: int = 2, **overrides: Any) -> Choice:
+    content = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * tokens
+    record = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "Paris"}}
+    return Choice.model_validate(record | {"logprobs": {"content": content}} | overrides)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab.db")
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def collect(lab):
+    """Makes a collection out of the rewards of each group, None for an unscored trajectory."""
+
+    def make(*groups: list[float | None], name: str = "capitals", tokens: int = 2, **sampling: Any) -> Collection:
+        summary = lab.open_collection(name)
+        prompts = [([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
+        for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
+            items = [[choice(tokens)] for _ in rewards]
+            lab.add_trajectories(group, items, model="lab/practice", step=0, sampling=sampling)
+        collection = Collection(lab, lab.collection(name))
+        given = [reward for rewards in groups for reward in rewards]
+        scores = [Score(t, r) for t, r in zip(collection.trajectories, given, strict=True) if r is not None]
+        lab.set_rewards(scores, "function")
+        return collection
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("learning_rat", "learning_rate"),
+        ("lerning_rate", "learning_rate"),
+        ("epsilon_hi", "epsilon_high"),
+        ("scale_reward", "scale_rewards"),
+        ("k2_tau", "vendor_k2_tau"),
+    ],
+)
+def test_an_unknown_option_names_the_closest(name, closest):
+    with pytest.raises(InputError, match=f"unknown option '{name}'") as refused:
+        checked_config({name: 1})
+    assert refused.value.hint == closest
+
+
+def test_an_option_like_no_other_names_them_all():
+    with pytest.raises(InputError) as refused:
+        checked_config({"zeal": 1})
+    assert all(name in refused.value.hint for name in OPTIONS)
+
+
+@pytest.mark.parametrize(("name", "bad"), OUT_OF_RANGE.items())
+def test_a_value_out_of_range_is_refused_with_its_name_and_itself(name, bad):
+    with pytest.raises(InputError) as refused:
+        checked_config({"epsilon": 0.2, "learning_rate": 1e-3, name: bad})
+    assert refused.value.message.startswith(f"{name}: ")
+    assert refused.value.message.endswith(f"not {bad!r}")
+    assert refused.value.hint.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("name", ["epsilon", "vendor_k2_tau", "kimi_k2_tau", "learning_rate"])
+def test_the_hint_for_a_number_is_a_number(name):
+    with pytest.raises(InputError) as refused:
+        checked_config({name: "much"})
+    assert math.isfinite(float(refused.value.hint.partition(": ")[2]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, True, "1e-3"])
+def test_a_learning_rate_is_a_finite_number(bad):
+    with pytest.raises(InputError, match="learning_rate"):
+        checked_config({"learning_rate": bad})
+
+
+def test_every_option_of_the_specification_is_one():
+    assert set(OPTIONS) | {"kimi_k2_tau"} == set(OUT_OF_RANGE)
+
+
+def test_the_options_are_sent_as_given_and_nothing_else_is():
+    given = {"learning_rate": 2e-3, "ppo": True, "importance_sampling_level": "sequence", "advantage_balance": -1}
+    assert checked_config(given).to_wire() == given
+    assert checked_config({}).to_wire() == {}
+
+
+def test_the_k2_tau_of_real_services_is_the_one_of_the_specification():
+    assert checked_config({"kimi_k2_tau": 0.5}).vendor_k2_tau == 0.5
+
+
+def test_what_has_no_reward_is_left_out_and_groups_stay_groups(collect):
+    submission = prepare([collect([1.0, None, 0.0], [None, None], [0.5, 0.25])], {})
+    assert [[t.reward for t in group.trajectories] for group in submission.groups] == [[1.0, 0.0], [], [0.5, 0.25]]
+    assert submission.check.unscored == ("capitals/0/1", "capitals/1/0", "capitals/1/1")
+
+
+def test_groups_of_several_collections_follow_one_another_and_never_merge(collect):
+    first, second = collect([1.0, 0.0]), collect([0.5, 0.0], [1.0, 0.5], name="rivers")
+    submission = prepare([first, second], {})
+    names = [[t.metadata["name"] for t in group.trajectories] for group in submission.groups]
+    assert names == [
+        ["capitals/0/0", "capitals/0/1"],
+        ["rivers/0/0", "rivers/0/1"],
+        ["rivers/1/0", "rivers/1/1"],
+    ]
+
+
+def test_a_submission_names_its_collections_so_that_a_newer_generation_does_not_take_their_place(collect, lab):
+    submission = prepare([collect([1.0, 0.0])], {})
+    collect([1.0, 0.0])
+    assert [lab.collection(name).generation for name in submission.collections] == [1]
+
+
+def test_the_check_is_over_exactly_what_is_sent(collect):
+    submission = prepare([collect([1.0, None, 0.0], [0.5, 0.5])], {})
+    sent = [[t.metadata["name"] for t in group.trajectories] for group in submission.groups]
+    assert [[share.member.name for share in shares] for shares in submission.check.shares] == sent
+    assert (submission.check.trainable_trajectories, submission.check.trajectories) == (2, 5)
+
+
+def test_a_submission_becomes_the_job_of_the_specification(collect):
+    model_id = str(uuid.uuid4())
+    job = prepare([collect([1.0, 0.0])], {"epsilon": 0.2}).to_job(model_id)
+    body = job.to_wire()
+    assert CreateTrainingJob.model_validate_json(job.to_json()).to_wire() == body
+    assert (body["model_id"], body["experimental_config"]) == (model_id, {"epsilon": 0.2})
+    (group,) = body["trajectory_groups"]
+    assert [t["reward"] for t in group["trajectories"]] == [1.0, 0.0]
+    assert [len(t["messages_and_choices"]) for t in group["trajectories"]] == [2, 2]
+
+
+def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect):
+    with pytest.raises(InputError, match="epsilon"):
+        prepare([collect([None])], {"epsilon": -1})
+
+
+@pytest.mark.parametrize(
+    ("groups", "tokens", "options", "why", "fix"),
+    [
+        ([[None, None]], 2, {}, "no reward yet", "%%reward capitals"),
+        ([[1.0, 1.0], [0.0, 0.0]], 2, {}, "equal", "%%reward capitals"),
+        ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%%chat capitals"),
+        ([], 2, {}, "no trajectories", "%%chat capitals"),
+    ],
+)
+def test_when_nothing_trains_the_message_says_why_and_the_hint_what_to_type(collect, groups, tokens, options, why, fix):
+    with pytest.raises(NothingTrainsError, match="nothing in capitals would train") as refused:
+        prepare([collect(*groups, tokens=tokens)], options)
+    assert why in refused.value.message
+    assert fix in refused.value.hint
+
+
+def test_when_nothing_trains_the_message_gives_every_reason(collect):
+    with pytest.raises(NothingTrainsError) as refused:
+        prepare([collect([1.0, 1.0, None]), collect([1.0, 0.0], name="rivers", tokens=0)], {})
+    message = refused.value.message
+    assert "nothing in capitals, rivers would train" in message
+    assert all(why in message for why in ("no reward yet", "equal", "no sampled tokens with logprobs"))
+    assert all(name in message for name in ("capitals/0/2", "capitals/0/0", "rivers/0/0"))
+
+
+def test_nothing_at_all_trains_nothing():
+    with pytest.raises(NothingTrainsError):
+        prepare([], {})
+
+
+def test_completions_that_were_not_sampled_at_one_are_warned_of(collect):
+    (warning,) = prepare([collect([1.0, 0.0], temperature=0.5)], {}).check.warnings
+    assert "temperature 0.5" in warning
+    assert prepare([collect([1.0, 0.0], temperature=1.0, top_p=1.0)], {}).check.warnings == ()
