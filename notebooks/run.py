@@ -1,6 +1,7 @@
 """Run a notebook headless in a lab of its own, and print what its last cell prints: `python notebooks/run.py FILE`."""
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ def run(path: Path, home: Path) -> nbformat.NotebookNode:
     os.environ.update(ROLLOUTLAB_HOME=str(home), ROLLOUTLAB_LINGER="1")
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=LONGEST_CELL, resources={"metadata": {"path": str(path.parent)}})
-    return client.execute()
+    return client.execute(stderr=subprocess.DEVNULL)  # what a cell says comes in its outputs; this is start-up chatter
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:

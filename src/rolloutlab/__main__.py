@@ -1,6 +1,7 @@
 """The command line: `rolloutlab serve`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def _serve(options: argparse.Namespace) -> None:
 
     folder = Folder(options.home.expanduser().absolute() / "service")
     folder.claim(patience=0.0 if options.linger is None else _PATIENCE)
+    # torch's threads otherwise spin while they wait for each other, which halves its speed beside a busy notebook
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:

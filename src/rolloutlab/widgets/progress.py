@@ -5,11 +5,11 @@ import time
 from html import escape
 from typing import Any, Self
 
-_UNSEEN = 0.5
+_UNSEEN = 1.0
 
 
 class Progress:
-    """A context in which `update` may be called often; it appears after half a second and is gone at the end."""
+    """A context in which `update` may be called often; it appears after a second and is gone at the end."""
 
     def __init__(self, title: str, *, visible: bool = True) -> None:
         self._title = title
