@@ -91,11 +91,11 @@ def test_a_frame_of_unscored_trajectories_has_neither_rewards_nor_advantages(col
 
 
 def test_the_advantages_are_the_trainers_own(collection, lab):
-    give(collection, lab, 1.0, 0.0, 0.5, 0.25)
-    (shares, alone) = job_shares(members_of(collection.groups), Options())
-    expected = [*(share.advantage for share in shares), *(share.advantage for share in alone), math.nan]
-    assert alone[0].advantage == 0
-    np.testing.assert_array_equal(collection.to_frame()["advantage"], expected)
+    give(collection, lab, 1.0, 0.0, 0.25, 10.0, 2.0)
+    shares = [share for group in job_shares(members_of(collection.groups), Options()) for share in group]
+    advantages = collection.to_frame()["advantage"]
+    assert list(advantages) == [share.advantage for share in shares]
+    assert len(set(advantages)) == 5
 
 
 def test_an_unscored_trajectory_counts_in_no_advantage(collection, lab):

@@ -134,7 +134,7 @@ def test_when_one_request_fails_what_had_arrived_stays_and_the_rest_is_cancelled
                 await first.wait()
                 raise ServiceError("no more")
             try:
-                await asyncio.Event().wait()
+                await asyncio.wait_for(asyncio.Event().wait(), 10)
             except asyncio.CancelledError:
                 cancelled.append(country)
                 raise

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.collection import Collection
+from rolloutlab.collection import Collection, members_of
 from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.objective.advantages import job_shares
+from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Score
 from rolloutlab.submission import OPTIONS, checked_config, prepare
@@ -148,6 +150,13 @@ def test_the_check_is_over_exactly_what_is_sent(collect):
     sent = [[t.metadata["name"] for t in group.trajectories] for group in submission.groups]
     assert [[share.member.name for share in shares] for shares in submission.check.shares] == sent
     assert (submission.check.trainable_trajectories, submission.check.trajectories) == (2, 5)
+
+
+def test_the_check_is_made_with_the_options_of_the_job(collect):
+    collection, options = collect([1.0, 0.0, 0.25], [10.0, 2.0]), {"scale_rewards": False, "advantage_balance": 0.5}
+    shares = prepare([collection], options).check.shares
+    assert shares == job_shares(members_of(collection.groups), settle(checked_config(options)))
+    assert shares != prepare([collection], {}).check.shares
 
 
 def test_a_submission_becomes_the_job_of_the_specification(collect):

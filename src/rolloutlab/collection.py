@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_BEFORE = ("prompt", "answer", "reward")
+_AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+
+
 class Collection:
     """One generation of a collection. It reads the lab when asked, so it is never out of date.
 
@@ -39,6 +43,11 @@ class Collection:
         return self._summary.label if self._position is None else f"{self._summary.label}/{self._position}"
 
     @property
+    def label(self) -> str:
+        """Its name with its generation, which no newer one takes."""
+        return self._label
+
+    @property
     def groups(self) -> list[Group]:
         """Its groups with their trajectories, as stored now."""
         return self._lab.groups(self._summary, self._position)
@@ -51,7 +60,7 @@ class Collection:
     def mean_reward(self) -> float | None:
         """Mean reward of what has one."""
         rewards = [t.reward for t in self.trajectories if t.reward is not None]
-        return math.fsum(rewards) / len(rewards) if rewards else None
+        return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
     def preflight(self, options: Options | None = None) -> Preflight:
         """What of it would train, computed by the trainer's own code."""
@@ -71,8 +80,10 @@ class Collection:
         advantages = {share.member.name: share.advantage for share in shares}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
-        frame = pd.DataFrame(rows, index=pd.Index([t.name for t in trajectories], name="trajectory"))
-        return frame.astype({"reward": float, "advantage": float}) if rows else frame
+        names = pd.Index([t.name for t in trajectories], name="trajectory")
+        parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
+        columns = [*_BEFORE, *parts, *_AFTER]
+        return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
@@ -83,7 +94,9 @@ class Collection:
         """
         if "reward" not in frame.columns:
             raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
-        known = {t.name: t for t in self.trajectories}
+        bare = self._label.partition(":")[0]
+        places = {t.name.partition("/")[2]: t for t in self.trajectories}
+        known = {f"{label}/{place}": t for label in (bare, self._label) for place, t in places.items()}
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
         return self._lab.set_rewards([score for score in scores if score], source="hand")
 
@@ -110,9 +123,13 @@ def unscored_names(groups: Sequence[Group]) -> list[str]:
 
 def finite(value: Any, name: str) -> float:
     """A reward as a float, or RewardError naming the trajectory."""
-    if not isinstance(value, Real | bool) or not math.isfinite(value):
-        raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
-    return float(value)
+    plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
+    try:
+        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
+            return reward
+    except OverflowError:
+        pass
+    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
 def scored(trajectory: Trajectory, outcome: Any) -> Score:
@@ -123,15 +140,17 @@ def scored(trajectory: Trajectory, outcome: Any) -> Score:
     if not isinstance(outcome, Mapping):
         return Score(trajectory, finite(outcome, trajectory.name))
     parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
-    total = parts.pop("reward") if "reward" in parts else math.fsum(parts.values())
-    return Score(trajectory, total, parts)
+    total = parts.pop("reward") if "reward" in parts else sum(parts.values())
+    return Score(trajectory, finite(total, trajectory.name), parts)
 
 
 def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
+    import pandas as pd
+
     if name not in known:
         raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
     trajectory = known[name]
-    if trajectory.reward is None and isinstance(value, float) and math.isnan(value):
+    if trajectory.reward is None and pd.isna(value):
         return None
     return Score(trajectory, finite(value, name), trajectory.components if value == trajectory.reward else {})
 

@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import cached_property
 from typing import Any, TypeVar
 
+import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
@@ -54,7 +55,7 @@ class Http:
                     return future.result(timeout=every)
                 except FutureTimeoutError:
                     if future.done():
-                        raise
+                        return future.result()
                     if tick:
                         tick()
         except BaseException:
@@ -83,10 +84,12 @@ class Http:
             UnreachableError: nothing answers. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
             ServiceError: 5xx, or an answer that is not JSON.
         """
+        if token and not (token.isascii() and token.isprintable()):
+            raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
         kind = {"Content-Type": "application/json"} if content is not None else {}
         request = self._client.build_request(
             method,
-            url,
+            _checked(url),
             json=json,
             content=content,
             params=params,
@@ -98,7 +101,7 @@ class Http:
             wait = self._backoff * 2 ** (self._tries - 1 - left) * random.uniform(0.5, 1.5)
             try:
                 response = await self._client.send(request)
-            except httpx.TransportError as error:
+            except (httpx.RequestError, aiohttp.ClientError) as error:
                 if not left:
                     raise UnreachableError(
                         f"nothing answers at {_origin(url)}: {_why(error)}",
@@ -106,7 +109,7 @@ class Http:
                     ) from error
             else:
                 if not left or not _worth_retrying(response.status_code):
-                    return _answer(response)
+                    return _answer(response, token)
                 wait = _retry_after(response) or wait
             await asyncio.sleep(wait)
         raise AssertionError("a request is tried at least once")
@@ -147,20 +150,21 @@ def _retry_after(response: httpx.Response) -> float | None:
     return min(float(text), 60.0) if text.isdecimal() else None
 
 
-def _answer(response: httpx.Response) -> Any:
+def _answer(response: httpx.Response, token: str | None) -> Any:
     if response.is_success:
         try:
             return response.json()
         except ValueError as error:
             raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
-    said = f"{response.status_code} {_message(response)}"
+    words = _message(response).replace(token, "...") if token else _message(response)
+    said = f"{response.status_code} {words}"
     if response.status_code in {401, 403}:
         raise SignInError(
             f"{_origin(str(response.url))} refused the token: {said}",
             hint="set ROLLOUTLAB_API_KEY, then restart the kernel",
         )
     if response.status_code == 404:
-        raise NotFoundError(_message(response))
+        raise NotFoundError(words)
     kind = RefusedError if response.status_code < 500 else ServiceError
     raise kind(f"{_origin(str(response.url))} answered {said}")
 
@@ -173,12 +177,29 @@ def _message(response: httpx.Response) -> str:
         return response.reason_phrase
     if not isinstance(body, dict):
         return response.reason_phrase
-    detail = body.get("detail", body.get("error"))
+    detail = body.get("detail") or body.get("error")
     if isinstance(detail, dict):
-        return str(detail.get("message", response.reason_phrase))
+        detail = detail.get("message")
     if isinstance(detail, list):
-        return "; ".join(f"{'.'.join(map(str, item.get('loc', [])))}: {item.get('msg')}" for item in detail[:3])
+        detail = "; ".join(map(_problem, detail[:3]))
     return str(detail or response.reason_phrase)
+
+
+def _problem(item: Any) -> str:
+    if not isinstance(item, dict) or not item.get("msg"):
+        return "it does not say why"
+    return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"
+
+
+def _checked(url: str) -> httpx.URL:
+    """The address, or UnreachableError when nothing can be there."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise UnreachableError(f"{url} is no address of a service", hint="check ROLLOUTLAB_URL")
+    return parsed
 
 
 def _bearer(token: str | None) -> dict[str, str]:
@@ -190,7 +211,7 @@ def _origin(url: str) -> str:
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
-def _why(error: httpx.TransportError) -> str:
+def _why(error: Exception) -> str:
     """The transport reports a refused connection as a time-out; the words must not."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return "the connection could not be made"

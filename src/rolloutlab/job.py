@@ -51,7 +51,7 @@ class Job:
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
         import pandas as pd
 
-        return pd.DataFrame([event.data for event in self.events() if event.type == "gradient_step"])
+        return pd.DataFrame([e.data for e in view.since_restart(self.events()) if e.type == "gradient_step"])
 
     def wait(self, *, progress: bool = True) -> "Job":
         """Follow the job until it has ended. Interrupting the wait leaves the job running.

@@ -12,7 +12,7 @@ from rolloutlab.wire.chat import Message
 
 ROLES = ("system", "developer", "user", "assistant")
 
-_START = re.compile(r"(?P<role>[A-Za-z]+):(?:[ \t]+|$)(?P<text>.*)")
+_START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
 _NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
@@ -28,16 +28,16 @@ def parse_chat(text: str) -> list[dict[str, Any]]:
     if not text.strip():
         raise InputError("the cell is empty: there is nothing to ask", hint="user: What is the capital of France?")
     messages: list[dict[str, Any]] = []
-    for number, line in enumerate(text.strip("\n").splitlines(), start=1):
+    for number, line in enumerate(re.split(r"\r?\n", text), start=1):
         start = _START.fullmatch(line)
         if start and start["role"].lower() in ROLES:
             messages.append({"role": start["role"].lower(), "content": start["text"]})
         else:
-            if start:
+            if start and start["space"] is not None:
                 _check_role(start["role"], number, first=not messages)
-            if not messages:
+            if not messages and line.strip():
                 messages.append({"role": "user", "content": line})
-            else:
+            elif messages:
                 messages[-1]["content"] += f"\n{line}"
     for message in messages:
         message["content"] = message["content"].strip()
@@ -48,7 +48,7 @@ def parse_chat(text: str) -> list[dict[str, Any]]:
 
 def _check_role(word: str, number: int, *, first: bool) -> None:
     """A line that looks like a role but is none: an error where it begins the cell, or is a misspelling."""
-    close = get_close_matches(word, ROLES, n=1, cutoff=0.8)
+    close = get_close_matches(word.lower(), ROLES, n=1, cutoff=0.8)
     if first or close:
         hint = (
             f"{close[0]}: ..." if close else f"one of {', '.join(f'{role}:' for role in ROLES)} - or a space before it"
@@ -58,7 +58,11 @@ def _check_role(word: str, number: int, *, first: bool) -> None:
 
 def as_messages(prompt: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A prompt given as the text of a cell, or as a list of messages."""
-    return parse_chat(prompt) if isinstance(prompt, str) else [dict(message) for message in prompt]
+    if isinstance(prompt, str):
+        return parse_chat(prompt)
+    if isinstance(prompt, Mapping) or not all(isinstance(message, Mapping) for message in prompt):
+        raise InputError("a prompt is a text or a list of messages", hint="[{'role': 'user', 'content': '...'}]")
+    return [dict(message) for message in prompt]
 
 
 def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> list[Message]:
@@ -67,7 +71,7 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
     Raises:
         InputError: no scope has the name, or a message is not one of the wire's.
     """
-    filled = [{**m, "content": _fill_content(m.get("content"), scopes)} for m in messages]
+    filled = [{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages]
     try:
         return _MESSAGES.validate_python(filled)
     except ValidationError as error:
@@ -86,8 +90,13 @@ def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
     if isinstance(content, str):
         return fill_text(content, *scopes)
     if isinstance(content, list):
-        return [{**part, "text": fill_text(part["text"], *scopes)} if "text" in part else part for part in content]
+        return [_fill_part(part, scopes) for part in content]
     return content
+
+
+def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    has_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
+    return {**part, "text": fill_text(part["text"], *scopes)} if has_text else part
 
 
 def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
@@ -95,7 +104,7 @@ def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]],
         for scope in scopes:
             if match[1] in scope:
                 if scope[match[1]] is None:
-                    raise InputError(f"{match[0]} has no value in {dict(scope)!r}", hint="rows.dropna()")
+                    raise InputError(f"{match[0]} has no value", hint="rows.dropna()")
                 return str(scope[match[1]])
         columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
         raise InputError(

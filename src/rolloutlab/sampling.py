@@ -34,7 +34,7 @@ def rows_of(over: Any) -> list[dict[str, Any]]:
     """
     if over is None:
         return [{}]
-    if hasattr(over, "to_dict"):
+    if hasattr(over, "to_dict") and hasattr(over, "columns"):
         rows = over.to_dict(orient="records")
     elif isinstance(over, Sequence) and not isinstance(over, str):
         rows = [dict(row) if isinstance(row, Mapping) else {"item": row} for row in over]
@@ -123,7 +123,8 @@ async def sample_all(
 def _plain(value: Any) -> Any:
     """NumPy's scalars as Python's, and what pandas calls missing as None, so that a row can be kept as JSON."""
     plain = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+    missing = (isinstance(plain, float) and not math.isfinite(plain)) or type(plain).__name__ in {"NaTType", "NAType"}
+    return None if missing else plain
 
 
 def _step(completion: ChatCompletion) -> int | None:

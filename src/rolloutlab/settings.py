@@ -1,6 +1,7 @@
 """Where the lab lives and which service it talks to; read once, from the environment."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,15 +52,14 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         InputError: ROLLOUTLAB_LINGER is not a number of seconds.
     """
     home = environment.get("ROLLOUTLAB_HOME") or platformdirs.user_data_dir("rolloutlab")
-    try:
-        linger = float(environment.get("ROLLOUTLAB_LINGER", "60"))
-    except ValueError as error:
-        raise InputError("ROLLOUTLAB_LINGER is not a number of seconds", hint="ROLLOUTLAB_LINGER=60") from error
+    linger = environment.get("ROLLOUTLAB_LINGER") or "60"
+    if not re.fullmatch(r"\d+(\.\d+)?", linger):
+        raise InputError(f"ROLLOUTLAB_LINGER is {linger!r}, no number of seconds", hint="ROLLOUTLAB_LINGER=60")
     return Settings(
         home=Path(home).expanduser().absolute(),
         service=_address(environment),
-        policy=environment.get("ROLLOUTLAB_POLICY", "practice"),
-        linger=linger,
+        policy=environment.get("ROLLOUTLAB_POLICY") or "practice",
+        linger=float(linger),
     )
 
 
@@ -67,5 +67,5 @@ def _address(environment: Mapping[str, str]) -> Address | None:
     url = environment.get("ROLLOUTLAB_URL", "").rstrip("/").removesuffix("/v1")
     if not url:
         return None
-    inference = environment.get("ROLLOUTLAB_INFERENCE_URL", f"{url}/v1").rstrip("/")
-    return Address(url, inference, environment.get("ROLLOUTLAB_API_KEY"))
+    inference = (environment.get("ROLLOUTLAB_INFERENCE_URL") or f"{url}/v1").rstrip("/")
+    return Address(url, inference, environment.get("ROLLOUTLAB_API_KEY") or None)

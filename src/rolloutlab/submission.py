@@ -65,13 +65,15 @@ def prepare(collections: Sequence[Collection], options: Mapping[str, Any]) -> Su
     ]
     warnings = sampling_warnings(t for group in groups for t in group.trajectories)
     check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
+    if not collections:
+        raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
     names = tuple(collection.name for collection in collections)
     if not check.trainable_trajectories:
         reasons = [line.partition(" -> ") for line in check.words(names[0])[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
         hint = reasons[0][2] if reasons else f"%%chat {names[0]}"
         raise NothingTrainsError(f"nothing in {', '.join(names)} would train: {why}", hint=hint)
-    return Submission(names, config, groups, check)
+    return Submission(tuple(c.label for c in collections), config, groups, check)
 
 
 def _example(name: str) -> str:
@@ -81,6 +83,7 @@ def _example(name: str) -> str:
         "epsilon_high": "0.28",
         "importance_sampling_level": "token, sequence, average or geometric_average",
         "vendor_k2_tau": "0.01",
+        "kimi_k2_tau": "0.01",
         "learning_rate": "2e-3",
         "max_negative_advantage_importance_sampling_weight": "10.0",
     }

@@ -15,7 +15,7 @@ def test_eight_samples_of_a_prompt_are_one_request(service):
 
 
 def test_every_token_comes_with_its_logprob_and_id_by_default(service):
-    [choice] = service.chat().choices
+    [choice] = service.chat(seed=1).choices
     tokens = choice.sampled_tokens()
     assert tokens
     assert all(token.logprob <= 0 and token.token_id is not None and token.top_logprobs == [] for token in tokens)

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from peft import LoraConfig
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rolloutlab.errors import CheckpointError
@@ -48,14 +49,16 @@ def read_checkpoint(folder: Path) -> State:
     """
     try:
         sums = json.loads((folder / _SUMS).read_text())
-        for name, expected in sums.items():
-            if _sha256(folder / name) != expected:
+        for name in (_ADAPTER, _OPTIMIZER):
+            if _sha256(folder / name) != sums.get(name):
                 raise CheckpointError(
                     f"{folder / name} is damaged: its checksum differs", hint="train from an earlier step"
                 )
         return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no checkpoint at {folder}") from error
+    except (ValueError, AttributeError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} is damaged: {error}", hint="train from an earlier step") from error
 
 
 def _sha256(path: Path) -> str:

@@ -196,7 +196,7 @@ def gumbel(key_B: Tensor, position_B: Tensor, vocabulary: int) -> Tensor:
     """Standard Gumbel noise (B, V) from a counter-based hash (SplitMix64, doi 10.1145/2714064.2660195)."""
     token_V = torch.arange(vocabulary, device=key_B.device)
     x = _mix(key_B + _wrap(0x9E3779B97F4A7C15) * (position_B + 1))[:, None] + _wrap(0xD1B54A32D192ED03) * (token_V + 1)
-    uniform = ((_mix(x) >> 40) & 0xFFFFFF).float().add_(0.5).mul_(2.0**-24)
+    uniform = _shift(_mix(x), 41).float().add_(0.5).mul_(2.0**-23)  # 23 bits and a half: never 0, and never 1 in fp32
     return uniform.log_().neg_().log_().neg_()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -63,7 +64,7 @@ def load_policy(name: str) -> Policy:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
     if tokenizer.chat_template is None:
         raise PolicyError(f"the policy {name!r} has no chat template", hint="use an instruction-tuned model")
@@ -109,8 +110,8 @@ def _parameters(model: nn.Module) -> int:
 
 def _end_ids(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     ends = base.generation_config.eos_token_id if base.generation_config else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    return frozenset([ends] if isinstance(ends, int) else ends or [])
+    generation = [ends] if isinstance(ends, int) else ends or []
+    return frozenset([*generation, tokenizer.eos_token_id]) - {None}
 
 
 def _first_line(error: Exception) -> str:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.errors import RenderingError
-from rolloutlab.wire.chat import Choice, FunctionTool, Message, TokenLogprob
+from rolloutlab.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
 from rolloutlab.wire.trajectories import History
+
+_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,19 @@ class Renderer:
             RenderingError: the template writes an earlier turn differently once it is past, so that the sampler cannot
                 have seen what would be trained; or a sampled token is not of this vocabulary.
         """
-        items, tools = history.messages_and_choices, history.tools
-        marked = [_mark(i) if _trains(item) else None for i, item in enumerate(items)]
-        messages = [
-            {"role": "assistant", "content": mark} if mark else _plain(item)
-            for item, mark in zip(items, marked, strict=True)
-        ]
+        tools = history.tools
+        items = _until_last_sampled(history.messages_and_choices)
+        messages = [_marked(i) if _trains(item) else _plain(item) for i, item in enumerate(items)]
         sequence = TokenSequence([], [], [])
         before = ""
-        for i, (mark, item) in enumerate(zip(marked, items, strict=True)):
-            if mark is None or not isinstance(item, Choice):
+        for i, item in enumerate(items):
+            if not isinstance(item, Choice) or not _trains(item):
                 continue
             prompt = self._template(messages[:i], tools)
-            self._check_earlier_turns(prompt, messages[:i], items[:i], tools)
-            if not prompt.startswith(before):
+            if not prompt.startswith(before) or (before and not self._is_what_was_read(prompt, items[:i], tools)):
                 raise RenderingError("the chat template rewrites earlier turns of this conversation")
             self._splice(sequence, self._encode(prompt[len(before) :]), item.sampled_tokens())
-            before = prompt + mark
+            before = prompt + _mark(i)
         return sequence
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -79,17 +78,19 @@ class Renderer:
         """A token's own text, and its bytes."""
         text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
         raw = self._tokenizer.convert_ids_to_tokens([token_id])[0]
-        return text, list(_raw_bytes(raw) if "�" in text else text.encode())
+        return text, list(_raw_bytes(raw) if _UNREADABLE in text else text.encode())
 
     def _template(self, messages: list[dict[str, Any]], tools: Sequence[FunctionTool] | None) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
+        try:
+            text = self._tokenizer.apply_chat_template(
                 messages,
                 tools=[tool.to_wire() for tool in tools] if tools else None,
                 add_generation_prompt=True,
                 tokenize=False,
             )
-        )
+        except TemplateError as error:
+            raise RenderingError(f"the chat template refuses this conversation: {error}") from error
+        return str(text)
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -102,54 +103,53 @@ class Renderer:
         sequence.trained.extend([False] * len(context) + [True] * len(ids))
         sequence.logprobs.extend([0.0] * len(context) + [entry.logprob for entry in sampled])
 
-    def _check_earlier_turns(
-        self, prompt: str, messages: list[dict[str, Any]], items: Sequence[Any], tools: Sequence[FunctionTool] | None
-    ) -> None:
-        """The prompt that the sampler saw holds the earlier answers themselves, unaltered."""
-        spoken = {
-            message["content"]: item.message.content
-            for message, item in zip(messages, items, strict=True)
-            if _trains(item) and item.message.content and not item.message.tool_calls
-        }
-        if not spoken:
-            return
-        actual = [
-            {**message, "content": spoken.get(message["content"], message["content"])}
-            if isinstance(message.get("content"), str)
-            else message
-            for message in messages
-        ]
-        expected = prompt
-        for mark, content in spoken.items():
-            expected = expected.replace(mark, content)
-        if self._template(actual, tools).split() != expected.split():
-            raise RenderingError("the chat template rewrites earlier turns of this conversation")
+    def _is_what_was_read(
+        self, prompt: str, items: Sequence[MessageOrChoice], tools: Sequence[FunctionTool] | None
+    ) -> bool:
+        """Whether the prompt that the sampler read, but for white space, is this one with the sampled texts put in."""
+        for i, item in enumerate(items):
+            if isinstance(item, Choice) and _trains(item):
+                prompt = prompt.replace(_mark(i), self._said(item))
+        read = self._template([_plain(item) for item in items], tools)
+        return "".join(read.split()) == "".join(prompt.split())
+
+    def _said(self, choice: Choice) -> str:
+        ids = [self._id(entry) for entry in choice.sampled_tokens()]
+        ids = ids[:-1] if ids[-1] in self._end_ids else ids
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def _id(self, entry: TokenLogprob) -> int:
-        for found in (
-            entry.token_id,
-            _named_id(entry.token),
-            self._id_of_bytes(entry),
-            self._ids_by_text.get(entry.token),
-        ):
-            if found is not None and 0 <= found < len(self._tokenizer):
-                return found
-        raise RenderingError(f"the token {entry.token!r} is not in the policy's vocabulary")
-
-    def _id_of_bytes(self, entry: TokenLogprob) -> int | None:
-        return self._ids_by_bytes.get(bytes(entry.bytes)) if entry.bytes else None
+        """The vocabulary index of a sampled token: as given, else named, else by its bytes, else by its text."""
+        found = entry.token_id if entry.token_id is not None else _named_id(entry.token)
+        if found is None and entry.bytes:
+            found = self._ids_by_bytes.get(tuple(entry.bytes))
+        if found is None:
+            found = self._ids_by_text.get(entry.token)
+        if found is None or not 0 <= found < len(self._tokenizer):
+            raise RenderingError(f"the token {entry.token!r} is not in the policy's vocabulary")
+        return found
 
     @cached_property
-    def _ids_by_bytes(self) -> dict[bytes, int]:
-        return {bytes(self.token(i)[1]): i for i in reversed(range(len(self._tokenizer)))}
+    def _ids_by_bytes(self) -> dict[tuple[int, ...], int]:
+        return {tuple(self.token(i)[1]): i for i in reversed(range(len(self._tokenizer)))}
 
     @cached_property
     def _ids_by_text(self) -> dict[str, int]:
-        return {self.token(i)[0]: i for i in reversed(range(len(self._tokenizer)))}
+        texts = {self.token(i)[0]: i for i in reversed(range(len(self._tokenizer)))}
+        return {text: i for text, i in texts.items() if _UNREADABLE not in text}
 
 
 def _trains(item: Any) -> bool:
     return isinstance(item, Choice) and bool(item.sampled_tokens())
+
+
+def _until_last_sampled(items: Sequence[MessageOrChoice]) -> Sequence[MessageOrChoice]:
+    """The items up to the last that trains; what follows it is nobody's context."""
+    return items[: max((i + 1 for i, item in enumerate(items) if _trains(item)), default=0)]
+
+
+def _marked(i: int) -> dict[str, Any]:
+    return {"role": "assistant", "content": _mark(i)}
 
 
 def _mark(i: int) -> str:

@@ -50,6 +50,8 @@ class Sampler:
         future: Future[list[Sampled]] = Future()
         waiting = deque(replace(ask, abandoned=future.cancelled) for ask in asks)
         with self._changed:
+            if self._closed:
+                future.cancel()
             self._queue.append(_Request(key, adapter, waiting, future, len(waiting)))
             self._changed.notify()
         return future
@@ -89,8 +91,8 @@ class Sampler:
             if request.key != self._current:
                 if len(self._decoder) or asks:
                     break
-                write_adapter(self._model, request.adapter)
-                self._current = request.key
+                if not self._switch(request):
+                    continue
             joining = [request.waiting.popleft() for _ in range(min(room, len(request.waiting)))]
             self._running.update({id(ask): request for ask in joining})
             asks += joining
@@ -98,6 +100,19 @@ class Sampler:
                 self._queue.popleft()
         if asks:
             self._decoder.admit(asks)
+
+    def _switch(self, request: _Request) -> bool:
+        """Put the request's adapter in use; one that does not fit is that request's error alone."""
+        self._current = None
+        try:
+            write_adapter(self._model, request.adapter)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must hear of it
+            self._queue.popleft()
+            with suppress(InvalidStateError):
+                request.future.set_exception(error)
+            return False
+        self._current = request.key
+        return True
 
     def _end(self, row: Sampled) -> None:
         request = self._running.pop(id(row.ask))

@@ -140,6 +140,12 @@ def _check(
         for g, (group, trajectories) in enumerate(zip(groups, sequences, strict=True))
     ]
     warnings = sampling_warnings(t for group in groups for t in group.trajectories)
+    warnings += [
+        f"{m.name}: a history longer than the policy's context is left out"
+        for group in members
+        for m in group
+        if m.too_long and m.tokens
+    ]
     return preflight(members, options, warnings=warnings)
 
 

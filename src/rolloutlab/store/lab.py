@@ -78,12 +78,12 @@ class Lab:
         """
         self.check_name(name)
         with self._database.write() as connection:
-            connection.execute(
+            (generation,) = connection.execute(
                 "INSERT INTO collections (name, generation, created_at)"
-                " SELECT ?, coalesce(max(generation), 0) + 1, ? FROM collections WHERE name = ?",
+                " SELECT ?, coalesce(max(generation), 0) + 1, ? FROM collections WHERE name = ? RETURNING generation",
                 (name, _now(), name),
-            )
-        return self.collection(name)
+            ).fetchone()
+        return self.collection(f"{name}:{generation}")
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -169,22 +169,25 @@ class Lab:
     def set_rewards(self, scores: Sequence[Score], source: str) -> list[Edit]:
         """Give rewards, all or none, and log each change: who, when, old, new. What stays the same is not logged."""
         at, who = _now(), _user()
-        changed = [
-            s for s in scores if (s.reward, dict(s.components)) != (s.trajectory.reward, s.trajectory.components)
-        ]
-        edits = [Edit(s.trajectory.name, at, who, source, s.trajectory.reward, s.reward, s.components) for s in changed]
+        edits = []
         with self._database.write() as connection:
-            for score, edit in zip(changed, edits, strict=True):
-                components = json.dumps(dict(edit.components))
+            for score in scores:
+                row_id, parts = score.trajectory.id, dict(score.components)
+                old, had = connection.execute(
+                    "SELECT reward, components FROM trajectories WHERE id = ?", (row_id,)
+                ).fetchone()
+                if (score.reward, parts) == (old, json.loads(had)):
+                    continue
                 connection.execute(
                     "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?",
-                    (edit.new, components, source, score.trajectory.id),
+                    (score.reward, json.dumps(parts), source, row_id),
                 )
                 connection.execute(
                     "INSERT INTO edits (trajectory_id, at, who, source, old, new, components)"
-                    " SELECT id, ?, ?, ?, ?, ?, ? FROM trajectories WHERE id = ?",
-                    (at, who, source, edit.old, edit.new, components, score.trajectory.id),
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (row_id, at, who, source, old, score.reward, json.dumps(parts)),
                 )
+                edits.append(Edit(score.trajectory.name, at, who, source, old, score.reward, parts))
         return edits
 
     def edits(self, trajectory: Trajectory) -> list[Edit]:

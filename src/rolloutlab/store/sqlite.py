@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 from rolloutlab.errors import LabError
 
 Row = sqlite3.Row
+
+_PATIENCE = 30.0
 
 
 class Database:
@@ -27,7 +30,7 @@ class Database:
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
+            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None)
             self._connection.row_factory = Row
             self._configure()
             self._migrate(migrations)
@@ -44,24 +47,37 @@ class Database:
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself."""
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+                self._connection.execute("COMMIT")
+            except sqlite3.OperationalError as error:  # full, locked for too long, read-only
+                raise LabError(f"{self.path} cannot be written: {error}") from error
+            finally:
+                if self._connection.in_transaction:  # SQLite has undone some failures itself
+                    self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
     def _configure(self) -> None:
-        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        mode = self._journal_mode()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{self.path} is on a file system without WAL: using journal mode {mode}", stacklevel=4)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def _journal_mode(self) -> str:
+        """WAL where it can be. SQLite's own time-out does not hold for this change, so it is asked again."""
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return str(self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
 
     def _migrate(self, migrations: Sequence[str]) -> None:
         with self.write() as connection:

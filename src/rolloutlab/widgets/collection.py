@@ -1,5 +1,6 @@
 """How a collection looks: per group its prompt, and each completion with reward and advantage."""
 
+import math
 from html import escape
 
 from rolloutlab.objective.advantages import group_advantages
@@ -40,7 +41,7 @@ def html(name: str, groups: list[Group]) -> str:
 def _heading(name: str, groups: list[Group]) -> str:
     members = [t for group in groups for t in group.trajectories]
     rewards = [t.reward for t in members if t.reward is not None]
-    scored = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ", not scored yet"
+    scored = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}" if rewards else ", not scored yet"
     partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < len(members) else ""
     return f"{name}: {count(len(members), 'completion')} in {count(len(groups), 'group')}{scored}{partly}"
 
@@ -77,5 +78,5 @@ def _signed(advantage: float | None) -> str:
 
 
 def _short(words: str) -> str:
-    line = " ".join(words.split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

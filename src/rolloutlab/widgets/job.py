@@ -8,12 +8,19 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.wire.events import Event
 
 _STATUS = {
+    "restarted": "queued",
     "training_started": "running",
     "training_ended": "succeeded",
     "training_failed": "failed",
     "training_cancelled": "cancelled",
 }
 _SHOWN = ("reward", "loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "clipped", "old_new_correlation")
+
+
+def since_restart(events: Sequence[Event]) -> Sequence[Event]:
+    """The events from the last restart on: a job that starts over makes its steps again."""
+    restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
+    return events[restarts[-1] :] if restarts else events
 
 
 def status(events: Sequence[Event]) -> str:
@@ -24,6 +31,7 @@ def status(events: Sequence[Event]) -> str:
 
 def progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
     """Rows done, rows in all if known, and a note."""
+    events = since_restart(events)
     steps = _steps(events)
     started = [event.data.get("num_sequences") for event in events if event.type == "training_started"]
     note = f"loss {steps[-1]['loss']:.4f}" if steps and "loss" in steps[-1] else status(events)
@@ -32,6 +40,7 @@ def progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
 
 def text(model: str, events: Sequence[Event]) -> str:
     """The job as plain text."""
+    events = since_restart(events)
     lines = [_heading(model, events), *_reasons(events)]
     steps = _steps(events)
     if steps:
@@ -41,6 +50,7 @@ def text(model: str, events: Sequence[Event]) -> str:
 
 def html(model: str, events: Sequence[Event]) -> str:
     """The job as HTML."""
+    events = since_restart(events)
     parts = [f"<p><b>{escape(_heading(model, events))}</b></p>"]
     parts += [f"<p>{escape(line.strip())}</p>" for line in _reasons(events)]
     means = _means(_steps(events))

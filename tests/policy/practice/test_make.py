@@ -120,6 +120,16 @@ def test_the_tokens_of_a_prompt_and_of_its_answer_make_the_tokens_of_the_whole_c
         assert tokenizer.encode(prompt) + tokenizer.encode(whole[len(prompt) :]) == tokenizer.encode(whole)
 
 
+def test_the_committed_policy_has_the_sizes_of_the_recipe() -> None:
+    config, recipe = json.loads((FOLDER / "config.json").read_text()), Recipe()
+
+    assert config["hidden_size"] == recipe.hidden
+    assert config["num_hidden_layers"] == recipe.layers
+    assert config["num_attention_heads"] == recipe.heads
+    assert config["intermediate_size"] == recipe.feed_forward
+    assert config["vocab_size"] == recipe.vocabulary
+
+
 @pytest.mark.parametrize("text", ["Say 12 + 7", " two  spaces\n\nand\ttabs ", "žluťoučký 日本 🦊", '{"a": 10}', "\n"])
 def test_any_text_comes_back_from_its_tokens(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -96,7 +96,7 @@ class Recipe:
     vocabulary: int = 1024
     tokenizer_chats: int = 20_000
     hidden: int = 128
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     feed_forward: int = 384
 

@@ -1,0 +1,307 @@
+"""What is sampled: repeatable, from the right distribution, with the right logprobs, and no longer than asked."""
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rolloutlab.policy.decode import Ask, Decoder, Sampled, decode, gumbel
+from rolloutlab.policy.model import Policy, load_policy
+
+NEVER_ENDS: frozenset[int] = frozenset()
+PROMPT = (1, 20, 30, 40, 50)
+OTHERS = [(1, 7), (1, 8, 9, 10, 11, 12, 13, 14, 15, 16), (2,)]
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_policy) -> Policy:
+    policy = load_policy(str(tiny_policy))
+    policy.base.to("cpu", torch.float32)  # also where there is an accelerator
+    for weight in policy.base.parameters():
+        if weight.dim() > 1:
+            weight.data.mul_(12)  # an untrained model says nearly the same whatever it reads
+    return policy
+
+
+def ask(**overrides: Any) -> Ask:
+    return Ask(**{"prompt": PROMPT, "max_tokens": 12, "seed": 5} | overrides)
+
+
+def others() -> list[Ask]:
+    """Neighbours of other lengths and settings."""
+    settings = [{"temperature": 0.0}, {"top_p": 0.3}, {"temperature": 2.0}]
+    return [
+        ask(prompt=p, max_tokens=3 + i, index=i, **s) for i, (p, s) in enumerate(zip(OTHERS, settings, strict=True))
+    ]
+
+
+def finish(decoder: Decoder) -> list[Sampled]:
+    done = []
+    while len(decoder):
+        done += decoder.step()
+    return done
+
+
+def forward_logits(policy: Policy, ids: tuple[int, ...]) -> Tensor:
+    """Logits (T, V) of a plain forward pass over the whole text, without a cache."""
+    with torch.inference_mode():
+        return policy.base(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+class Constant:
+    """A model that gives the same logits whatever it reads, and notes how many positions it was shown."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, logits: list[float]) -> None:
+        self.logits_V = torch.tensor(logits)
+        self.widths: list[int] = []
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor, past_key_values: Any, **_: Any) -> SimpleNamespace:
+        self.widths.append(attention_mask.shape[1])
+        states = torch.zeros(len(input_ids), 1, input_ids.shape[1], 1)
+        past_key_values.update(states, states, 0)
+        logits = self.logits_V.expand(len(input_ids), 1, -1)
+        return SimpleNamespace(logits=logits, past_key_values=past_key_values)
+
+
+LOGITS = [0.5, -1.0, 2.0, 0.0, 1.5, -1.5, 1.0, -0.5]
+BEST, SECOND, THIRD = 2, 4, 6
+PROBABILITIES = torch.tensor(LOGITS).softmax(0)
+CRITICAL = {1: 10.83, 7: 24.32, 63: 103.44}
+"""The value that chi-square exceeds once in 1000 draws, by degrees of freedom."""
+
+
+def draws(**overrides: Any) -> list[list[int]]:
+    """200 completions of 100 tokens from the constant model."""
+    asks = [ask(index=i, max_tokens=100, **overrides) for i in range(200)]
+    return [row.tokens for row in decode(Constant(LOGITS), asks, NEVER_ENDS)]
+
+
+def chi_square(found: list[Any], expected: dict[Any, float]) -> float:
+    """Pearson's statistic of `found` against the probabilities `expected`."""
+    counts = Counter(found)
+    assert counts.keys() <= expected.keys()
+    return sum((counts[k] - len(found) * p) ** 2 / (len(found) * p) for k, p in expected.items())
+
+
+def flat(rows: list[list[int]]) -> list[int]:
+    return [token for row in rows for token in row]
+
+
+def test_the_same_seed_gives_the_same_tokens_again(policy):
+    first, second = (decode(policy.base, [ask()], policy.end_ids)[0] for _ in range(2))
+    assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
+
+
+def test_neighbours_do_not_change_a_completion(policy):
+    [alone] = decode(policy.base, [ask()], NEVER_ENDS)
+    *_, beside = decode(policy.base, [*others(), ask()], NEVER_ENDS)
+    assert beside.tokens == alone.tokens
+    assert beside.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_joining_a_running_batch_changes_neither_the_newcomer_nor_the_others(policy, steps):
+    asks = [*others(), ask()]
+    alone = {each: decode(policy.base, [each], NEVER_ENDS)[0] for each in asks}
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    decoder.admit(others())
+    done = [row for _ in range(steps) for row in decoder.step()]
+    decoder.admit([ask()])
+    done += finish(decoder)
+    assert {row.ask for row in done} == set(asks)
+    for row in done:
+        assert row.tokens == alone[row.ask].tokens
+        assert row.logprobs == pytest.approx(alone[row.ask].logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("other", [{"seed": 6}, {"index": 1}, {"seed": -5}, {"seed": 5 + 2**32}, {"seed": 2**80}])
+def test_another_seed_or_index_gives_another_completion(policy, other):
+    [first], [second] = (decode(policy.base, [each], NEVER_ENDS) for each in (ask(), ask(**other)))
+    assert first.tokens != second.tokens
+
+
+def test_another_position_has_other_noise():
+    for row in draws()[:20]:
+        assert len(set(row)) > 1
+
+
+def test_answers_come_in_the_order_of_the_asks_whichever_ends_first(policy):
+    asks = [ask(prompt=p, max_tokens=n) for p, n in zip(OTHERS, (9, 1, 4), strict=True)]
+    assert [row.ask for row in decode(policy.base, asks, NEVER_ENDS)] == asks
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 0.3}, {"temperature": 1.7}, {"top_p": 0.4}, {"temperature": 0.7, "top_p": 0.6}],
+    ids=str,
+)
+def test_logprobs_are_those_of_a_plain_pass_over_the_text_whatever_the_temperature_and_top_p(policy, settings):
+    asks = [ask(prompt=prompt, index=i, **settings) for i, prompt in enumerate([PROMPT, *OTHERS])]
+    for row in decode(policy.base, asks, NEVER_ENDS):
+        start = len(row.ask.prompt)
+        logits_TV = forward_logits(policy, (*row.ask.prompt, *row.tokens))[start - 1 : -1]
+        expected_T = logits_TV.log_softmax(-1)[range(len(row.tokens)), row.tokens]
+        assert row.logprobs == pytest.approx(expected_T.tolist(), abs=1e-4)
+
+
+def test_temperature_0_takes_the_most_likely_token_whatever_the_seed_and_the_neighbours(policy):
+    asks = [ask(temperature=0.0, seed=seed, top_p=top_p) for seed, top_p in [(0, 1.0), (1, 1.0), (2, 0.1)]]
+    *_, first, second, third = decode(policy.base, [*others(), *asks], NEVER_ENDS)
+    logits_TV = forward_logits(policy, (*PROMPT, *first.tokens))[len(PROMPT) - 1 : -1]
+    assert first.tokens == logits_TV.argmax(-1).tolist()
+    assert first.tokens == second.tokens == third.tokens
+
+
+def test_tokens_are_drawn_from_the_softmax_of_the_logits():
+    expected = dict(enumerate(PROBABILITIES.tolist()))
+    assert chi_square(flat(draws()), expected) < CRITICAL[7]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_temperature_sharpens_or_flattens_the_distribution(temperature):
+    expected = dict(enumerate((torch.tensor(LOGITS) / temperature).softmax(0).tolist()))
+    assert chi_square(flat(draws(temperature=temperature)), expected) < CRITICAL[7]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_neighbouring_positions_and_neighbouring_completions_are_independent(seed):
+    rows = draws(seed=seed)
+    pairs = {(a, b): float(PROBABILITIES[a] * PROBABILITIES[b]) for a in range(8) for b in range(8)}
+    following = [pair for row in rows for pair in zip(row[::2], row[1::2], strict=True)]
+    beside = [pair for a, b in zip(rows[::2], rows[1::2], strict=True) for pair in zip(a, b, strict=True)]
+    assert chi_square(following, pairs) < CRITICAL[63]
+    assert chi_square(beside, pairs) < CRITICAL[63]
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_their_proportions():
+    best, second, third = PROBABILITIES[[BEST, SECOND, THIRD]].tolist()
+    assert best < 0.6 < best + second < 0.65 < best + second + third
+    kept = {BEST: best / (best + second), SECOND: second / (best + second)}
+    assert chi_square(flat(draws(top_p=0.6)), kept) < CRITICAL[1]
+    assert set(flat(draws(top_p=0.65))) == {BEST, SECOND, THIRD}
+
+
+def test_a_tiny_top_p_leaves_the_most_likely_token():
+    assert set(flat(draws(top_p=1e-6))) == {BEST}
+
+
+def test_top_p_cuts_after_the_temperature():
+    sharp = (torch.tensor(LOGITS) / 0.5).softmax(0)
+    assert sharp[BEST] > 0.6 > PROBABILITIES[BEST]
+    assert set(flat(draws(temperature=0.5, top_p=0.6))) == {BEST}
+
+
+def test_temperature_0_knows_the_most_likely_token_from_one_that_is_nearly_as_likely():
+    asks = [ask(seed=seed, temperature=0.0, max_tokens=20) for seed in range(20)]
+    assert set(flat([row.tokens for row in decode(Constant([0.0, 1e-5, 0.0]), asks, NEVER_ENDS)])) == {1}
+
+
+@pytest.mark.parametrize(("seed", "position", "token"), [(2927, 2, 48), (38961, 9, 27), (16979, 15, 61)])
+def test_no_draw_of_the_hash_gives_a_token_that_is_all_but_impossible(seed, position, token):
+    # the hashes of these are all ones in their upper bits: a uniform number that rounds to 1 would be infinite noise
+    model = Constant([-1e4 if i == token else 0.0 for i in range(64)])
+    [row] = decode(model, [ask(seed=seed, max_tokens=position + 1)], NEVER_ENDS)
+    assert row.tokens[position] != token
+    assert min(row.logprobs) > -5
+
+
+def test_the_noise_is_finite_where_the_hash_is_all_ones():
+    assert gumbel(torch.tensor([0]), torch.tensor([2]), 208_728).isfinite().all()
+
+
+def test_the_noise_has_the_mean_and_spread_of_a_gumbel_distribution():
+    noise_BV = gumbel(torch.arange(200), torch.zeros(200, dtype=torch.long), 500).double()
+    assert float(noise_BV.mean()) == pytest.approx(0.57722, abs=0.02)
+    assert float(noise_BV.var()) == pytest.approx(1.64493, abs=0.05)
+
+
+def test_a_token_has_the_same_noise_in_a_larger_vocabulary():
+    keys, positions = torch.tensor([3, -4]), torch.tensor([0, 9])
+    assert torch.equal(gumbel(keys, positions, 50), gumbel(keys, positions, 300)[:, :50])
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7])
+def test_a_completion_has_at_most_max_tokens(policy, max_tokens):
+    [row] = decode(policy.base, [ask(max_tokens=max_tokens)], NEVER_ENDS)
+    assert (len(row.tokens), len(row.logprobs), row.finish) == (max_tokens, max_tokens, "length")
+
+
+def test_an_end_token_ends_the_completion_and_belongs_to_it(policy):
+    [free] = decode(policy.base, [ask()], NEVER_ENDS)
+    end = free.tokens[4]
+    until = free.tokens.index(end) + 1
+    [row] = decode(policy.base, [ask()], frozenset({end, 100_000}))
+    assert (row.tokens, row.finish) == (free.tokens[:until], "stop")
+    assert row.logprobs == pytest.approx(free.logprobs[:until], abs=1e-5)
+
+
+def test_an_end_token_in_the_last_place_is_a_stop(policy):
+    [free] = decode(policy.base, [ask(max_tokens=1)], NEVER_ENDS)
+    [row] = decode(policy.base, [ask(max_tokens=1)], frozenset(free.tokens))
+    assert row.finish == "stop"
+
+
+def test_a_row_that_nobody_waits_for_leaves_and_the_others_go_on(policy):
+    gone: list[bool] = []
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    left, stays = ask(abandoned=lambda: bool(gone), max_tokens=1000), ask(prompt=OTHERS[1])
+    decoder.admit([left, stays])
+    assert decoder.step() == []
+    gone.append(True)
+    [row] = decoder.step()
+    assert (row.ask, row.finish, len(decoder)) == (left, "abandoned", 1)
+    [rest] = finish(decoder)
+    assert rest.tokens == decode(policy.base, [stays], NEVER_ENDS)[0].tokens
+
+
+def test_a_decoder_can_be_used_again_after_it_ran_empty(policy):
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    decoder.admit(others())
+    finish(decoder)
+    decoder.admit([ask()])
+    assert finish(decoder)[0].tokens == decode(policy.base, [ask()], NEVER_ENDS)[0].tokens
+
+
+def test_equal_prompts_are_read_once():
+    read: list[int] = []
+
+    class Counting(Constant):
+        def __call__(self, input_ids: Tensor, **inputs: Any) -> SimpleNamespace:
+            read.append(len(input_ids))
+            return super().__call__(input_ids=input_ids, **inputs)
+
+    asks = [ask(prompt=prompt, index=i, max_tokens=1) for prompt in OTHERS for i in range(5)]
+    rows = decode(Counting(LOGITS), asks, NEVER_ENDS)
+    assert [row.ask for row in rows] == asks
+    assert read == [3]
+
+
+def test_a_busy_batch_does_not_grow_without_bound():
+    model = Constant(LOGITS)
+    decoder = Decoder(model, NEVER_ENDS)
+    for round_ in range(60):
+        decoder.admit([ask(prompt=OTHERS[round_ % 3], index=round_, max_tokens=10)])
+        for _ in range(4):
+            decoder.step()
+        assert len(decoder) > 0
+    assert max(model.widths) <= 10 + 10
+    assert len(model.widths) > 200
+
+
+def test_padding_goes_as_soon_as_the_longest_completion_leaves(policy):
+    widths: list[int] = []
+    watch = policy.base.register_forward_pre_hook(
+        lambda _, __, inputs: widths.append(inputs["attention_mask"].shape[1]), with_kwargs=True
+    )
+    decoder = Decoder(policy.base, NEVER_ENDS)
+    short = ask(prompt=OTHERS[0], max_tokens=6)
+    decoder.admit([ask(prompt=tuple(range(3, 60)), max_tokens=2), short])
+    done = finish(decoder)
+    watch.remove()
+    assert widths == [57, 58, 4, 5, 6, 7]
+    assert done[-1].tokens == decode(policy.base, [short], NEVER_ENDS)[0].tokens

@@ -1,0 +1,186 @@
+"""A policy is loaded or refused in words, and its copies share what never changes."""
+
+import json
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from rolloutlab.errors import PolicyError
+from rolloutlab.policy.model import (
+    Policy,
+    adapter_parameters,
+    load_policy,
+    read_adapter,
+    write_adapter,
+)
+
+IDS = torch.tensor([[0, 20, 30, 40, 50, 60]])
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_policy) -> Policy:
+    return load_policy(str(tiny_policy))
+
+
+@pytest.fixture
+def folder(tiny_policy, tmp_path) -> Path:
+    """A copy of the tiny policy, to spoil."""
+    return Path(shutil.copytree(tiny_policy, tmp_path / "spoilt"))
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=IDS.to(model.device)).logits.float()
+
+
+def changed(policy: Policy, seed: int = 0) -> dict[str, torch.Tensor]:
+    """The values of an adapter that does something."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in read_adapter(policy.carrier()).items()
+    }
+
+
+def test_a_folder_becomes_a_policy_named_after_it(policy, tiny_policy):
+    assert policy.name == tiny_policy.name
+    assert policy.context == 128
+    assert policy.end_ids == {policy.tokenizer.convert_tokens_to_ids("</s>")}
+
+
+def test_a_small_policy_has_the_rank_and_the_learning_rate_of_small_ones(policy):
+    assert (policy.lora.r, policy.lora.lora_alpha, policy.learning_rate) == (16, 32, 2e-3)
+
+
+def test_all_the_tokens_that_end_a_turn_are_known(folder):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [1, 2]}))
+    assert load_policy(str(folder)).end_ids == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["no such policy", "./nowhere", "../nowhere/at-all"])
+def test_an_unknown_name_is_refused_by_name(name):
+    with pytest.raises(PolicyError) as caught:
+        load_policy(name)
+    assert repr(name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PolicyError, match="nowhere"):
+        load_policy(str(tmp_path / "nowhere"))
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(PolicyError, match="could not be loaded") as caught:
+        load_policy(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_folder_with_a_damaged_file_is_refused(folder, name):
+    (folder / name).write_bytes((folder / name).read_bytes()[:-10])
+    with pytest.raises(PolicyError, match="could not be loaded"):
+        load_policy(str(folder))
+
+
+def test_a_folder_without_weights_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PolicyError, match="could not be loaded"):
+        load_policy(str(folder))
+
+
+def test_a_policy_without_a_chat_template_is_refused(folder):
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(PolicyError, match="no chat template") as caught:
+        load_policy(str(folder))
+    assert caught.value.hint
+
+
+def test_a_carrier_uses_the_tensors_of_the_base_and_not_copies(policy):
+    carrier = policy.carrier()
+    places = {t.data_ptr() for t in chain(carrier.parameters(), carrier.buffers())}
+    assert places >= {t.data_ptr() for t in chain(policy.base.parameters(), policy.base.buffers())}
+    own = sum(t.numel() for t in carrier.parameters()) - sum(t.numel() for t in policy.base.parameters())
+    assert own == sum(t.numel() for t in adapter_parameters(carrier).values())
+
+
+def test_carriers_have_adapters_of_their_own(policy):
+    first, second = policy.carrier(), policy.carrier()
+    ours = {t.data_ptr() for t in adapter_parameters(first).values()}
+    assert ours.isdisjoint(t.data_ptr() for t in adapter_parameters(second).values())
+    before = logits(second)
+    write_adapter(first, changed(policy))
+    assert torch.equal(logits(second), before)
+    assert not torch.allclose(logits(first), before)
+
+
+def test_carriers_are_all_alike_whatever_was_random_before(policy, tiny_policy):
+    torch.manual_seed(1)
+    first = read_adapter(policy.carrier())
+    torch.manual_seed(2)
+    second = read_adapter(policy.carrier())
+    reloaded = read_adapter(load_policy(str(tiny_policy)).carrier())
+    assert first.keys() == second.keys() == reloaded.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name])
+        assert torch.equal(tensor, reloaded[name])
+
+
+def test_making_a_carrier_does_not_touch_the_global_random_numbers(policy):
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    policy.carrier()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_new_carrier_says_what_the_base_says(policy):
+    assert torch.allclose(logits(policy.carrier()), logits(policy.base), atol=1e-6)
+
+
+def test_the_base_never_trains_and_carries_no_adapter(tiny_policy):
+    policy = load_policy(str(tiny_policy))
+    assert not any(parameter.requires_grad for parameter in policy.base.parameters())
+    policy.carrier()
+    assert not any(parameter.requires_grad for parameter in policy.base.parameters())
+    assert not any("lora" in name for name, _ in policy.base.named_parameters())
+
+
+def test_what_trains_is_the_adapter_in_full_precision(policy):
+    parameters = adapter_parameters(policy.carrier())
+    assert parameters
+    assert all("lora" in name and p.dtype == torch.float32 for name, p in parameters.items())
+    trains = sum(p.numel() for p in parameters.values())
+    assert trains == sum(t.numel() for t in read_adapter(policy.carrier()).values())
+
+
+def test_an_adapter_read_back_is_the_one_that_was_written(policy):
+    carrier, adapter = policy.carrier(), changed(policy)
+    write_adapter(carrier, adapter)
+    found = read_adapter(carrier)
+    assert found.keys() == adapter.keys()
+    assert all(torch.equal(found[name], adapter[name]) for name in adapter)
+
+
+def test_an_adapter_is_read_as_a_copy_and_written_into_place(policy):
+    carrier = policy.carrier()
+    initial = read_adapter(carrier)
+    kept = {name: tensor.clone() for name, tensor in initial.items()}
+    places = [p.data_ptr() for p in adapter_parameters(carrier).values()]
+    adapter = changed(policy)
+    write_adapter(carrier, adapter)
+    for tensor in adapter.values():
+        tensor.zero_()
+    assert [p.data_ptr() for p in adapter_parameters(carrier).values()] == places
+    assert all(torch.equal(initial[name], kept[name]) for name in kept)
+    assert all(tensor.any() for tensor in read_adapter(carrier).values())
+
+
+def test_writing_the_first_adapter_again_gives_the_first_model_back(policy):
+    carrier = policy.carrier()
+    initial, before = read_adapter(carrier), logits(carrier)
+    write_adapter(carrier, changed(policy))
+    write_adapter(carrier, initial)
+    assert torch.equal(logits(carrier), before)

@@ -1,0 +1,390 @@
+"""Conversations become token ids as they were sampled, or are refused."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from rolloutlab.errors import RenderingError
+from rolloutlab.policy.model import Policy, load_policy
+from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.wire.chat import ChatRequest, FunctionTool
+from rolloutlab.wire.trajectories import History
+
+TOOLS = (
+    "<s>{% for t in tools or [] %}[ask]{{ t.function.name }}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}[tell]{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+    "{% for k, v in c.function.arguments.items() %} {{ k }} is {{ v }}{% endfor %}{% endfor %}</s>"
+    "{% else %}[ask]{{ m.role }} {{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}[tell]{% endif %}"
+)
+FORGETS_REASONING = (
+    "<s>{% for m in messages %}{% if m.role == 'assistant' %}[tell]{{ m.content.split('</think>')[-1] }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}</s>"
+    "{% else %}[ask]{{ m.role }} {{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}[tell]{% endif %}"
+)
+LAST_TWO_ONLY = (
+    "<s>{% for m in messages[-2:] %}[ask]{{ m.role }} {{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[tell]{% endif %}"
+)
+REMINDS = (
+    "{% for m in messages %}{% if loop.last %}[ask]be quick{% endif %}[ask]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[tell]{% endif %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_policy) -> Policy:
+    return load_policy(str(tiny_policy))
+
+
+@pytest.fixture(scope="module")
+def renderer(policy) -> Renderer:
+    return Renderer(policy.tokenizer, policy.end_ids)
+
+
+@pytest.fixture
+def with_template(policy):
+    def make(template: str) -> Renderer:
+        tokenizer = copy.deepcopy(policy.tokenizer)
+        tokenizer.chat_template = template
+        return Renderer(tokenizer, policy.end_ids)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def encode(policy):
+    return lambda text: policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.fixture(scope="module")
+def end(encode) -> int:
+    [end] = encode("</s>")
+    return end
+
+
+def user(content: Any = "a", **overrides: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content} | overrides
+
+
+def entry(token_id: int | None = None, **overrides: Any) -> dict[str, Any]:
+    known = {} if token_id is None else {"token_id": token_id, "logprob": -token_id / 8}
+    return {"token": "?", "logprob": -0.5, "top_logprobs": []} | known | overrides
+
+
+def choice(ids: list[int], content: str | None = "said", message: Any = None, **overrides: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": content} | (message or {})
+    logprobs = {"content": [entry(i) for i in ids]}
+    return {"finish_reason": "stop", "index": 0, "message": said, "logprobs": logprobs} | overrides
+
+
+@pytest.fixture(scope="module")
+def say(renderer):
+    """A Choice whose content is the text of its sampled tokens."""
+    return lambda ids, **overrides: choice(ids, renderer.text(ids), **overrides)
+
+
+def history(*items: dict[str, Any], **overrides: Any) -> History:
+    return History.model_validate({"messages_and_choices": list(items)} | overrides)
+
+
+def messages(*items: dict[str, Any]) -> Any:
+    return ChatRequest.model_validate({"model": "m", "messages": list(items)}).messages
+
+
+def trained(sequence: TokenSequence) -> list[int]:
+    return [i for i, t in zip(sequence.ids, sequence.trained, strict=True) if t]
+
+
+def test_a_prompt_is_the_chat_template_up_to_where_the_answer_begins(renderer, policy, encode):
+    said = [
+        {"role": "system", "content": "be quick"},
+        user("the fox?"),
+        {"role": "assistant", "content": "yes"},
+        user(),
+    ]
+    ids = renderer.prompt(messages(*said))
+    assert ids == encode("<s>[ask]system be quick[ask]user the fox?[tell]yes</s>[ask]user a[tell]")
+    assert ids == policy.tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+
+
+def test_the_template_is_given_the_tools(with_template, encode):
+    renderer, tools = with_template(TOOLS), [FunctionTool.model_validate(TOOL)]
+    assert renderer.prompt(messages(user()), tools) == encode("<s>[ask]add[ask]user a[tell]")
+    sequence = renderer.sequence(history(user(), choice([9]), tools=[TOOL]))
+    assert sequence.ids == [*encode("<s>[ask]add[ask]user a[tell]"), 9]
+
+
+def test_the_template_sees_the_arguments_of_a_tool_call_as_an_object(with_template, encode):
+    called = {"role": "assistant", "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
+    ids = with_template(TOOLS).prompt(messages(user(), called, result))
+    assert ids == encode("<s>[ask]user a[tell]add a is 1 b is 2</s>[ask]tool 3[tell]")
+
+
+def test_arguments_that_are_not_json_stay_a_text(with_template, encode):
+    template = "{% for m in messages %}{{ m.tool_calls[0].function.arguments }}{% endfor %}"
+    call = CALL | {"function": {"name": "add", "arguments": "a=1"}}
+    assert with_template(template).prompt(messages({"role": "assistant", "tool_calls": [call]})) == encode("a=1")
+
+
+def test_a_sequence_is_the_prompt_then_the_sampled_tokens_with_their_logprobs(renderer, end, say):
+    prompt = renderer.prompt(messages(user("the fox")))
+    sequence = renderer.sequence(history(user("the fox"), say([40, 41, end])))
+    assert sequence.ids == [*prompt, 40, 41, end]
+    assert sequence.trained == [False] * len(prompt) + [True] * 3
+    assert sequence.logprobs == [0.0] * len(prompt) + [-40 / 8, -41 / 8, -end / 8]
+    assert (len(sequence), sequence.trainable) == (len(prompt) + 3, 3)
+
+
+def test_what_trains_is_the_sampled_ids_and_not_a_tokenisation_of_their_text(renderer, policy, encode, end):
+    letters = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
+    assert renderer.text(letters) == "the"
+    assert encode("the") != letters
+    assert trained(renderer.sequence(history(user(), choice([*letters, end], "the")))) == [*letters, end]
+
+
+def test_earlier_turns_train_too_and_an_end_of_turn_is_not_doubled(renderer, encode, end, say):
+    sequence = renderer.sequence(history(user("a"), say([40, end]), user("b"), say([50, 51, end])))
+    first, second = encode("<s>[ask]user a[tell]"), encode("[ask]user b[tell]")
+    assert sequence.ids == [*first, 40, end, *second, 50, 51, end]
+    assert trained(sequence) == [40, end, 50, 51, end]
+    assert sequence.logprobs[-3:] == [-50 / 8, -51 / 8, -end / 8]
+    assert sequence.logprobs[len(first) :][:3] == [-5.0, -end / 8, 0.0]
+
+
+def test_the_end_of_a_turn_that_ran_out_of_tokens_is_context(renderer, encode, end, say):
+    cut_short = say([40, 41], finish_reason="length")
+    sequence = renderer.sequence(history(user("a"), cut_short, user("b"), say([50, end])))
+    assert sequence.ids == [*encode("<s>[ask]user a[tell]"), 40, 41, *encode("</s>[ask]user b[tell]"), 50, end]
+    assert trained(sequence) == [40, 41, 50, end]
+
+
+def test_a_token_that_is_no_end_of_turn_may_come_twice_in_a_row(with_template, encode, say, end):
+    # the answer ran out of tokens at the very character that the template writes after it
+    [mark] = encode("!")
+    loud = with_template("{% for m in messages %}{{ m.content }}!{% endfor %}")
+    sequence = loud.sequence(history(user("a"), say([40, mark]), user("b"), say([50, end])))
+    assert sequence.ids == [*encode("a!"), 40, mark, *encode("!b!"), 50, end]
+
+
+def test_an_answer_without_a_word_trains_its_end_of_turn(renderer, encode, end, say):
+    sequence = renderer.sequence(history(user("a"), say([end]), user("b"), say([50, end])))
+    assert sequence.ids == [*encode("<s>[ask]user a[tell]"), end, *encode("[ask]user b[tell]"), 50, end]
+
+
+def test_everything_after_the_last_sampled_answer_is_cut_off(renderer, end, say):
+    items = [user(), say([40, end])]
+    later = [user("b"), {"role": "assistant", "content": "c"}, user("d"), choice([], "e")]
+    assert renderer.sequence(history(*items, *later)) == renderer.sequence(history(*items))
+
+
+def test_what_is_cut_off_need_not_be_readable(renderer, end):
+    items = [user(), choice([40, end])]
+    picture = user([{"type": "image_url", "image_url": {"url": "data:,"}}])
+    assert renderer.sequence(history(*items, picture)) == renderer.sequence(history(*items))
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {"role": "assistant", "content": "yes"},
+        choice([], "yes"),
+        choice([], "yes", logprobs=None),
+        choice([], "yes", logprobs={"content": [], "refusal": []}),
+    ],
+    ids=["a message", "empty content", "no logprobs", "all empty"],
+)
+def test_assistant_messages_and_choices_without_logprobs_are_context(renderer, encode, end, silent):
+    sequence = renderer.sequence(history(user("a"), silent, user("b"), choice([50, end])))
+    assert sequence.ids == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
+    assert trained(sequence) == [50, end]
+
+
+def test_a_history_without_sampled_tokens_has_nothing_to_train(renderer):
+    sequence = renderer.sequence(history(user(), {"role": "assistant", "content": "yes"}))
+    assert (len(sequence), sequence.trainable) == (0, 0)
+
+
+def test_a_refusal_trains_the_tokens_of_the_refusal(renderer, end):
+    refused = choice([], None, {"refusal": "no"}, logprobs={"content": [], "refusal": [entry(60), entry(end)]})
+    assert trained(renderer.sequence(history(user(), refused))) == [60, end]
+
+
+def test_content_trains_rather_than_the_refusal_when_both_have_logprobs(renderer, end):
+    both = choice([], logprobs={"content": [entry(40), entry(end)], "refusal": [entry(60)]})
+    assert trained(renderer.sequence(history(user(), both))) == [40, end]
+
+
+def test_a_sampled_tool_call_trains_as_it_was_sampled(with_template, policy, encode, end):
+    letters = policy.tokenizer.convert_tokens_to_ids([*"addĠaĠisĠ1ĠbĠisĠ2"])
+    called = choice([*letters, end], None, {"tool_calls": [CALL]}, finish_reason="tool_calls")
+    result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
+    sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end]), tools=[TOOL]))
+    before = encode("<s>[ask]add[ask]user a[tell]")
+    assert sequence.ids == [*before, *letters, end, *encode("[ask]tool 3[tell]"), 50, end]
+    assert trained(sequence) == [*letters, end, 50, end]
+
+
+def test_a_tool_call_without_logprobs_is_context(with_template, encode, end):
+    called = choice([], None, {"tool_calls": [CALL]}, logprobs=None, finish_reason="tool_calls")
+    result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
+    sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end])))
+    assert sequence.ids == [*encode("<s>[ask]user a[tell]add a is 1 b is 2</s>[ask]tool 3[tell]"), 50, end]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda i, text, raw: {"token_id": i},
+        lambda i, text, raw: {"token": f"token_id:{i}"},
+        lambda i, text, raw: {"bytes": raw},
+        lambda i, text, raw: {"token": text},
+        lambda i, text, raw: {"token": f"token_id:{i}", "bytes": [113]},
+        lambda i, text, raw: {"token_id": i, "token": "q", "bytes": [113]},
+        lambda i, text, raw: {"token": "q", "bytes": raw},
+    ],
+    ids=["token_id", "token_id:N", "bytes", "text", "token_id:N over bytes", "token_id over all", "bytes over text"],
+)
+@pytest.mark.parametrize("text", ["the", " fox", "z", "</s>", "\n"])
+def test_a_sampled_token_is_known_by_its_id_its_name_its_bytes_or_its_text(renderer, encode, named, text):
+    token_id = encode(text)[0]
+    own_text, raw = renderer.token(token_id)
+    given = choice([], logprobs={"content": [entry(**named(token_id, own_text, raw))]})
+    assert trained(renderer.sequence(history(user(), given))) == [token_id]
+
+
+def test_a_part_of_a_character_is_known_by_its_bytes(renderer, encode):
+    parts = encode("é€")
+    assert len(parts) == 5
+    entries = [entry(token="\ufffd", bytes=renderer.token(i)[1]) for i in parts]
+    assert trained(renderer.sequence(history(user(), choice([], logprobs={"content": entries})))) == parts
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"token": "never heard of"},
+        {"token": "token_id:100000"},
+        {"token": "token_id:-1"},
+        {"token": "token_id:seven"},
+        {"token_id": 100_000},
+        {"token_id": -1},
+        {"token_id": 100_000, "token": "z"},
+        {"token": "\ufffd"},
+        {"token": "\ufffd", "bytes": [255, 255]},
+        {"token": "\ufffd", "bytes": [999]},
+        {"token": "\ufffd", "bytes": [-1]},
+    ],
+    ids=str,
+)
+def test_a_token_that_the_vocabulary_does_not_have_is_refused_by_name(renderer, unknown):
+    given = choice([], logprobs={"content": [entry(**({"token": "??"} | unknown))]})
+    with pytest.raises(RenderingError) as caught:
+        renderer.sequence(history(user(), given))
+    assert repr(unknown.get("token", "??")) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        pytest.param({"content": "<think>hm</think>yes"}, id="in the content"),
+        pytest.param({"content": "yes", "reasoning_content": "hm"}, id="beside the content"),
+        pytest.param({"content": "<think>hm</think>", "tool_calls": [CALL]}, id="before a tool call"),
+    ],
+)
+def test_a_template_that_forgets_the_reasoning_of_earlier_turns_is_refused(with_template, encode, end, earlier):
+    # the sampler of the second answer did not see the reasoning; the sequence would hold it
+    first = choice([*encode("<think>hm</think>yes"), end], message=earlier)
+    with pytest.raises(RenderingError, match="rewrites earlier turns"):
+        with_template(FORGETS_REASONING).sequence(history(user(), first, user("b"), choice([50, end])))
+
+
+def test_such_a_template_is_fine_while_there_is_one_answer_or_no_reasoning(with_template, encode, end):
+    forgetful, reasoned = with_template(FORGETS_REASONING), "<think>hm</think>yes"
+    ids = [*encode(reasoned), end]
+    assert trained(forgetful.sequence(history(user(), choice(ids, reasoned)))) == ids
+    plain = [*encode("yes"), end]
+    items = [user(), choice(plain, "yes"), user("b"), choice(ids, reasoned)]
+    assert trained(forgetful.sequence(history(*items))) == plain + ids
+    context = choice([], reasoned)
+    sequence = forgetful.sequence(history(user(), context, user("b"), choice(plain, "yes")))
+    assert sequence.ids == encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]") + plain
+
+
+def test_a_template_that_forgets_earlier_turns_is_refused(with_template, end, say):
+    with pytest.raises(RenderingError, match="rewrites earlier turns"):
+        with_template(LAST_TWO_ONLY).sequence(
+            history(user(), say([40, end]), user("b"), say([50, end]), user("c"), say([60, end]))
+        )
+
+
+def test_a_template_that_writes_something_before_the_last_question_only_is_refused(with_template, say, end):
+    with pytest.raises(RenderingError, match="rewrites earlier turns"):
+        with_template(REMINDS).sequence(history(user(), say([40, end]), user("b"), say([50, end])))
+
+
+def test_what_the_template_itself_refuses_is_refused_in_its_words(with_template, end):
+    system = {"role": "system", "content": "be quick"}
+    with pytest.raises(RenderingError, match="no system messages"):
+        with_template(NO_SYSTEM).prompt(messages(system, user()))
+    with pytest.raises(RenderingError, match="no system messages"):
+        with_template(NO_SYSTEM).sequence(history(system, user(), choice([40, end])))
+
+
+@pytest.mark.parametrize("role", ["developer", "system", "user", "assistant"])
+def test_text_parts_are_joined(renderer, role):
+    parts = [{"type": "text", "text": "the quick"}, {"type": "text", "text": " fox"}]
+    joined = renderer.prompt(messages({"role": role, "content": parts}))
+    assert joined == renderer.prompt(messages({"role": role, "content": "the quick fox"}))
+
+
+def test_a_refusal_part_is_read_as_its_text(renderer):
+    parts = [{"type": "text", "text": "sorry: "}, {"type": "refusal", "refusal": "no"}]
+    spoken = renderer.prompt(messages({"role": "assistant", "content": parts}))
+    assert spoken == renderer.prompt(messages({"role": "assistant", "content": "sorry: no"}))
+
+
+def test_a_message_without_content_is_empty(renderer, with_template, encode):
+    assert renderer.prompt(messages({"role": "assistant"})) == encode("<s>[tell]</s>[tell]")
+    # a template may take for granted that there is a text
+    called = {"role": "assistant", "tool_calls": [CALL]}
+    assert with_template(FORGETS_REASONING).prompt(messages(called)) == encode("<s>[tell]add</s>[tell]")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f"}},
+    ],
+    ids=lambda part: part["type"],
+)
+def test_what_is_not_text_is_refused_by_its_type(renderer, end, part):
+    looked = user([{"type": "text", "text": "see"}, part])
+    with pytest.raises(RenderingError, match=part["type"]):
+        renderer.prompt(messages(looked))
+    with pytest.raises(RenderingError, match=part["type"]):
+        renderer.sequence(history(looked, choice([40, end])))
+
+
+def test_the_text_of_an_answer_is_without_its_end_of_turn(renderer, encode, end):
+    assert renderer.text([*encode("the fox"), end]) == "the fox"
+
+
+def test_the_bytes_of_the_tokens_of_a_text_are_the_bytes_of_the_text(renderer, encode):
+    text = "the fox says: déjà vu, 5 €\n\t\N{FOX FACE}"
+    assert b"".join(bytes(renderer.token(i)[1]) for i in encode(text)) == text.encode()
+
+
+def test_a_whole_token_has_its_own_text_special_ones_too(renderer, encode, end):
+    assert renderer.token(encode(" fox")[0])[0].startswith(" ")
+    assert renderer.token(end) == ("</s>", list(b"</s>"))

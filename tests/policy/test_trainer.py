@@ -1,0 +1,607 @@
+"""A training job, against the formulas of the maths page worked out one sequence at a time."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import fmean, pstdev
+from typing import Any
+from uuid import UUID
+
+import pytest
+import torch
+from torch import Tensor
+
+from rolloutlab.errors import Cancelled, TrainingError
+from rolloutlab.policy.decode import Ask, decode
+from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
+from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.trainer import ROW_TOKENS, State, Weighted, pack, train
+from rolloutlab.wire.training import CreateTrainingJob
+
+Event = tuple[str, dict[str, Any]]
+MODEL_ID = UUID(int=1)
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_policy) -> Policy:
+    policy = load_policy(str(tiny_policy))
+    policy.base.to("cpu", torch.float32)  # also where there is an accelerator
+    for weight in policy.base.parameters():
+        if weight.dim() > 1:
+            weight.data.mul_(4)  # an untrained model says nearly the same whatever it reads
+    assert policy.tokenizer.decode(range(4, 98)) == text(range(4, 98))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def start(policy) -> State:
+    """A checkpoint whose adapter already does something: a new one is zero in half of its matrices."""
+    generator = torch.Generator().manual_seed(1)
+    adapter = read_adapter(policy.carrier())
+    return State({name: t + 0.05 * torch.randn(t.shape, generator=generator) for name, t in adapter.items()}, {})
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question, the sampled ids of its answer, and the logprobs recorded with them."""
+
+    question: str
+    ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A trajectory to be: its reward and its histories; `silent` has no logprobs."""
+
+    reward: float
+    histories: list[list[Turn]]
+    silent: bool = False
+
+
+def turn(random: Random, tokens: int = 40, question: str = "why?") -> Turn:
+    """An answer of random tokens, whose recorded logprobs are near those of an untrained model."""
+    ids = [random.randrange(4, 98) for _ in range(tokens - 1)] + [1]
+    return Turn(question, ids, [-math.log(260) + random.gauss(0, 0.4) for _ in ids])
+
+
+def text(ids: Iterable[int]) -> str:
+    """What the tiny tokenizer reads in ids: 4 to 97 are the visible characters of ASCII, 1 ends a turn."""
+    return "".join(chr(29 + i) for i in ids if i != 1)
+
+
+def told(random: Random, reward: float, *tokens_H: int, **overrides: Any) -> Told:
+    """A trajectory with one history per number: a single answer of so many tokens."""
+    return Told(reward, [[turn(random, tokens)] for tokens in tokens_H], **overrides)
+
+
+def history(turns: list[Turn], silent: bool = False) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    for each in turns:
+        content = [
+            {"token": "??", "token_id": i, "logprob": p, "top_logprobs": []}
+            for i, p in zip(each.ids, each.logprobs, strict=True)
+        ]
+        message = {"role": "assistant", "content": text(each.ids)}
+        choice = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
+        items += [{"role": "user", "content": each.question}, choice | ({"logprobs": None} if silent else {})]
+    return items
+
+
+def trajectory(each: Told, **overrides: Any) -> dict[str, Any]:
+    first, *others = [{"messages_and_choices": history(turns, each.silent)} for turns in each.histories]
+    return first | {"reward": each.reward, "additional_histories": others} | overrides
+
+
+def as_job(groups: list[list[Told]], **options: Any) -> CreateTrainingJob:
+    body = {
+        "model_id": MODEL_ID,
+        "trajectory_groups": [{"trajectories": [trajectory(each) for each in group]} for group in groups],
+        "experimental_config": options,
+    }
+    return CreateTrainingJob.model_validate(body)
+
+
+def run(
+    policy: Policy,
+    state: State,
+    job: CreateTrainingJob,
+    cancelled: Callable[[], bool] = lambda: False,
+    **overrides: Any,
+) -> tuple[State, list[Event]]:
+    events: list[Event] = []
+    model = overrides.pop("model", None) or policy.carrier()
+    step = overrides.pop("step", 3)
+    end = train(policy, model, state, job, step, lambda kind, data: events.append((kind, data)), cancelled)
+    return end, events
+
+
+def steps(events: list[Event]) -> list[dict[str, Any]]:
+    return [data for kind, data in events if kind == "gradient_step"]
+
+
+def reasons(events: list[Event]) -> dict[str, int]:
+    return next(data["reasons"] for kind, data in events if kind == "preflight")
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Bit by bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def distance(a: Adapter, b: Adapter) -> float:
+    return math.sqrt(sum(float((a[name] - b[name]).square().sum()) for name in a))
+
+
+def small_job(seed: int = 0, **options: Any) -> CreateTrainingJob:
+    """Four answers, one row."""
+    random = Random(seed)
+    return as_job([[told(random, reward, 20) for reward in (1.0, 0.0, 0.25, 0.0)]], **options)
+
+
+def large_groups(seed: int = 0) -> list[list[Told]]:
+    """Three rows, and most of what a job can hold."""
+    random = Random(seed)
+    talk = [turn(random, 20), turn(random, 9, "and?"), turn(random, 13, "so?")]
+    long_talk = [turn(random, 60), turn(random, 60, "more?")]
+    return [
+        [told(random, reward, 30 + i) for i, reward in enumerate((1.0, 0.0, -2.0, 0.5, 0.5, 0.25))],
+        [Told(0.9, [talk]), told(random, 0.1, 50, 20, 7), told(random, 0.3, 1), told(random, 0.7, 30, silent=True)],
+        [told(random, 0.4, 44) for _ in range(3)],
+        [told(random, 1.0, 40), told(random, 0.5, 41), told(random, 0.0, 42, 90)],
+        [Told(5.0, [long_talk]), Told(4.0, [long_talk, [turn(random, 12)]]), told(random, 2.0, 33)],
+        [told(random, float(i % 3 == 0), 80 + i) for i in range(14)],
+    ]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A sequence as the naive trainer wants it: positions that train, their recorded logprobs, A and w."""
+
+    ids: list[int]
+    at: list[int]
+    old: list[float]
+    advantage: float = 0.0
+    weight: float = 0.0
+
+
+def plain(policy: Policy, turns: list[Turn]) -> Plain:
+    ids = [0]
+    at: list[int] = []
+    for each in turns:
+        ids += policy.tokenizer(f"[ask]user {each.question}[tell]", add_special_tokens=False)["input_ids"]
+        at += range(len(ids), len(ids) + len(each.ids))
+        ids += each.ids
+    return Plain(ids, at, [p for each in turns for p in each.logprobs])
+
+
+def plain_rows(policy: Policy, groups: list[list[Told]], balance: float, scale_rewards: bool) -> list[list[Plain]]:
+    """Section 1 and the packing of section 3 of the maths page."""
+    kept: list[tuple[float, list[Plain]]] = []
+    for group in groups:
+        rewards = [each.reward for each in group]
+        for each in group:
+            advantage = each.reward - fmean(rewards)
+            if scale_rewards:
+                advantage /= pstdev(rewards) + 1e-6
+            sequences = [] if each.silent else [plain(policy, turns) for turns in each.histories]
+            sequences = [s for s in sequences if len(s.ids) <= policy.context]
+            if abs(advantage) > 1e-9 and sequences:
+                kept.append((advantage, sequences))
+    counts = [sum(len(s.at) for s in sequences) for _, sequences in kept]
+    weights = [1 / (n + 1e-6) for n in counts]
+    mean_weight = sum(w * n for w, n in zip(weights, counts, strict=True)) / sum(counts)
+    weights = [w / mean_weight for w in weights]
+    advantages = [a * (1 - balance) if a <= 0 else a for a, _ in kept]
+    size = sum(abs(a) * w * n for a, w, n in zip(advantages, weights, counts, strict=True)) / sum(counts)
+    rows: list[list[Plain]] = [[]]
+    for a, w, (_, sequences) in zip(advantages, weights, kept, strict=True):
+        for s in sequences:
+            if sum(len(other.ids) for other in rows[-1]) + len(s.ids) > 1024:
+                rows.append([])
+            rows[-1].append(replace(s, advantage=a / size, weight=w))
+    return rows
+
+
+def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Tensor, dict[str, float]]:
+    """Section 2 of the maths page, for one row."""
+    loss, tokens, ratios, entropies = torch.zeros(()), 0, [], []
+    for s in row:
+        all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)
+        seen_TV = all_TV.detach()
+        new_T = torch.stack([all_TV[t - 1, s.ids[t]] for t in s.at])
+        entropies += [float(-(seen_TV[t - 1].exp() * seen_TV[t - 1]).sum()) for t in s.at]
+        delta_T = new_T - torch.tensor(s.old)
+        ratio_T = delta_T.exp() if level == "token" else delta_T.mean().exp().expand(len(s.at))
+        low, high = (0.8, 1.2) if ppo else (0.0, 5.0)
+        a = s.advantage
+        if ppo:
+            loss_T = -torch.minimum(ratio_T * a, ratio_T.clamp(low, high) * a)
+        else:
+            loss_T = -ratio_T.detach().clamp(low, high) * a * new_T
+        loss = loss + s.weight * loss_T.sum()
+        tokens += len(s.at)
+        ratios += ratio_T.tolist()
+    numbers = {"entropy": fmean(entropies), "ratio_mean": fmean(ratios), "ratio_max": max(ratios), "row_tokens": tokens}
+    return loss / (tokens + 1e-6), numbers
+
+
+def naive(
+    policy: Policy,
+    start: State,
+    jobs: list[list[list[Told]]],
+    ppo: bool = False,
+    level: str = "token",
+    balance: float = 0.0,
+    scale_rewards: bool = True,
+) -> tuple[Adapter, list[dict[str, float]]]:
+    """Jobs one after the other, with one optimiser over all of them; the adapter at the end, and numbers per step."""
+    model = policy.carrier()
+    write_adapter(model, start.adapter)
+    parameters = list(adapter_parameters(model).values())
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    seen = []
+    for groups in jobs:
+        for row in plain_rows(policy, groups, balance, scale_rewards):
+            loss, numbers = plain_loss(model, row, ppo, level)
+            optimizer.zero_grad()
+            loss.backward()
+            norm = math.sqrt(sum(float(p.grad.square().sum()) for p in parameters))
+            for p in parameters:
+                p.grad *= min(1.0, 0.1 / (norm + 1e-6))
+            optimizer.step()
+            seen.append(numbers | {"loss": float(loss.detach()), "grad_norm": norm})
+    return read_adapter(model), seen
+
+
+def weighted(tokens: int) -> Weighted:
+    return Weighted(TokenSequence([0] * tokens, [True] * tokens, [0.0] * tokens), 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows"),
+    [
+        ([], []),
+        ([4], [[4]]),
+        ([4, 6], [[4, 6]]),
+        ([4, 6, 1], [[4, 6], [1]]),
+        ([4, 7, 3], [[4], [7, 3]]),
+        ([11], [[11]]),
+        ([2, 30, 2, 2], [[2], [30], [2, 2]]),
+        ([30, 40, 10, 1], [[30], [40], [10], [1]]),
+    ],
+)
+def test_rows_hold_whole_sequences_in_order_up_to_the_budget(lengths, rows):
+    sequences = [weighted(n) for n in lengths]
+    packed = list(pack(sequences, budget=10))
+    assert [[len(s.tokens) for s in row] for row in packed] == rows
+    assert all(a is b for a, b in zip([s for row in packed for s in row], sequences, strict=True))
+
+
+def test_a_row_has_1024_tokens_unless_said_otherwise():
+    assert ROW_TOKENS == 1024
+    assert [len(row) for row in pack([weighted(256)] * 9)] == [4, 4, 1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale_rewards": False},
+        {"advantage_balance": 0.3},
+        {"ppo": True, "importance_sampling_level": "sequence"},
+    ],
+    ids=str,
+)
+def test_a_job_of_many_kinds_is_the_maths_page_worked_out_one_sequence_at_a_time(policy, start, options):
+    expected_adapter, expected = naive(
+        policy,
+        start,
+        [large_groups()],
+        ppo=options.get("ppo", False),
+        level=options.get("importance_sampling_level", "token"),
+        balance=options.get("advantage_balance", 0.0),
+        scale_rewards=options.get("scale_rewards", True),
+    )
+    end, events = run(policy, start, as_job(large_groups(), **options))
+    assert len(steps(events)) == len(expected) == 3
+    for found, wanted in zip(steps(events), expected, strict=True):
+        assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-3, abs=1e-5)
+    assert steps(events)[0]["loss"] == pytest.approx(expected[0]["loss"], abs=1e-6)
+    moved = distance(start.adapter, expected_adapter)
+    assert moved > 0.1
+    assert distance(end.adapter, expected_adapter) < 1e-2 * moved
+
+
+def test_jobs_in_a_row_are_one_run_of_the_optimiser(policy, start):
+    random = Random(0)
+    groups = [[[told(random, reward, 20) for reward in (1.0, 0.0)]] for _ in range(3)]
+    expected_adapter, _ = naive(policy, start, groups)
+    state = start
+    for step, group in enumerate(groups):
+        state, _ = run(policy, state, as_job(group), step=step)
+    assert distance(state.adapter, expected_adapter) < 1e-2 * distance(start.adapter, expected_adapter)
+    assert {float(t) for name, t in state.optimizer.items() if name.endswith(".step")} == {3.0}
+
+
+def test_a_state_without_the_optimisers_memory_goes_another_way(policy, start):
+    first, _ = run(policy, start, small_job(0))
+    after, _ = run(policy, first, small_job(1))
+    forgetful, _ = run(policy, State(first.adapter, {}), small_job(1))
+    assert distance(after.adapter, forgetful.adapter) > 0.05 * distance(after.adapter, first.adapter)
+
+
+def test_the_optimisers_memory_is_of_betas_0_9_and_0_99_and_of_a_gradient_clipped_to_0_1(policy, start):
+    end, events = run(policy, start, small_job())
+    assert steps(events)[0]["grad_norm"] > 0.2
+    means = {name: t for name, t in end.optimizer.items() if name.endswith(".exp_avg")}
+    assert len(means) == len(start.adapter)
+    assert math.sqrt(sum(float(t.square().sum()) for t in means.values())) == pytest.approx(0.1 * 0.1, rel=1e-3)
+    for name, mean in means.items():
+        # after one step, (1 - 0.9)·gradient beside (1 - 0.99)·gradient²
+        assert torch.allclose(end.optimizer[f"{name}_sq"], mean.square(), rtol=1e-3, atol=0)
+
+
+def test_a_step_moves_every_weight_by_at_most_the_learning_rate_and_the_decay(policy, start):
+    end, _ = run(policy, start, small_job(learning_rate=1e-4))
+    for name, before in start.adapter.items():
+        assert (end.adapter[name] - before * (1 - 1e-5)).abs().max() <= 1.01e-4
+
+
+def test_the_same_job_from_the_same_state_gives_the_same_bits(policy, start):
+    used = policy.carrier()
+    state, _ = run(policy, start, small_job(7), model=used)
+    job = as_job(large_groups())
+    torch.manual_seed(1)
+    first, first_events = run(policy, state, job)
+    torch.manual_seed(2)
+    second, second_events = run(policy, state, job, model=used)
+    assert same(first.adapter, second.adapter)
+    assert same(first.optimizer, second.optimizer)
+    assert first_events == second_events
+
+
+def test_training_leaves_the_state_it_started_from_as_it_was(policy, start):
+    state, _ = run(policy, start, small_job(0))
+    copied = State(
+        {name: t.clone() for name, t in state.adapter.items()}, {name: t.clone() for name, t in state.optimizer.items()}
+    )
+    model = policy.carrier()
+    after, _ = run(policy, state, small_job(1), model=model)
+    kept = {name: t.clone() for name, t in after.adapter.items()}
+    run(policy, after, small_job(2), model=model)
+    assert same(state.adapter, copied.adapter)
+    assert same(state.optimizer, copied.optimizer)
+    assert same(after.adapter, kept)
+
+
+def test_the_base_is_never_changed(policy, start):
+    before = {name: t.clone() for name, t in policy.base.state_dict().items()}
+    run(policy, start, as_job(large_groups()))
+    assert same(dict(policy.base.state_dict()), before)
+    assert not any(p.requires_grad or p.grad is not None for p in policy.base.parameters())
+
+
+def test_a_rewarded_answer_becomes_more_likely_and_the_other_less(policy, start):
+    random = Random(0)
+    good, bad = told(random, 1.0, 20), told(random, 0.0, 20)
+    end, _ = run(policy, start, as_job([[good, bad]]))
+    model = policy.carrier()
+
+    def logprob(state: State, each: Told) -> float:
+        write_adapter(model, state.adapter)
+        s = plain(policy, each.histories[0])
+        all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)
+        return sum(float(all_TV[t - 1, s.ids[t]].detach()) for t in s.at)
+
+    assert logprob(end, good) > logprob(start, good)
+    assert logprob(end, bad) < logprob(start, bad)
+
+
+def test_fresh_data_has_a_ratio_of_1_at_the_first_step(policy, start):
+    prompt = policy.tokenizer("<s>[ask]user why?[tell]", add_special_tokens=False)["input_ids"]
+    model = policy.carrier()
+    write_adapter(model, start.adapter)
+    rows = decode(model, [Ask(tuple(prompt), 20 + index, index=index) for index in range(6)], policy.end_ids)
+    group = [Told(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
+    _, events = run(policy, start, as_job([group]), model=model)
+    [numbers] = steps(events)
+    assert numbers["ratio_mean"] == pytest.approx(1, abs=1e-3)
+    assert numbers["ratio_max"] == pytest.approx(1, abs=1e-3)
+    assert numbers["old_new_correlation"] == pytest.approx(1, abs=1e-3)
+    assert (numbers["clipped"], numbers["masked"]) == (0, 0)
+
+
+def test_the_first_event_says_how_many_steps_follow_and_at_which_learning_rate(policy, start):
+    _, events = run(replace(policy, learning_rate=0.25), start, as_job(large_groups()), step=5)
+    assert events[0] == ("training_started", {"num_sequences": 3, "learning_rate": 0.25, "step": 5})
+    assert [kind for kind, _ in events[1:]] == ["preflight"] + 3 * ["gradient_step"]
+    assert {data["learning_rate"] for data in steps(events)} == {0.25}
+
+
+@pytest.mark.parametrize("learning_rate", [0.0, 0.125])
+def test_the_jobs_learning_rate_goes_before_the_policys_own(policy, start, learning_rate):
+    end, events = run(policy, start, small_job(learning_rate=learning_rate))
+    assert events[0][1]["learning_rate"] == steps(events)[0]["learning_rate"] == learning_rate
+    assert same(end.adapter, start.adapter) == (learning_rate == 0)
+
+
+def test_every_gradient_step_has_the_numbers_of_the_job(policy, start):
+    groups = large_groups()
+    _, events = run(policy, start, as_job(groups))
+    rewards = [each.reward for group in groups for each in group]
+    for data in steps(events):
+        assert data["reward"] == pytest.approx(fmean(rewards))
+        assert data["reward_std"] == pytest.approx(pstdev(rewards))
+        assert (data["groups_submitted"], data["groups_trainable"]) == (6, 5)
+        assert data["trainable_tokens"] == sum(each["row_tokens"] for each in steps(events))
+
+
+@pytest.mark.parametrize("logprob", [-6.0, -5000.0, 30.0])
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_every_value_of_a_gradient_step_is_a_finite_number(policy, start, tokens, logprob):
+    each = Turn("why?", [7] * tokens, [logprob] * tokens)
+    group = [Told(1.0, [[each]]), told(Random(0), 0.0, 4, silent=True)]
+    _, events = run(policy, start, as_job([group]))
+    [numbers] = steps(events)
+    assert numbers["row_tokens"] == tokens
+    for value in numbers.values():
+        assert type(value) in (int, float)
+        assert math.isfinite(value)
+
+
+def test_a_correlation_of_one_token_is_left_out(policy, start):
+    _, events = run(policy, start, as_job([[told(Random(0), 1.0, 1), told(Random(0), 0.0, 4, silent=True)]]))
+    assert "old_new_correlation" not in steps(events)[0]
+
+
+def test_events_are_json(policy, start):
+    _, events = run(policy, start, as_job(large_groups(), surprise=1))
+    assert json.loads(json.dumps(events, allow_nan=False)) == [list(event) for event in events]
+
+
+def test_a_loss_that_is_no_number_fails_the_job_and_says_what_to_try(policy, start):
+    events: list[Event] = []
+    job = as_job(large_groups(), learning_rate=1e30)
+    with pytest.raises(TrainingError, match="row 1 is not a finite number") as caught:
+        train(policy, policy.carrier(), start, job, 0, lambda kind, data: events.append((kind, data)), lambda: False)
+    assert "learning_rate" in caught.value.hint
+    assert len(steps(events)) == 1
+
+
+def nothing_trains() -> list[Any]:
+    random = Random(0)
+    return [
+        pytest.param([], {}, id="no groups"),
+        pytest.param([[]], {}, id="an empty group"),
+        pytest.param([[told(random, 1.0, 5)]], {"equal_rewards": 1}, id="one answer"),
+        pytest.param([[told(random, 0.1, 5) for _ in range(3)]], {"equal_rewards": 3}, id="equal rewards"),
+        pytest.param(
+            [[told(random, reward, 5, silent=True) for reward in (0.0, 1.0)]], {"no_logprobs": 2}, id="no logprobs"
+        ),
+        pytest.param([[told(random, reward, 200) for reward in (0.0, 1.0)]], {"too_long": 2}, id="too long"),
+        pytest.param(
+            [[told(random, 0.0, 5), told(random, 1.0, 5, silent=True)]],
+            {"no_logprobs": 1, "balanced_away": 1},
+            id="balanced away",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("groups", "why"), nothing_trains())
+def test_a_job_with_nothing_to_train_says_why_and_changes_nothing(policy, start, groups, why):
+    state, _ = run(policy, start, small_job())
+    end, events = run(policy, state, as_job(groups, advantage_balance=1.0))
+    assert [kind for kind, _ in events] == ["training_started", "preflight"]
+    assert events[0][1]["num_sequences"] == 0
+    assert reasons(events) == why
+    assert same(end.adapter, state.adapter)
+    assert same(end.optimizer, state.optimizer)
+
+
+def test_a_job_with_nothing_to_train_gives_a_new_model_no_optimiser_state(policy, start):
+    end, _ = run(policy, start, as_job([]))
+    assert same(end.adapter, start.adapter)
+    assert end.optimizer == {}
+
+
+def test_what_is_left_out_of_a_job_that_trains_is_counted_by_reason_and_named(policy, start):
+    _, events = run(policy, start, as_job(large_groups()))
+    data = events[1][1]
+    assert data["reasons"] == {"no_logprobs": 1, "equal_rewards": 3, "mean_reward": 1, "too_long": 1}
+    assert data["skipped"]["no_logprobs"] == ["group 1, trajectory 3"]
+    assert data["skipped"]["mean_reward"] == ["group 3, trajectory 1"]
+    assert data["skipped"]["too_long"] == ["group 4, trajectory 0"]
+    assert (data["groups"], data["trainable_groups"], data["trajectories"]) == (6, 5, 33)
+    assert data["trajectories"] - data["trainable_trajectories"] == 6
+
+
+def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, start):
+    random = Random(0)
+    partly = [told(random, 0.0, 5), told(random, 1.0, 5, 200)]
+    _, events = run(policy, start, as_job([partly]))
+    assert steps(events)[0]["trainable_tokens"] == 10
+    assert "group 0, trajectory 1" in json.dumps(events[1])
+
+
+@pytest.mark.parametrize(("context", "trains"), [(40, True), (39, False)])
+def test_a_history_may_fill_the_context_and_not_more(policy, start, context, trains):
+    random = Random(0)
+    prompt = len(plain(policy, [turn(random, 1)]).ids) - 1
+    group = [told(random, reward, 40 - prompt) for reward in (0.0, 1.0)]
+    _, events = run(replace(policy, context=context), start, as_job([group]))
+    assert bool(steps(events)) == trains
+
+
+def test_what_cannot_be_rendered_fails_the_job_by_the_name_of_the_trajectory(policy, start):
+    random = Random(0)
+    unknown = Told(0.0, [[turn(random, 5)], [Turn("why?", [100_000], [-1.0])]])
+    with pytest.raises(TrainingError, match="group 1, trajectory 2: "):
+        run(policy, start, as_job([[told(random, 1.0, 3)], [told(random, 1.0, 3), told(random, 0.0, 3), unknown]]))
+
+
+def test_precalculated_logprobs_are_those_of_the_starting_weights_for_all_rows(policy, start):
+    _, events = run(policy, start, as_job(large_groups(), precalculate_logprobs=True))
+    first, *later = steps(events)
+    assert (first["ratio_mean"], first["ratio_max"]) == (1.0, 1.0)
+    assert all(data["ratio_max"] > 1.001 for data in later)
+
+
+def test_with_precalculated_logprobs_the_recorded_ones_do_not_matter(policy, start):
+    def forged(logprob: float) -> list[list[Told]]:
+        return [
+            [
+                replace(
+                    each, histories=[[replace(t, logprobs=[logprob] * len(t.ids)) for t in h] for h in each.histories]
+                )
+                for each in group
+            ]
+            for group in large_groups()
+        ]
+
+    ends = [run(policy, start, as_job(forged(p), precalculate_logprobs=True))[0] for p in (-1.0, -9.0)]
+    assert same(ends[0].adapter, ends[1].adapter)
+    recorded = [run(policy, start, as_job(forged(p)))[0] for p in (-1.0, -9.0)]
+    assert not same(recorded[0].adapter, recorded[1].adapter)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
+    events: list[Event] = []
+    with pytest.raises(Cancelled):
+        train(
+            policy,
+            policy.carrier(),
+            start,
+            as_job(large_groups()),
+            0,
+            lambda kind, data: events.append((kind, data)),
+            lambda: len(steps(events)) == rows,
+        )
+    assert len(steps(events)) == rows
+
+
+def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
+    used, job = policy.carrier(), small_job(1)
+    clean, _ = run(policy, start, job)
+    asked = iter([False, True])
+    with pytest.raises(Cancelled):
+        run(policy, start, as_job(large_groups()), lambda: next(asked), model=used)
+    after, _ = run(policy, start, job, model=used)
+    assert same(after.adapter, clean.adapter)
+
+
+def test_options_that_this_version_does_not_know_are_named(policy, start):
+    _, events = run(policy, start, small_job(surprise=1))
+    assert events[1][1]["unknown_options"] == ["surprise"]
+    assert any("surprise" in warning for warning in events[1][1]["warnings"])
+
+
+def test_answers_sampled_at_another_temperature_are_warned_of(policy, start):
+    random = Random(0)
+    odd = [trajectory(told(random, reward, 5), metadata={"temperature": 0.5}) for reward in (0.0, 1.0)]
+    job = CreateTrainingJob.model_validate({"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": odd}]})
+    _, events = run(policy, start, job)
+    assert any("temperature 0.5" in warning for warning in events[1][1]["warnings"])

@@ -1,0 +1,368 @@
+"""The lab: collections and their generations, completions from any number of processes, rewards, and jobs."""
+
+import math
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rolloutlab.errors import InputError, LabError, NotFoundError
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import CollectionSummary, Group, Score, SubmittedJob, Trajectory
+from rolloutlab.wire.chat import SystemMessage, ToolMessage, UserMessage
+
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the lab of this test; all are closed at the end."""
+    labs: list[Lab] = []
+
+    def open_it() -> Lab:
+        labs.append(Lab(tmp_path / "lab.db"))
+        return labs[-1]
+
+    yield open_it
+    for lab in labs:
+        lab.close()
+
+
+@pytest.fixture
+def lab(opened):
+    return opened()
+
+
+@pytest.fixture
+def sample(lab, choice, question):
+    """Samples a new generation of a collection with so many completions in each group."""
+
+    def make(*sizes: int, name: str = "capitals") -> CollectionSummary:
+        collection = lab.open_collection(name)
+        groups = lab.add_groups(collection, [(question(f"Question {i}?"), {"n": i}) for i in range(len(sizes))])
+        for group, size in zip(groups, sizes, strict=True):
+            items = [[choice(f"Answer {i}")] for i in range(size)]
+            lab.add_trajectories(group, items, model="lab/practice", step=2, sampling=SAMPLING)
+        return lab.collection(name)
+
+    return make
+
+
+def trajectories(lab: Lab, label: str = "capitals") -> list[Trajectory]:
+    return [t for group in lab.groups(lab.collection(label)) for t in group.trajectories]
+
+
+def together(*works) -> None:
+    """Does all of it at once, each in a thread."""
+    start = threading.Barrier(len(works))
+    failed: list[BaseException] = []
+
+    def begin(work) -> None:
+        start.wait()
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def job(**overrides) -> SubmittedJob:
+    record = {
+        "id": "7c1f",
+        "service": "http://127.0.0.1:8000",
+        "model": "lab/practice",
+        "collections": ("capitals", "rivers:2"),
+        "options": {"learning_rate": 2e-3, "ppo": True},
+        "created_at": "2026-01-31T12:00:00+00:00",
+    }
+    return SubmittedJob(**record | overrides)
+
+
+def test_a_new_lab_is_empty(lab):
+    assert (lab.collections(), lab.jobs()) == ([], [])
+
+
+def test_the_bare_name_means_the_newest_generation_and_the_older_ones_stay(lab, sample):
+    sample(1)
+    sample(2)
+    sample(3)
+    assert {label: len(trajectories(lab, label)) for label in ("capitals", "capitals:1", "capitals:2")} == {
+        "capitals": 3,
+        "capitals:1": 1,
+        "capitals:2": 2,
+    }
+    assert lab.collection("capitals") == lab.collection("capitals:3")
+
+
+def test_a_generation_is_called_by_its_name_until_a_newer_one_takes_it(lab, sample):
+    assert sample(1).label == "capitals"
+    assert [t.name for t in trajectories(lab)] == ["capitals/0/0"]
+    sample(1)
+    assert lab.collection("capitals:1").label == "capitals:1"
+    assert [t.name for t in trajectories(lab, "capitals:1")] == ["capitals:1/0/0"]
+    assert [t.name for t in trajectories(lab)] == ["capitals/0/0"]
+
+
+def test_collections_are_listed_newest_first_and_counted(lab, sample):
+    sample(2, 1)
+    sample(name="rivers")
+    sample(1)
+    first = trajectories(lab, "capitals:1")
+    lab.set_rewards([Score(first[0], 1.0), Score(first[2], 0.5)], "function")
+    listed = [(c.label, c.groups, c.trajectories, c.scored, c.mean_reward) for c in lab.collections()]
+    assert listed == [("capitals", 1, 1, 0, None), ("rivers", 0, 0, 0, None), ("capitals:1", 2, 3, 2, 0.75)]
+
+
+def test_two_who_open_the_same_name_at_once_get_a_generation_each(opened):
+    generations: list[int] = []
+
+    def open_ten(lab: Lab) -> None:
+        generations.extend(lab.open_collection("capitals").generation for _ in range(10))
+
+    labs = [opened() for _ in range(4)]
+    together(*(lambda lab=lab: open_ten(lab) for lab in labs))
+    assert sorted(generations) == list(range(1, 41))
+
+
+def test_who_opens_a_generation_gets_that_one_even_when_someone_opens_a_newer_one_at_once(opened, tmp_path):
+    others = opened()
+
+    class Overtaken(Lab):
+        """Someone else opens the same name between what this lab writes and what it reads back."""
+
+        def collection(self, label: str) -> CollectionSummary:
+            others.open_collection("capitals")
+            return super().collection(label)
+
+    lab = Overtaken(tmp_path / "lab.db")
+    ours = lab.open_collection("capitals")
+    lab.close()
+    assert ours.generation == 1
+
+
+@pytest.mark.parametrize("name", ["capitals", "a.b-c_d", "ÉTÉ", "7"])
+def test_a_name_has_letters_digits_and_a_few_marks(lab, name):
+    assert lab.open_collection(name).label == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a:2", "a b", "a\n", "<script>", "../x"])
+def test_any_other_name_is_refused(lab, name):
+    with pytest.raises(InputError, match="is no name for a collection"):
+        lab.open_collection(name)
+    assert lab.collections() == []
+
+
+@pytest.mark.parametrize("label", ["capitls", "capitals:7", "capitals/0", "Capitals", "capital:1"])
+def test_a_collection_that_is_not_there_comes_with_the_closest_name(lab, sample, label):
+    sample(1)
+    sample(1, name="rivers")
+    with pytest.raises(NotFoundError, match=f"there is no collection '{label}'") as missing:
+        lab.collection(label)
+    assert missing.value.hint == "capitals"
+
+
+def test_a_name_like_no_other_comes_with_how_to_list_or_to_sample(lab, sample):
+    with pytest.raises(NotFoundError) as missing:
+        lab.collection("zebra")
+    assert missing.value.hint == "%%chat zebra"
+    sample(1)
+    with pytest.raises(NotFoundError) as missing:
+        lab.collection("zebra")
+    assert missing.value.hint == "%collections lists them"
+
+
+def test_groups_come_back_in_their_order_with_prompt_and_row(lab, question):
+    rows = [{"country": "France", "n": 1, "deep": {"a": [None, 1.5]}}, {}]
+    added = lab.add_groups(lab.open_collection("capitals"), [(question(f"{i}?"), row) for i, row in enumerate(rows)])
+    found = lab.groups(lab.collection("capitals"))
+    assert found == added
+    assert [(g.name, g.prompt[0].content, g.row) for g in found] == [
+        ("capitals/0", "0?", rows[0]),
+        ("capitals/1", "1?", rows[1]),
+    ]
+
+
+def test_one_group_can_be_asked_for(lab, sample):
+    collection = sample(1, 2, 3)
+    (group,) = lab.groups(collection, position=1)
+    assert (group.name, len(group.trajectories)) == ("capitals/1", 2)
+    assert lab.groups(collection, position=3) == []
+
+
+def test_groups_that_cannot_be_added_all_are_not_added_at_all(lab, question):
+    collection = lab.open_collection("capitals")
+    with pytest.raises(AttributeError):
+        lab.add_groups(collection, [(question(), {}), (["no message"], {})])
+    assert lab.groups(collection) == []
+
+
+def test_completions_are_appended_in_the_order_of_their_arrival(lab, sample, choice):
+    (group,) = lab.groups(sample(2))
+    lab.add_trajectories(group, [[choice("later")]], model="m", step=None, sampling={})
+    assert [(t.name, t.answer) for t in trajectories(lab)] == [
+        ("capitals/0/0", "Answer 0"),
+        ("capitals/0/1", "Answer 1"),
+        ("capitals/0/2", "later"),
+    ]
+
+
+def test_completions_that_cannot_be_added_all_are_not_added_at_all(lab, sample, choice):
+    (group,) = lab.groups(sample(0))
+    with pytest.raises(AttributeError):
+        lab.add_trajectories(group, [[choice()], ["no choice"]], model="m", step=None, sampling={})
+    assert trajectories(lab) == []
+
+
+def test_a_trajectory_survives_reopening_to_the_last_bit(lab, opened, choice):
+    prompt = [
+        SystemMessage.model_validate({"role": "system", "content": "Be brief.", "x_trace": {"id": None}}),
+        UserMessage.model_validate({"role": "user", "content": [{"type": "text", "text": "Où ? \u2028", "cache": 1}]}),
+    ]
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}", "x": 1}}
+    called = choice(None, message={"role": "assistant", "content": None, "tool_calls": [call], "x_thought": "hm"})
+    items = [called, ToolMessage(role="tool", tool_call_id="c", content="map"), choice("Paris\0", x_policy=4)]
+    (group,) = lab.add_groups(lab.open_collection("capitals"), [(prompt, {"country": "Fränce"})])
+    lab.add_trajectories(group, [items], model="lab/practice@2", step=2, sampling=SAMPLING)
+    lab.close()
+    ((kept,),) = [group.trajectories for group in opened().groups(opened().collection("capitals"))]
+    assert kept.items == (*prompt, *items)
+    assert [item.to_wire() for item in kept.items] == [item.to_wire() for item in (*prompt, *items)]
+    assert [(t.token_id, t.logprob, t.bytes) for t in kept.choices[-1].sampled_tokens()] == [
+        (17, -0.1234567890123456, [80, 97, 114]),
+        (4, -1e-17, None),
+    ]
+    assert (kept.model, kept.step, kept.sampling, kept.row) == ("lab/practice@2", 2, SAMPLING, {"country": "Fränce"})
+
+
+def test_completions_of_several_threads_and_connections_are_all_there_under_names_of_their_own(
+    lab, opened, sample, choice
+):
+    (group,) = lab.groups(sample(0))
+    labs = [opened(), opened(), lab, lab]
+
+    def add(lab: Lab, who: int) -> None:
+        for i in range(10):
+            lab.add_trajectories(group, [[choice(f"{who} {i}")]], model="m", step=None, sampling={})
+
+    together(*(lambda lab=lab, who=who: add(lab, who) for who, lab in enumerate(labs)))
+    found = trajectories(lab)
+    assert [t.name for t in found] == [f"capitals/0/{i}" for i in range(40)]
+    assert sorted(t.answer for t in found) == sorted(f"{who} {i}" for who in range(4) for i in range(10))
+    for who in range(4):
+        assert [t.answer for t in found if t.answer.startswith(f"{who} ")] == [f"{who} {i}" for i in range(10)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rolloutlab.store.lab import Lab
+from rolloutlab.wire.chat import Choice
+
+lab = Lab(Path(sys.argv[1]))
+(group,) = lab.groups(lab.collection("capitals"))
+for i in range(10):
+    answer = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": f"{sys.argv[2]} {i}"}}
+    lab.add_trajectories(group, [[Choice.model_validate(answer)]], model="m", step=None, sampling={})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_completions_of_several_processes_are_all_there_also_when_they_are_killed(lab, sample, tmp_path):
+    sample(0)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "lab.db")]
+    processes = [subprocess.Popen([*command, who]) for who in ("a", "b")]
+    assert [process.wait() for process in processes] == [-9, -9]
+    assert sorted(t.answer for t in trajectories(lab)) == sorted(f"{who} {i}" for who in "ab" for i in range(10))
+
+
+def test_a_reward_is_kept_with_its_components_and_who_gave_it(lab, opened, sample):
+    sample(2)
+    lab.set_rewards([Score(trajectories(lab)[0], 0.75, {"right": 0.5, "short": 0.25})], "function")
+    first, second = trajectories(opened())
+    assert (first.reward, first.components, first.source) == (0.75, {"right": 0.5, "short": 0.25}, "function")
+    assert (second.reward, second.components, second.source) == (None, {}, None)
+
+
+@pytest.mark.parametrize("reward", [0.0, -2.5, 1e-300, 1e300, 0.1])
+def test_a_reward_is_kept_to_the_last_bit(lab, sample, reward):
+    sample(1)
+    lab.set_rewards([Score(trajectories(lab)[0], reward)], "hand")
+    assert trajectories(lab)[0].reward == reward
+
+
+def test_every_change_of_a_reward_is_remembered(lab, opened, sample, monkeypatch):
+    sample(1)
+    monkeypatch.setenv("LOGNAME", "ada")
+    lab.set_rewards([Score(trajectories(lab)[0], 1.0, {"right": 1.0})], "function")
+    monkeypatch.setenv("LOGNAME", "grace")
+    lab.set_rewards([Score(trajectories(lab)[0], 0.5)], "hand")
+    history = opened().edits(trajectories(lab)[0])
+    assert [(e.trajectory, e.who, e.source, e.old, e.new, e.components) for e in history] == [
+        ("capitals/0/0", "ada", "function", None, 1.0, {"right": 1.0}),
+        ("capitals/0/0", "grace", "hand", 1.0, 0.5, {}),
+    ]
+    assert history[0].at < history[1].at
+
+
+def test_what_set_rewards_returns_is_what_is_remembered(lab, sample):
+    sample(2)
+    edits = lab.set_rewards([Score(t, 1.0) for t in trajectories(lab)], "hand")
+    assert edits == [edit for t in trajectories(lab) for edit in lab.edits(t)]
+
+
+def test_a_reward_that_stays_the_same_is_not_remembered_again(lab, sample):
+    sample(2)
+    first, second = trajectories(lab)
+    lab.set_rewards([Score(first, 1.0)], "function")
+    first, second = trajectories(lab)
+    assert [e.trajectory for e in lab.set_rewards([Score(first, 1.0), Score(second, 1.0)], "hand")] == ["capitals/0/1"]
+    assert len(lab.edits(first)) == 1
+
+
+def test_the_old_reward_is_the_one_that_was_there_whatever_the_caller_had_seen(lab, opened, sample):
+    sample(1)
+    (seen,) = trajectories(lab)
+    opened().set_rewards([Score(seen, 1.0)], "function")
+    lab.set_rewards([Score(seen, 0.0)], "hand")
+    assert [(e.old, e.new) for e in lab.edits(seen)] == [(None, 1.0), (1.0, 0.0)]
+
+
+def test_a_reward_that_someone_else_has_changed_since_can_be_set_back(lab, opened, sample):
+    sample(1)
+    lab.set_rewards([Score(trajectories(lab)[0], 0.5)], "hand")
+    (seen,) = trajectories(lab)
+    opened().set_rewards([Score(trajectories(lab)[0], 1.0)], "function")
+    lab.set_rewards([Score(seen, 0.5)], "hand")
+    assert trajectories(lab)[0].reward == 0.5
+
+
+@pytest.mark.parametrize("components", [{}, {"right": object()}])
+def test_rewards_are_given_all_or_none(lab, sample, components):
+    sample(2)
+    first, second = trajectories(lab)
+    bad = Score(second, 1.0 if components else math.nan, components)
+    with pytest.raises((TypeError, sqlite3.IntegrityError, LabError)):
+        lab.set_rewards([Score(first, 1.0), bad], "function")
+    assert [t.reward for t in trajectories(lab)] == [None, None]
+    assert lab.edits(first) == []
+
+
+def test_jobs_come_back_newest_first(lab, opened):
+    jobs = [job(id="b"), job(id="a", created_at="2026-01-30T12:00:00+00:00"), job(id="c", collections=(), options={})]
+    for submitted in jobs:
+        lab.add_job(submitted)
+    assert opened().jobs() == jobs[::-1]
+
+
+def test_what_a_lab_remembers_is_a_plain_value(lab, sample):
+    (group,) = lab.groups(sample(1))
+    assert isinstance(group, Group)
+    assert group == lab.groups(lab.collection("capitals"))[0]

@@ -1,0 +1,205 @@
+"""How a collection looks: text that is stable, and HTML in which what anyone wrote is text."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from rolloutlab.objective.advantages import group_advantages
+from rolloutlab.store.records import Group, Trajectory
+from rolloutlab.widgets.collection import html, text
+from rolloutlab.wire.chat import Choice, SystemMessage, UserMessage
+
+HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
+
+
+class Page(HTMLParser):
+    """What a browser makes of it: the tags with their attributes, and the text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def trajectory(answer: str = "Paris", reward: float | None = None, position: int = 0, **overrides: Any) -> Trajectory:
+    message = {"role": "assistant", "content": answer}
+    choice = Choice.model_validate({"finish_reason": "stop", "index": 0, "message": message})
+    record = {
+        "id": position,
+        "name": f"capitals/0/{position}",
+        "items": (choice,),
+        "row": {},
+        "model": "lab/practice",
+        "step": 0,
+        "sampling": {},
+        "created_at": "2026-01-31T12:00:00+00:00",
+        "reward": reward,
+    }
+    return Trajectory(**record | overrides)
+
+
+def group(*trajectories: Trajectory, name: str = "capitals/0", prompt: Any = "Capital of France?") -> Group:
+    return Group(0, name, (UserMessage(role="user", content=prompt),), {}, trajectories)
+
+
+def scored(*rewards: float | None) -> Group:
+    return group(*(trajectory(f"Answer {i}", reward, i) for i, reward in enumerate(rewards)))
+
+
+def test_the_text_has_each_group_with_its_completions_rewards_and_advantages():
+    assert text("capitals", [scored(1.0, 0.0, None)]).splitlines() == [
+        "capitals: 3 completions in 1 group, mean reward 0.500 (2 scored)",
+        "",
+        "capitals/0  Capital of France?",
+        "        1  +1.00  Answer 0",
+        "        0  -1.00  Answer 1",
+        "        -         Answer 2",
+    ]
+
+
+@pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
+def test_the_heading_counts_what_is_there_and_what_is_scored(show):
+    assert show("a", [scored(None)]).startswith("a: 1 completion in 1 group, not scored yet")
+    assert show("a", [scored(1.0, 0.5), scored(0.0, 0.5)]).startswith("a: 4 completions in 2 groups, mean reward 0.500")
+    assert "scored)" not in show("a", [scored(1.0, 0.5)])
+
+
+def test_the_html_has_the_same_rows_as_the_text():
+    page = Page(html("capitals", [scored(1.0, 0.0, None)]))
+    assert page.tags == {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
+    assert page.open == []
+    for words in ("capitals/0", "Capital of France?", "Answer 0", "+1.00", "Answer 1", "-1.00", "Answer 2"):
+        assert words in page.text
+
+
+def test_an_advantage_is_the_objectives():
+    rewards = [0.1, 0.9, 0.4]
+    shown = re.findall(r"[+-]\d\.\d\d", text("a", [scored(*rewards)]))
+    assert shown == [f"{advantage:+.2f}" for advantage in group_advantages(rewards)]
+
+
+def test_an_advantage_is_computed_over_what_is_scored_and_equal_rewards_have_none():
+    assert re.findall(r"[+-]\d\.\d\d", text("a", [scored(1.0, None, 0.0), scored(0.5, 0.5)])) == [
+        "+1.00",
+        "-1.00",
+        "+0.00",
+        "+0.00",
+    ]
+
+
+@pytest.mark.parametrize("show", [text, html])
+@pytest.mark.parametrize("rewards", [(1e200, 0.0), (1e308, 1e308), (1e308, -1e308), (1e-300, 0.0)])
+def test_any_finite_reward_can_be_shown(show, rewards):
+    shown = show("a", [scored(*rewards)])
+    assert f"{rewards[0]:.3g}" in shown
+    assert "inf" not in shown
+    assert "nan" not in shown
+
+
+@pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
+def test_a_completion_that_was_cut_off_is_marked(show):
+    message = {"role": "assistant", "content": "Par"}
+    cut = Choice.model_validate({"finish_reason": "length", "index": 0, "message": message})
+    assert "Par [cut off]" in show("a", [group(trajectory(items=(cut,)))])
+    assert "[cut off]" not in show("a", [group(trajectory())])
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [group(trajectory(HOSTILE))],
+        [group(trajectory(), prompt=HOSTILE)],
+        [group(trajectory(), prompt=[{"type": "text", "text": HOSTILE}])],
+        [group(trajectory(), name=HOSTILE)],
+        [group(trajectory(items=(UserMessage(role="user", content=HOSTILE),)))],
+        [*[group()] * 8, group(name=HOSTILE)],
+    ],
+    ids=["completion", "prompt", "part of a prompt", "group", "conversation", "group that is left out"],
+)
+def test_what_anyone_wrote_is_text(groups):
+    page = Page(html(HOSTILE, groups))
+    assert page.tags <= {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
+    assert page.attributes <= {"open", "style"}
+    assert page.open == []
+    assert HOSTILE in page.text
+
+
+def test_a_completion_is_shown_whole_and_as_it_is_in_html():
+    answer = "line one\n  line two\n" + "x" * 500
+    assert answer in Page(html("a", [group(trajectory(answer))])).text
+
+
+def test_a_completion_is_one_short_line_in_text():
+    lines = text("a", [group(trajectory("line one\n\tline  two\n" + "x" * 500))]).splitlines()
+    assert len(lines) == 4
+    assert lines[3].endswith("...")
+    assert "line one line two" in lines[3]
+    assert len(lines[3]) < 130
+
+
+def test_a_completion_cannot_speak_to_the_terminal():
+    shown = text("a", [group(trajectory("\x1b[2J\x1b]0;title\x07\x9b31m\u202eabc"), prompt="\x1b[2Jx")])
+    assert all(character.isprintable() for line in shown.split("\n") for character in line)
+
+
+@pytest.mark.parametrize("show", [text, html])
+def test_nothing_that_differs_from_run_to_run_is_shown(show):
+    def shown(**overrides: Any) -> str:
+        return show("a", [group(trajectory(reward=1.0, **overrides))])
+
+    first = shown()
+    assert shown(id=99, created_at="2031-05-06T07:08:09+00:00", sampling={"seed": 5}) == first
+    assert not re.search(r"0x[0-9a-f]{6}|object at|\d\d:\d\d", first)
+
+
+@pytest.mark.parametrize("show", [text, html])
+def test_of_many_groups_the_first_are_shown_and_how_to_see_the_rest_is_told(show):
+    groups = [group(trajectory(), name=f"capitals/{i}") for i in range(11)]
+    shown = show("capitals", groups)
+    assert "11 completions in 11 groups" in shown
+    assert "capitals/7" in shown
+    assert "... and 3 more groups: %group capitals/8" in shown
+    assert "more group" not in show("capitals", groups[:8])
+
+
+def test_the_prompt_is_the_last_thing_that_the_user_said():
+    prompt = (
+        SystemMessage(role="system", content="Be brief."),
+        UserMessage(role="user", content="First?"),
+        UserMessage.model_validate({"role": "user", "content": [{"type": "text", "text": "Second?"}]}),
+    )
+    shown = text("a", [Group(0, "a/0", prompt, {})])
+    assert "a/0  Second?" in shown
+    assert "First?" not in shown
+
+
+def test_a_collection_without_groups_is_its_heading():
+    heading = "capitals: 0 completions in 0 groups, not scored yet"
+    assert text("capitals", []) == heading
+    assert html("capitals", []) == f"<p><b>{heading}</b></p>"
+
+
+def test_a_group_without_completions_is_its_prompt():
+    assert text("capitals", [group()]).splitlines()[1:] == ["", "capitals/0  Capital of France?"]
+    assert "Capital of France?" in html("capitals", [group()])
+
+
+def test_a_group_without_a_user_message_is_its_name():
+    assert text("a", [Group(0, "a/0", (SystemMessage(role="system", content="x"),), {})]).splitlines()[2] == "a/0  "

@@ -1,0 +1,170 @@
+"""How a training job looks: a fold over its events, the same live and replayed."""
+
+import re
+from typing import Any
+
+import pytest
+
+from rolloutlab.widgets.job import html, progress, status, text
+from rolloutlab.wire.events import ENDINGS, Event
+
+HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&\"'"
+ESCAPED = "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&lt;img src=x onerror=&#x27;y&#x27;&gt;&amp;&quot;&#x27;"
+MODEL = "lab/practice"
+
+
+def event(kind: str, **data: Any) -> Event:
+    return Event(id="1", type=kind, data=data)
+
+
+def started(rows: int = 2) -> Event:
+    return event("training_started", num_sequences=rows)
+
+
+def gradient_step(**numbers: float) -> Event:
+    return event("gradient_step", **{"loss": 0.5, "reward": 1.0, "ratio_max": 1.5} | numbers)
+
+
+SAVED, ENDED = event("checkpoint_saved", step=1), event("training_ended", step=1)
+PREFLIGHT = event("preflight", reasons={"equal_rewards": 2, "unscored": 1}, warnings=["top_p 0.9"])
+WHOLE = [started(), PREFLIGHT, gradient_step(), gradient_step(loss=1.5, ratio_max=3.0), SAVED, ENDED]
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "heading"),
+    [
+        (0, "queued", "job on lab/practice: queued"),
+        (1, "running", "job on lab/practice: running, 0 of 2 gradient steps"),
+        (2, "running", "job on lab/practice: running, 0 of 2 gradient steps"),
+        (3, "running", "job on lab/practice: running, 1 of 2 gradient steps"),
+        (4, "running", "job on lab/practice: running, 2 of 2 gradient steps"),
+        (5, "running", "job on lab/practice: running, 2 of 2 gradient steps -> lab/practice@1"),
+        (6, "succeeded", "job on lab/practice: succeeded, 2 of 2 gradient steps -> lab/practice@1"),
+    ],
+)
+def test_a_job_looks_live_as_far_as_its_events_have_been_read(read, told, heading):
+    assert status(WHOLE[:read]) == told
+    assert text(MODEL, WHOLE[:read]).splitlines()[0] == heading
+    assert html(MODEL, WHOLE[:read]).startswith(f"<p><b>{heading.replace('>', '&gt;')}</b></p>")
+
+
+def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps():
+    assert text(MODEL, WHOLE).splitlines() == [
+        "job on lab/practice: succeeded, 2 of 2 gradient steps -> lab/practice@1",
+        "  did not train: 2 equal_rewards, 1 unscored",
+        "  top_p 0.9",
+        "  reward 1  loss 1  ratio_max 3",
+    ]
+
+
+def test_the_html_says_what_the_text_says():
+    said = html(MODEL, WHOLE)
+    for words in ("did not train: 2 equal_rewards, 1 unscored", "top_p 0.9"):
+        assert f"<p>{words}</p>" in said
+    assert "<tr><th>reward</th><th>loss</th><th>ratio_max</th></tr><tr><td>1</td><td>1</td><td>3</td></tr>" in said
+
+
+def test_what_was_read_in_pieces_looks_as_what_was_read_at_once():
+    read: list[Event] = []
+    for new in WHOLE:
+        read += [new]
+        text(MODEL, read), html(MODEL, read)
+    assert (text(MODEL, read), html(MODEL, read)) == (text(MODEL, WHOLE), html(MODEL, WHOLE))
+    assert (text(MODEL, tuple(WHOLE)), html(MODEL, tuple(WHOLE))) == (text(MODEL, WHOLE), html(MODEL, WHOLE))
+
+
+@pytest.mark.parametrize("place", range(len(WHOLE) + 1))
+def test_events_of_unknown_types_change_nothing(place):
+    more = [*WHOLE[:place], event("heartbeat"), event("seen_tomorrow", loss=9, step=7), *WHOLE[place:]]
+    assert (text(MODEL, more), html(MODEL, more)) == (text(MODEL, WHOLE), html(MODEL, WHOLE))
+    assert progress(more) == progress(WHOLE)
+
+
+def test_a_job_that_started_over_looks_live_as_it_does_replayed():
+    restarted = event("restarted", reason="the service stopped while it trained")
+    replayed = [restarted, *WHOLE]  # the service forgets what came before
+    live = [started(), gradient_step(loss=9.0), gradient_step(loss=9.0), *replayed]
+    assert (text(MODEL, live), html(MODEL, live)) == (text(MODEL, replayed), html(MODEL, replayed))
+    assert progress(live) == progress(replayed)
+
+
+def test_a_job_that_starts_over_waits_until_it_runs_again():
+    assert status([started(), gradient_step(), event("restarted", reason="x")]) == "queued"
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (ENDED, "succeeded"),
+        (event("training_failed", error_message="the disk is full"), "failed"),
+        (event("training_cancelled"), "cancelled"),
+    ],
+)
+def test_every_ending_has_its_status(end, told):
+    assert end.type in ENDINGS
+    assert status([started(), end]) == told
+    assert f"job on lab/practice: {told}" in text(MODEL, [started(), end])
+
+
+@pytest.mark.parametrize("show", [text, html])
+def test_a_job_that_failed_says_why(show):
+    shown = show(MODEL, [started(), event("training_failed", error_message="the disk is full")])
+    assert "failed, 0 of 2 gradient steps" in shown
+    assert "the disk is full" in shown
+
+
+def test_progress_counts_the_rows_and_tells_the_last_loss():
+    assert progress([]) == (0, None, "queued")
+    assert progress(WHOLE[:1]) == (0, 2, "running")
+    assert progress(WHOLE[:3]) == (1, 2, "loss 0.5000")
+    assert progress(WHOLE) == (2, 2, "loss 1.5000")
+
+
+def test_a_step_that_tells_no_loss_is_counted_all_the_same():
+    assert progress([started(), event("gradient_step", grad_norm=1.0)]) == (1, 2, "running")
+
+
+def test_a_number_that_only_some_steps_tell_is_the_mean_of_those():
+    steps = [event("gradient_step", loss=1.0), event("gradient_step", entropy=2.0), event("gradient_step", entropy=4.0)]
+    assert text(MODEL, steps).splitlines()[1] == "  loss 1  entropy 3"
+
+
+def test_a_job_in_which_nothing_trains_has_no_numbers():
+    events = [started(0), ENDED]
+    assert text(MODEL, events) == "job on lab/practice: succeeded, 0 of 0 gradient steps"
+    assert "<table>" not in html(MODEL, events)
+
+
+def test_one_step_is_one_step():
+    assert text(MODEL, [started(1), gradient_step()]).splitlines()[0].partition(", ")[2] == "1 of 1 gradient step"
+
+
+@pytest.mark.parametrize(
+    ("model", "events"),
+    [
+        (HOSTILE, []),
+        (HOSTILE, [SAVED]),
+        (MODEL, [event("training_failed", error_message=HOSTILE)]),
+        (MODEL, [event("preflight", reasons={HOSTILE: 1})]),
+        (MODEL, [event("preflight", reasons={"unscored": HOSTILE})]),
+        (MODEL, [event("preflight", warnings=[HOSTILE])]),
+        (MODEL, [event("checkpoint_saved", step=HOSTILE)]),
+    ],
+    ids=["model", "model of a checkpoint", "failure", "reason", "count", "warning", "step"],
+)
+def test_what_the_service_says_is_text(model, events):
+    shown = html(model, events)
+    assert ESCAPED in shown
+    assert set(re.findall(r"<(\w+)", shown)) <= {"p", "b", "table", "tr", "th", "td"}
+
+
+def test_without_events_a_job_is_queued():
+    assert (status([]), text(MODEL, [])) == ("queued", "job on lab/practice: queued")
+    assert html(MODEL, []) == "<p><b>job on lab/practice: queued</b></p>"
+
+
+@pytest.mark.parametrize("show", [text, html])
+def test_neither_addresses_nor_times_nor_ids_are_shown(show):
+    again = [Event(id=f"9{i}", type=e.type, data=e.data) for i, e in enumerate(WHOLE)]
+    assert show(MODEL, again) == show(MODEL, WHOLE)
+    assert not re.search(r"0x[0-9a-f]{6}|object at|\d\d:\d\d", show(MODEL, WHOLE))
