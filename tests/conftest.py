@@ -117,7 +117,7 @@ def service(policy: "Policy", tmp_path: Path) -> Iterator[Service]:
     database = open_service_database(folder)
     registry = Registry(database, folder, policy)
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry)
-    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN)))
+    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN, {"policy": "tiny"})))
     yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), folder)
     http.close()
     jobs.close()

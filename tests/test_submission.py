@@ -31,6 +31,8 @@ OUT_OF_RANGE = {
     "scale_rewards": 0.5,
 }
 
+MODEL = "lab/practice"
+
 
 def choice(tokens: int = 2, **overrides: Any) -> Choice:
     content = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * tokens
@@ -54,7 +56,7 @@ def collect(lab):
         prompts = [([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
         for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
             items = [[choice(tokens)] for _ in rewards]
-            lab.add_trajectories(group, items, model="lab/practice", step=0, sampling=sampling)
+            lab.add_trajectories(group, items, model=MODEL, step=0, sampling=sampling)
         collection = Collection(lab, lab.collection(name))
         given = [reward for rewards in groups for reward in rewards]
         scores = [Score(t, r) for t, r in zip(collection.trajectories, given, strict=True) if r is not None]
@@ -123,14 +125,14 @@ def test_the_k2_tau_of_real_services_is_the_one_of_the_specification():
 
 
 def test_what_has_no_reward_is_left_out_and_groups_stay_groups(collect):
-    submission = prepare([collect([1.0, None, 0.0], [None, None], [0.5, 0.25])], {})
+    submission = prepare([collect([1.0, None, 0.0], [None, None], [0.5, 0.25])], {}, MODEL)
     assert [[t.reward for t in group.trajectories] for group in submission.groups] == [[1.0, 0.0], [], [0.5, 0.25]]
     assert submission.check.unscored == ("capitals/0/1", "capitals/1/0", "capitals/1/1")
 
 
 def test_groups_of_several_collections_follow_one_another_and_never_merge(collect):
     first, second = collect([1.0, 0.0]), collect([0.5, 0.0], [1.0, 0.5], name="rivers")
-    submission = prepare([first, second], {})
+    submission = prepare([first, second], {}, MODEL)
     names = [[t.metadata["name"] for t in group.trajectories] for group in submission.groups]
     assert names == [
         ["capitals/0/0", "capitals/0/1"],
@@ -140,13 +142,13 @@ def test_groups_of_several_collections_follow_one_another_and_never_merge(collec
 
 
 def test_a_submission_names_its_collections_so_that_a_newer_generation_does_not_take_their_place(collect, lab):
-    submission = prepare([collect([1.0, 0.0])], {})
+    submission = prepare([collect([1.0, 0.0])], {}, MODEL)
     collect([1.0, 0.0])
     assert [lab.collection(name).generation for name in submission.collections] == [1]
 
 
 def test_the_check_is_over_exactly_what_is_sent(collect):
-    submission = prepare([collect([1.0, None, 0.0], [0.5, 0.5])], {})
+    submission = prepare([collect([1.0, None, 0.0], [0.5, 0.5])], {}, MODEL)
     sent = [[t.metadata["name"] for t in group.trajectories] for group in submission.groups]
     assert [[share.member.name for share in shares] for shares in submission.check.shares] == sent
     assert (submission.check.trainable_trajectories, submission.check.trajectories) == (2, 5)
@@ -154,14 +156,14 @@ def test_the_check_is_over_exactly_what_is_sent(collect):
 
 def test_the_check_is_made_with_the_options_of_the_job(collect):
     collection, options = collect([1.0, 0.0, 0.25], [10.0, 2.0]), {"scale_rewards": False, "advantage_balance": 0.5}
-    shares = prepare([collection], options).check.shares
+    shares = prepare([collection], options, MODEL).check.shares
     assert shares == job_shares(members_of(collection.groups), settle(checked_config(options)))
-    assert shares != prepare([collection], {}).check.shares
+    assert shares != prepare([collection], {}, MODEL).check.shares
 
 
 def test_a_submission_becomes_the_job_of_the_specification(collect):
     model_id = str(uuid.uuid4())
-    job = prepare([collect([1.0, 0.0])], {"epsilon": 0.2}).to_job(model_id)
+    job = prepare([collect([1.0, 0.0])], {"epsilon": 0.2}, MODEL).to_job(model_id)
     body = job.to_wire()
     assert CreateTrainingJob.model_validate_json(job.to_json()).to_wire() == body
     assert (body["model_id"], body["experimental_config"]) == (model_id, {"epsilon": 0.2})
@@ -172,7 +174,7 @@ def test_a_submission_becomes_the_job_of_the_specification(collect):
 
 def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect):
     with pytest.raises(InputError, match="epsilon"):
-        prepare([collect([None])], {"epsilon": -1})
+        prepare([collect([None])], {"epsilon": -1}, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -186,14 +188,14 @@ def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect
 )
 def test_when_nothing_trains_the_message_says_why_and_the_hint_what_to_type(collect, groups, tokens, options, why, fix):
     with pytest.raises(NothingTrainsError, match="nothing in capitals would train") as refused:
-        prepare([collect(*groups, tokens=tokens)], options)
+        prepare([collect(*groups, tokens=tokens)], options, MODEL)
     assert why in refused.value.message
     assert fix in refused.value.hint
 
 
 def test_when_nothing_trains_the_message_gives_every_reason(collect):
     with pytest.raises(NothingTrainsError) as refused:
-        prepare([collect([1.0, 1.0, None]), collect([1.0, 0.0], name="rivers", tokens=0)], {})
+        prepare([collect([1.0, 1.0, None]), collect([1.0, 0.0], name="rivers", tokens=0)], {}, MODEL)
     message = refused.value.message
     assert "nothing in capitals, rivers would train" in message
     assert all(why in message for why in ("no reward yet", "equal", "no sampled tokens with logprobs"))
@@ -202,10 +204,15 @@ def test_when_nothing_trains_the_message_gives_every_reason(collect):
 
 def test_nothing_at_all_trains_nothing():
     with pytest.raises(NothingTrainsError):
-        prepare([], {})
+        prepare([], {}, MODEL)
+
+
+def test_completions_of_another_model_than_the_one_that_trains_are_warned_of(collect):
+    (warning,) = prepare([collect([1.0, 0.0])], {}, "lab/other").check.warnings
+    assert warning == "2 trajectories sampled from lab/practice, not lab/other -> %model lab/practice"
 
 
 def test_completions_that_were_not_sampled_at_one_are_warned_of(collect):
-    (warning,) = prepare([collect([1.0, 0.0], temperature=0.5)], {}).check.warnings
+    (warning,) = prepare([collect([1.0, 0.0], temperature=0.5)], {}, MODEL).check.warnings
     assert "temperature 0.5" in warning
-    assert prepare([collect([1.0, 0.0], temperature=1.0, top_p=1.0)], {}).check.warnings == ()
+    assert prepare([collect([1.0, 0.0], temperature=1.0, top_p=1.0)], {}, MODEL).check.warnings == ()

@@ -94,6 +94,8 @@ class Collection:
         """
         if "reward" not in frame.columns:
             raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
+        if not frame.index.is_unique:
+            raise InputError("the frame has a trajectory twice", hint="frame[~frame.index.duplicated()]")
         bare = self._label.partition(":")[0]
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         known = {f"{label}/{place}": t for label in (bare, self._label) for place, t in places.items()}
@@ -123,11 +125,11 @@ def unscored_names(groups: Sequence[Group]) -> list[str]:
 
 def finite(value: Any, name: str) -> float:
     """A reward as a float, or RewardError naming the trajectory."""
-    plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
     try:
+        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
         if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
             return reward
-    except OverflowError:
+    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
         pass
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
@@ -139,6 +141,10 @@ def scored(trajectory: Trajectory, outcome: Any) -> Score:
     """
     if not isinstance(outcome, Mapping):
         return Score(trajectory, finite(outcome, trajectory.name))
+    if not outcome:
+        raise RewardError(f"the reward of {trajectory.name} has no components", hint="return 0.0, or a component")
+    for taken in set(map(str, outcome)) & {"", *_BEFORE, *_AFTER} - {"reward"}:
+        raise RewardError(f"a component cannot be called {taken!r}, as a column is", hint=f"right_{taken}: ...")
     parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
     total = parts.pop("reward") if "reward" in parts else sum(parts.values())
     return Score(trajectory, finite(total, trajectory.name), parts)

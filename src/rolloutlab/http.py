@@ -105,7 +105,7 @@ class Http:
                 if not left:
                     raise UnreachableError(
                         f"nothing answers at {_origin(url)}: {_why(error)}",
-                        hint="check ROLLOUTLAB_URL and that the service runs",
+                        hint="%service shows the embedded one; ROLLOUTLAB_URL names another",
                     ) from error
             else:
                 if not left or not _worth_retrying(response.status_code):
@@ -161,7 +161,7 @@ def _answer(response: httpx.Response, token: str | None) -> Any:
     if response.status_code in {401, 403}:
         raise SignInError(
             f"{_origin(str(response.url))} refused the token: {said}",
-            hint="set ROLLOUTLAB_API_KEY, then restart the kernel",
+            hint="set ROLLOUTLAB_API_KEY and restart the kernel; for the embedded service, %service stop",
         )
     if response.status_code == 404:
         raise NotFoundError(words)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from rolloutlab.errors import InputError
 from rolloutlab.prompt import fill
@@ -58,12 +59,18 @@ def make_prompt(
     """
     given = {name: value for name, value in settings.items() if value is not None}
     try:
-        return Prompt(row, ChatRequest(messages=fill(messages, row, variables), logprobs=True, **given))
+        request = ChatRequest(messages=fill(messages, row, variables), logprobs=True, **given)
+        request.to_json()
+    except PydanticSerializationError as error:
+        raise InputError(
+            "the prompt holds half of a character", hint="text.encode('utf-8', 'replace').decode()"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(
             f"{first['loc'][0]}: {first['msg']}, not {first['input']!r}", hint="%%chat? shows the options"
         ) from error
+    return Prompt(row, request)
 
 
 class Arrivals:

@@ -127,17 +127,24 @@ class Session:
             InputError: an option is wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed.
         """
-        collections = [self.collection(name) for name in ([names] if isinstance(names, str) else names)]
-        submission = prepare(collections, options or {})
+        wanted = [names] if isinstance(names, str) else list(names)
+        collections = [self.collection(name) for name in wanted]
+        if len({collection.label for collection in collections}) < len(collections):
+            raise InputError("a collection is given twice", hint=f"%%train {' '.join(dict.fromkeys(wanted))}")
+        submission = prepare(collections, options or {}, self._selected)
         for line in submission.check.words(collections[0].name):
             say(line)
-        model = self._select(self._selected)
-        job_id = self._http.run(
-            training.create_job(self._http, self._address(), submission.to_job(model.id), str(uuid.uuid4()))
-        )
+        model, address, key = self._select(self._selected), self._address(), str(uuid.uuid4())
         asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
-        service = self._address().base_url
-        self.store.add_job(SubmittedJob(job_id, service, model.name, submission.collections, asked, now))
+        # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
+        self.store.add_job(SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now))
+        try:
+            created = training.create_job(self._http, address, submission.to_job(model.id), key)
+            job_id = self._http.run(created)
+        except RolloutlabError:
+            self.store.forget_job(key)
+            raise
+        self.store.rename_job(key, job_id)
         job = Job(self._http, self._address, job_id, model.name)
         return job.wait() if wait else job
 
@@ -159,10 +166,12 @@ class Session:
         """Every generation of every collection, newest first, counted."""
         import pandas as pd
 
-        columns = ["groups", "trajectories", "scored", "mean_reward", "created_at"]
+        columns = ["groups", "trajectories", "scored", "mean_reward"]
         found = self.store.collections()
-        rows = [[getattr(summary, column) for column in columns] for summary in found]
-        return pd.DataFrame(rows, columns=columns, index=pd.Index([s.label for s in found], name="collection"))
+        rows = [[*(getattr(summary, column) for column in columns), _minute(summary.created_at)] for summary in found]
+        return pd.DataFrame(
+            rows, columns=[*columns, "created (UTC)"], index=pd.Index([s.label for s in found], name="collection")
+        )
 
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it at first; without a name, the selected one.
@@ -186,9 +195,9 @@ class Session:
         import pandas as pd
 
         found = self.store.jobs()
-        rows = [[job.model, ", ".join(job.collections), dict(job.options), job.created_at] for job in found]
-        columns = ["model", "collections", "options", "created_at"]
-        return pd.DataFrame(rows, columns=columns, index=pd.Index([job.id for job in found], name="job"))
+        rows = [[job.model, ", ".join(job.collections), _said(job.options), _minute(job.created_at)] for job in found]
+        columns = ["model", "collections", "options", "created (UTC)"]
+        return pd.DataFrame(rows, columns=columns, index=pd.Index([job.id[:8] for job in found], name="job"))
 
     def service(self, action: str = "status") -> str:
         """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`."""
@@ -229,12 +238,21 @@ def lab() -> Session:
     return found.session if found else Session()
 
 
+def _said(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())
+
+
+def _minute(time: str) -> str:
+    """An ISO time to the minute, as a table shows it."""
+    return time[:16].replace("T", " ")
+
+
 def _apply(function: RewardFunction, trajectory: Trajectory) -> Score:
     try:
         outcome = function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
     except RolloutlabError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RewardError(
             f"the reward function failed on {trajectory.name}: {type(error).__name__}: {error}{_line_of(error)}",
             hint=f"%group {trajectory.name.rpartition('/')[0]} shows it; no reward was changed",
@@ -242,7 +260,7 @@ def _apply(function: RewardFunction, trajectory: Trajectory) -> Score:
     return scored(trajectory, outcome)
 
 
-def _line_of(error: Exception) -> str:
+def _line_of(error: BaseException) -> str:
     """The line of the reward function that raised, when its source is at hand."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" (line {frames[1].lineno}: {frames[1].line})" if len(frames) > 1 and frames[1].line else ""

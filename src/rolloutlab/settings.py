@@ -46,7 +46,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from ROLLOUTLAB_HOME, ROLLOUTLAB_URL, ROLLOUTLAB_API_KEY, ROLLOUTLAB_POLICY, ROLLOUTLAB_LINGER.
+    """Settings from ROLLOUTLAB_HOME, _URL, _INFERENCE_URL, _API_KEY, _POLICY and _LINGER, whose table is in the README.
 
     Raises:
         InputError: ROLLOUTLAB_LINGER is not a number of seconds.
@@ -61,6 +61,12 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         policy=environment.get("ROLLOUTLAB_POLICY") or "practice",
         linger=float(linger),
     )
+
+
+def named_policy(name: str) -> str:
+    """A policy's name in full: a folder by its real path, anything else as it is."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if name != "practice" and path.is_dir() else name
 
 
 def _address(environment: Mapping[str, str]) -> Address | None:

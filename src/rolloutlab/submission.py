@@ -1,5 +1,6 @@
 """From scored collections and options to a training job, with everything checked before it is sent."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from rolloutlab.collection import Collection, members_of, unscored_names
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.options import settle
-from rolloutlab.objective.preflight import Preflight, preflight, sampling_warnings
+from rolloutlab.objective.preflight import Preflight, count, preflight, sampling_warnings
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
@@ -51,8 +52,8 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
         raise InputError(f"{name}: {first['msg']}, not {first['input']!r}", hint=f"{name}: {_example(name)}") from error
 
 
-def prepare(collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
-    """Check the options and the trajectories. Those without a reward are left out; groups stay groups.
+def prepare(collections: Sequence[Collection], options: Mapping[str, Any], model: str) -> Submission:
+    """Check the options and the trajectories for training `model`. Those without a reward are left out.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
@@ -64,6 +65,10 @@ def prepare(collections: Sequence[Collection], options: Mapping[str, Any]) -> Su
         for group in stored
     ]
     warnings = sampling_warnings(t for group in groups for t in group.trajectories)
+    sources = Counter(t.model.partition("@")[0] for group in stored for t in group.trajectories)
+    warnings += [
+        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n in sources if n != model
+    ]
     check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
     if not collections:
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")

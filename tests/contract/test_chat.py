@@ -90,6 +90,18 @@ def test_a_message_with_an_unknown_role_is_refused_at_its_place(service):
         service.call("POST", "/v1/chat/completions", json=body)
 
 
+def test_a_chat_without_messages_is_refused(service):
+    with pytest.raises(RefusedError, match="400 messages is empty"):
+        service.call("POST", "/v1/chat/completions", json={"model": "tiny", "messages": []})
+
+
+@pytest.mark.parametrize("body", ['{"model": "tiny", ', '{"model": "\\ud83d", "messages": []}', "[" * 100_000, "NaN"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/preview/models", "/v1/preview/training-jobs"])
+def test_a_body_that_is_no_json_of_whole_characters_is_refused(service, path, body):
+    with pytest.raises(RefusedError, match=r"answered 4(00|22) "):
+        service.call("POST", path, content=body)
+
+
 def test_the_models_that_can_be_sampled_are_listed(service):
     service.register()
     listed = service.call("GET", "/v1/models")

@@ -1,5 +1,7 @@
 """Registering models and listing checkpoints, as a client sees it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rolloutlab.errors import NotFoundError, RefusedError
@@ -18,6 +20,13 @@ def test_registering_again_returns_the_existing_one_only_when_asked(service):
     assert service.register().id == first.id
     with pytest.raises(RefusedError, match="the model lab/first exists"):
         service.call("POST", "/v1/preview/models", json={"project": "lab", "name": "first"})
+
+
+def test_many_who_register_one_name_at_once_get_one_model(service):
+    with ThreadPoolExecutor(8) as pool:
+        ids = set(pool.map(lambda _: service.register("same").id, range(24)))
+    assert len(ids) == 1
+    assert len(list((service.folder / "models").iterdir())) == 1
 
 
 def test_another_base_model_than_the_served_one_is_refused(service):

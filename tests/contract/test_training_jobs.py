@@ -157,6 +157,31 @@ def test_a_malformed_job_is_refused_with_the_path_to_the_item(service, job, path
         service.call("POST", "/v1/preview/training-jobs", json=body)
 
 
+def test_a_job_that_ruins_the_weights_fails_and_the_model_answers_as_before(service, job):
+    before = service.chat(model="lab/first", seed=1) if service.register() else None
+    events = service.ended(service.train(job(experimental_config={"learning_rate": 1e30})))
+    assert kinds(events)[-1] == "training_failed"
+    assert "a lower learning_rate" in events[-1].data["error_message"]
+    assert service.chat(model="lab/first", seed=1).choices == before.choices
+
+
+def test_a_cancelled_job_makes_no_checkpoint_even_where_nothing_trains(service, job):
+    wanted = job(rewards=(1.0, 1.0, 1.0, 1.0))
+    database = service.folder / "service.db"
+    first, second = service.train(job()), service.train(wanted)
+    service.call("POST", f"/v1/preview/training-jobs/{second}/cancel")
+    service.ended(first)
+    end = service.ended(second)[-1].type
+    steps = service.call("GET", f"/v1/preview/models/{wanted.model_id}/checkpoints")["data"]
+    assert database.exists()
+    assert (end, len(steps)) in {("training_cancelled", 2), ("training_ended", 3)}
+
+
+def test_a_key_that_is_a_uuid_becomes_the_id_of_the_job(service, job):
+    key = str(uuid4())
+    assert service.train(job(), key) == key
+
+
 def test_a_job_for_an_unknown_model_is_not_found(service, job):
     body = job().to_wire() | {"model_id": UNKNOWN}
     with pytest.raises(NotFoundError, match="there is no model with id"):

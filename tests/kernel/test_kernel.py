@@ -21,7 +21,7 @@ CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}
 class Kernel:
     """A kernel with the extension loaded, and cells run in it."""
 
-    def __init__(self, home: Path, policy: Path) -> None:
+    def __init__(self, home: Path, policy: Path | str) -> None:
         environment = {
             **os.environ,
             "ROLLOUTLAB_HOME": str(home),
@@ -95,6 +95,27 @@ def stored(home: Path, label: str = "big") -> int:
         return lab.collection(label).trajectories
     finally:
         lab.close()
+
+
+def readme_cells() -> list[str]:
+    """The code blocks of "The first cells", sampled with a seed so that they do the same every time."""
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    part = readme.partition("## The first cells")[2].partition("| magic | does |")[0]
+    found = re.findall(r"```(?:python)?\n(.*?)```", part, re.DOTALL)
+    return [cell.replace("-n 8", "-n 8 --seed 1").replace("n=8", "n=8, seed=1") for cell in found]
+
+
+def test_the_cells_of_the_readme_work_as_they_stand_with_the_policy_of_a_newcomer(tmp_path):
+    kernel = Kernel(tmp_path, "practice")
+    try:
+        cells = readme_cells()
+        said = "".join(kernel.run(cell) for cell in cells)
+        assert len(cells) == 6
+        assert "job on lab/practice: succeeded" in said
+        assert "2 checkpoints" not in said
+        assert "3 checkpoints, newest 2" in kernel.run("%model")
+    finally:
+        kernel.shut_down()
 
 
 def test_an_interrupt_stops_the_cell_keeps_what_arrived_and_does_not_reach_the_service(kernel, home):

@@ -91,6 +91,30 @@ RewardError: the reward of capitals/0/0 is nan, which is no finite number
 RewardError: the reward of capitals/0/0 (style) is None, which is no finite number
   -> return a number
 """,
+    "%%reward capitals\nreturn {}": """
+RewardError: the reward of capitals/0/0 has no components
+  -> return 0.0, or a component
+""",
+    "%%reward capitals\nreturn {'answer': 1.0}": """
+RewardError: a component cannot be called 'answer', as a column is
+  -> right_answer: ...
+""",
+    "%%reward capitals\nimport sys; return sys.exit(3)": """
+RewardError: the reward function failed on capitals/0/0: SystemExit: 3 (line 1: import sys; return sys.exit(3))
+  -> %group capitals/0 shows it; no reward was changed
+""",
+    "%%chat capitals -o 3bad\nhello": """
+InputError: '3bad' is no name for a variable
+  -> -o NAME
+""",
+    "%%reward capitals -o class\nreturn 1": """
+InputError: 'class' is no name for a variable
+  -> -o NAME
+""",
+    "%%train capitals capitals": """
+InputError: a collection is given twice
+  -> %%train capitals
+""",
     "%%reward capitals\nx = 1\nreturn row['town']": """
 RewardError: the reward function failed on capitals/0/0: KeyError: 'town' (line 2: return row['town'])
   -> %group capitals/0 shows it; no reward was changed
@@ -160,7 +184,7 @@ def test_an_unreachable_service_is_named_with_what_to_check(notebook, session):
     session._http = Http(backoff=0)
     assert notebook.error(CHAT) == (
         "UnreachableError: nothing answers at http://127.0.0.1:9: the connection could not be made\n"
-        "  -> check ROLLOUTLAB_URL and that the service runs"
+        "  -> %service shows the embedded one; ROLLOUTLAB_URL names another"
     )
     session._http.close()
     assert session.collections().empty
@@ -172,7 +196,7 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     error = notebook.error(CHAT)
     assert error == (
         "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
-        "  -> set ROLLOUTLAB_API_KEY, then restart the kernel"
+        "  -> set ROLLOUTLAB_API_KEY and restart the kernel; for the embedded service, %service stop"
     )
     assert "of-another-lab" not in error
     assert session.collections().empty

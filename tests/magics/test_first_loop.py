@@ -83,7 +83,7 @@ def test_a_job_can_be_attached_to_by_the_beginning_of_its_id(notebook):
     again = notebook.run(f"%job {submitted.id[:8]} --wait")
     assert again.id == submitted.id
     assert again.status == "succeeded"
-    assert list(notebook.run("%jobs").index) == [submitted.id]
+    assert list(notebook.run("%jobs").index) == [submitted.id[:8]]
 
 
 def test_without_a_role_the_cell_is_one_user_message(notebook):

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
-from rolloutlab.settings import Address, Settings
+from rolloutlab.settings import Address, Settings, named_policy
 
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
@@ -45,24 +45,23 @@ class Embedded:
         """
         self._attach()
         found = self.running() or self._start(tick)
-        policy = self._health(found)["policy"]
-        wanted = self._settings.policy
-        if policy not in {wanted, Path(wanted).name}:
+        policy, wanted = self._health(found)["policy"], named_policy(self._settings.policy)
+        if policy != wanted:
             raise InputError(
                 f"the service of this lab runs the policy {policy!r}, not {wanted!r}", hint="%service stop"
             )
         return found
 
     def running(self) -> Address | None:
-        """Where the service listens, or None when nothing answers there."""
+        """Where the service listens, or None when nothing answers there, or something else than what was published."""
         try:
             published = json.loads((self._folder / "service.json").read_text())
             token = (self._folder / "token").read_text()
             found = Address(published["base_url"], published["inference_base_url"], token)
-            self._health(found)
-        except (OSError, ValueError, KeyError, RolloutlabError):
+            answers = self._health(found)["instance"] == published["instance"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RolloutlabError):
             return None
-        return found
+        return found if answers else None
 
     def pid(self) -> int:
         """Process id of the running service, as it published it."""

@@ -1,5 +1,6 @@
 """What the magics share: typed options with our own errors, binding of results, cells without a body."""
 
+import keyword
 from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +37,9 @@ class LabMagics(Magics):
             said = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
             raise InputError(said, hint=f"{prefix}{magic.__name__}? shows the options") from None
+        name = getattr(parsed, "output", None)
+        if name and (not name.isidentifier() or keyword.iskeyword(name)):
+            raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
         return parsed
 
     def value(self, expression: str) -> Any:
@@ -52,8 +56,6 @@ class LabMagics(Magics):
     def bound(self, name: str | None, result: T) -> T:
         """The result, also bound to a notebook variable when a name is given with -o."""
         if name:
-            if not name.isidentifier():
-                raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
             self.variables[name] = result
         return result
 

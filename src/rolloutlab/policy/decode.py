@@ -115,6 +115,8 @@ class Decoder:
 
     def _sample(self) -> tuple[Tensor, Tensor]:
         logprobs_BV = self._logits_BV.log_softmax(-1)
+        if logprobs_BV.isnan().any():
+            raise PolicyError("the policy gives no finite probabilities", hint="sample an earlier checkpoint")
         token_B = choose(logprobs_BV, self._noise, torch.tensor([len(r.tokens) for r in self._rows]))
         return token_B, logprobs_BV.gather(1, token_B[:, None])[:, 0]
 

@@ -88,7 +88,7 @@ class Renderer:
                 add_generation_prompt=True,
                 tokenize=False,
             )
-        except TemplateError as error:
+        except (TemplateError, ValueError) as error:
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
         return str(text)
 

@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -23,6 +24,8 @@ from rolloutlab.wire.trajectories import Trajectory, TrajectoryGroup
 
 ROW_TOKENS = 1024
 """A row holds whole sequences up to this many tokens; a longer sequence is a row by itself."""
+
+_LARGEST = 1e18
 
 Report = Callable[[str, dict[str, object]], None]
 """Called with the type and the data of each event as it happens."""
@@ -65,7 +68,7 @@ def train(
         TrainingError: a trajectory cannot be rendered as it was sampled, or the loss stopped being a number.
         Cancelled: `cancelled()` became true; checked before each row.
     """
-    options = settle(job.experimental_config)
+    options = _in_fp32(settle(job.experimental_config))
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
     sequences = _render(job.trajectory_groups, Renderer(policy.tokenizer, policy.end_ids))
     check = _check(job.trajectory_groups, sequences, policy.context, options)
@@ -87,10 +90,20 @@ def train(
         numbers = _optimise(model, optimizer, row, old_T, options)
         if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["grad_norm"]):
             raise TrainingError(
-                f"the loss of row {i} is not a finite number", hint="a lower learning_rate, or a smaller epsilon_high"
+                f"the loss of row {i} is not a finite number", hint="a lower learning_rate or epsilon_high"
             )
         report("gradient_step", _finite({**numbers, "learning_rate": learning_rate, **constant}))
+    if rows and not _old_logprobs(model, rows[-1]).isfinite().all():
+        raise TrainingError("the weights stopped being finite numbers", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
+
+
+def _in_fp32(options: Options) -> Options:
+    """The options with numbers whose products stay finite in fp32; beyond these bounds more makes no difference."""
+    bounded: dict[str, Any] = {
+        name: min(max(value, -_LARGEST), _LARGEST) for name, value in vars(options).items() if isinstance(value, float)
+    }
+    return replace(options, **bounded)
 
 
 def pack(sequences: Sequence[Weighted], budget: int = ROW_TOKENS) -> Iterator[Row]:

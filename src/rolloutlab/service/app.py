@@ -15,6 +15,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from rolloutlab.errors import Cancelled, InputError, NotFoundError, RenderingError, RolloutlabError
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service import chat, models, training_jobs
+from rolloutlab.service.body import StrictRoute
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.problem import ValidationError, locate
@@ -22,9 +23,13 @@ from rolloutlab.wire.problem import ValidationError, locate
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 
-def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str) -> FastAPI:
-    """The application over its parts. `token` is what every caller but a health check must bear."""
+def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str, identity: dict[str, str]) -> FastAPI:
+    """The application over its parts.
+
+    token: what every caller but a health check must bear. identity: what a health check says besides `status`.
+    """
     app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None)
+    app.router.route_class = StrictRoute
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     bearer = [Depends(_bearer(token))]
     app.include_router(chat.router(registry, sampler), dependencies=bearer)
@@ -33,12 +38,13 @@ def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str) -> Fa
 
     @app.get("/v1/health", tags=["health"])
     async def health() -> dict[str, str]:
-        return {"status": "ok", "version": version("rolloutlab"), "policy": registry.policy.name}
+        return {"status": "ok", "version": version("rolloutlab"), **identity}
 
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     app.add_exception_handler(RolloutlabError, _refused)  # type: ignore[arg-type]
     app.add_exception_handler(StarletteHTTPException, _http_error)  # type: ignore[arg-type]
     app.add_exception_handler(Cancelled, _gone)
+    app.add_exception_handler(Exception, _bug)
     return app
 
 
@@ -56,7 +62,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     found = [_located(item, error.body) for item in error.errors()]
     if _speaks_openai(request):
         first = found[0]
-        where = ".".join(map(str, first.loc[1:]))
+        where = ".".join(map(str, first.loc[1:])) or "body"
         return _openai_error(400, f"{where}: {first.msg}", "invalid_request_error", where)
     return JSONResponse({"detail": [item.to_wire() for item in found]}, 422)
 
@@ -80,6 +86,12 @@ async def _http_error(request: Request, error: StarletteHTTPException) -> Respon
     if _speaks_openai(request):
         return _openai_error(error.status_code, str(error.detail), "invalid_request_error", headers=error.headers)
     return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _bug(request: Request, _error: Exception) -> Response:
+    """Whatever else went wrong is in the log; the client learns that it is not its fault."""
+    said = "the service failed; its log has the details"
+    return _openai_error(500, said, "server_error") if _speaks_openai(request) else JSONResponse({"detail": said}, 500)
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

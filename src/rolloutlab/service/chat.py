@@ -14,6 +14,7 @@ from rolloutlab.errors import Cancelled, InputError
 from rolloutlab.policy.decode import Ask, Sampled
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
+from rolloutlab.service.body import StrictRoute
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.chat import (
     ChatCompletion,
@@ -42,7 +43,7 @@ _NOT_OFFERED = (
 
 def router(registry: Registry, sampler: Sampler) -> APIRouter:
     """The inference half of the service; its base address ends in /v1."""
-    routes = APIRouter(prefix="/v1", tags=["chat"])
+    routes = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["chat"])
     renderer = Renderer(registry.policy.tokenizer, registry.policy.end_ids)
 
     @routes.post("/chat/completions", response_model=ChatCompletion, response_model_exclude_unset=True)
@@ -66,6 +67,8 @@ def router(registry: Registry, sampler: Sampler) -> APIRouter:
 
 
 def _check_offered(body: ChatRequest) -> None:
+    if not body.messages:
+        raise InputError("messages is empty", hint="at least one message")
     for name in _NOT_OFFERED:
         if (body.model_extra or {}).get(name):
             raise InputError(f"{name} is not offered by this service", hint=f"leave {name} out")

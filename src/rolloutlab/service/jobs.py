@@ -34,19 +34,20 @@ class Jobs:
         self._thread.start()
 
     def create(self, job: CreateTrainingJob, idempotency_key: str | None = None) -> str:
-        """Queue a job and return its id; the same key again returns the same job.
+        """Queue a job and return its id; the same key again returns the same job. A key that is a UUID becomes its id.
 
         Raises:
             NotFoundError: there is no such model.
         """
         self._registry.model(str(job.model_id))
-        job_id = str(uuid.uuid4())
+        job_id = self._new_id(idempotency_key)
         self._body(job_id).parent.mkdir(parents=True, exist_ok=True)
         self._body(job_id).write_text(job.to_json())
         with self._changed, self._database.write() as connection:
             known = connection.execute("SELECT id FROM jobs WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
             if known:
-                self._body(job_id).unlink()
+                if known["id"] != job_id:
+                    self._body(job_id).unlink()
                 return str(known["id"])
             connection.execute(
                 "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key) VALUES (?, ?, 'queued', ?, ?)",
@@ -87,6 +88,14 @@ class Jobs:
             self._changed.notify()
         self._thread.join()
 
+    @staticmethod
+    def _new_id(key: str | None) -> str:
+        """The client's key where it can be an id: a client that was cut off before the answer then knows it."""
+        try:
+            return str(uuid.UUID(key or ""))
+        except ValueError:
+            return str(uuid.uuid4())
+
     def _run(self) -> None:
         while (row := self._next()) is not None:
             try:
@@ -96,7 +105,7 @@ class Jobs:
                     return
                 self._end(row["id"], "cancelled", "training_cancelled", {})
             except RolloutlabError as error:
-                self._fail(row["id"], error.message)
+                self._fail(row["id"], f"{error.message} ({error.hint})" if error.hint else error.message)
             except Exception as error:  # noqa: BLE001 - the queue must go on, and the client must hear of it
                 self._fail(row["id"], f"{type(error).__name__}: {error}")
 
@@ -116,6 +125,7 @@ class Jobs:
             connection.execute(
                 "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ?", (_now(), step, job_id)
             )
+        self._stop_if_wanted(job_id)
         job = CreateTrainingJob.model_validate_json(self._body(job_id).read_bytes())
         start = self._registry.state(model_id, step)
         last: dict[str, Any] = {}
@@ -126,6 +136,7 @@ class Jobs:
                 connection.execute(*_event(job_id, kind, data))
 
         end = train(self._registry.policy, self._model, start, job, step, report, lambda: self._should_stop(job_id))
+        self._stop_if_wanted(job_id)
         self._registry.save(model_id, step + 1, end)
         saved = _event(job_id, "checkpoint_saved", {"step": step + 1})
         checkpoint = "INSERT INTO checkpoints VALUES (?, ?, ?, ?)", (model_id, step + 1, json.dumps(last), _now())
@@ -134,6 +145,10 @@ class Jobs:
 
     def _should_stop(self, job_id: str) -> bool:
         return self._closed or bool(self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)[0][0])
+
+    def _stop_if_wanted(self, job_id: str) -> None:
+        if self._should_stop(job_id):
+            raise Cancelled
 
     def _fail(self, job_id: str, message: str) -> None:
         self._end(job_id, "failed", "training_failed", {"error_message": message}, error=message)

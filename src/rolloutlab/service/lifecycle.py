@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, LabError
 
 
 class Folder:
@@ -21,7 +21,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.instance = secrets.token_hex(8)
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise LabError(f"{path} cannot be used: {error}", hint="--home DIR") from error
         self._lock = FileLock(path / "lock")
 
     def claim(self, patience: float = 0.0) -> None:
@@ -47,8 +51,8 @@ class Folder:
     def publish(self, base_url: str) -> None:
         """Let clients find the service; the file appears whole."""
         draft = self.path / "service.json.draft"
-        addresses = {"base_url": base_url, "inference_base_url": f"{base_url}/v1", "pid": os.getpid()}
-        draft.write_text(json.dumps(addresses))
+        addresses = {"base_url": base_url, "inference_base_url": f"{base_url}/v1"}
+        draft.write_text(json.dumps({**addresses, "pid": os.getpid(), "instance": self.instance}))
         draft.replace(self.path / "service.json")
 
     def withdraw(self) -> None:

@@ -4,13 +4,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
+from rolloutlab.service.body import StrictRoute
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.training import CheckpointList, Model, RegisterModel
 
 
 def router(registry: Registry) -> APIRouter:
     """The models of the training half of the service."""
-    routes = APIRouter(prefix="/v1/preview/models", tags=["models"])
+    routes = APIRouter(route_class=StrictRoute, prefix="/v1/preview/models", tags=["models"])
 
     @routes.post("", response_model=Model, response_model_exclude_unset=True)
     def register_model(body: RegisterModel) -> Model:

@@ -33,6 +33,7 @@ class Registry:
         self._initial = State(read_adapter(policy.carrier()), {})
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
+        self._registering = Lock()
 
     def register(self, wanted: RegisterModel) -> Model:
         """Register a model; checkpoint 0 exists at once and is the base policy.
@@ -45,7 +46,10 @@ class Registry:
                 f"the base model {wanted.base_model!r} is not served here; this service serves {self.policy.name!r}",
                 hint=f"rolloutlab serve --policy {wanted.base_model}",
             )
-        entity = wanted.entity or _ENTITY
+        with self._registering:
+            return self._register(wanted.entity or _ENTITY, wanted)
+
+    def _register(self, entity: str, wanted: RegisterModel) -> Model:
         known = self._database.read(
             "SELECT * FROM models WHERE entity = ? AND project = ? AND name = ?", entity, wanted.project, wanted.name
         )

@@ -7,6 +7,7 @@ import warnings
 import transformers
 import uvicorn
 
+from rolloutlab.errors import InputError
 from rolloutlab.policy.model import load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
@@ -14,6 +15,7 @@ from rolloutlab.service.database import open_service_database
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
 from rolloutlab.service.registry import Registry
+from rolloutlab.settings import named_policy
 
 
 def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> None:
@@ -27,12 +29,16 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder.withdraw()
-    listener = socket.create_server(("127.0.0.1", port))
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise InputError(f"port {port} cannot be used: {error}", hint="--port 0 takes a free one") from error
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     database = open_service_database(folder.path)
     registry = Registry(database, folder.path, load_policy(policy_name))
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
-    app = make_app(registry, sampler, jobs, folder.token())
+    identity = {"policy": named_policy(policy_name), "instance": folder.instance}
+    app = make_app(registry, sampler, jobs, folder.token(), identity)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
 
     async def run() -> None:

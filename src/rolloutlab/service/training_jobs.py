@@ -5,6 +5,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query
 
+from rolloutlab.service.body import StrictRoute
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.wire.events import EventList
 from rolloutlab.wire.problem import HTTPValidationError
@@ -14,7 +15,10 @@ from rolloutlab.wire.training import CreateTrainingJob, TrainingJob, TrainingJob
 def router(jobs: Jobs) -> APIRouter:
     """The jobs of the training half of the service."""
     routes = APIRouter(
-        prefix="/v1/preview/training-jobs", tags=["training-jobs"], responses={422: {"model": HTTPValidationError}}
+        route_class=StrictRoute,
+        prefix="/v1/preview/training-jobs",
+        tags=["training-jobs"],
+        responses={422: {"model": HTTPValidationError}},
     )
 
     @routes.post("", operation_id="create_training_job_v1_preview_training_jobs_post")
@@ -33,7 +37,7 @@ def router(jobs: Jobs) -> APIRouter:
 
     @routes.get("/{job_id}/events", response_model=EventList)
     def list_events(
-        job_id: UUID, after: int = Query(default=0, ge=0), limit: int = Query(default=200, ge=1, le=1000)
+        job_id: UUID, after: int = Query(default=0, ge=0, le=2**63 - 1), limit: int = Query(default=200, ge=1, le=1000)
     ) -> EventList:
         found = jobs.events(str(job_id), after, limit + 1)
         return EventList(object="list", data=found[:limit], has_more=len(found) > limit)

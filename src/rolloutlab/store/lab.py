@@ -212,6 +212,16 @@ class Lab:
         with self._database.write() as connection:
             connection.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", values)
 
+    def rename_job(self, old: str, new: str) -> None:
+        """Give a remembered job the id that its service chose."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE jobs SET id = ? WHERE id = ?", (new, old))
+
+    def forget_job(self, job_id: str) -> None:
+        """Forget a job that its service refused."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
     def jobs(self) -> list[SubmittedJob]:
         """Every job this lab submitted, newest first."""
         return [_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
