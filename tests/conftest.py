@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import hypothesis
 import pytest
 
 from rolloutlab.client import inference, training
@@ -20,6 +21,8 @@ from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
 
+hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
+hypothesis.settings.load_profile("rolloutlab")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
 
 TOKEN = "of-this-test"

@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from rolloutlab.store.lab import Lab
 
 LONGEST = 120
-ROWS = 600
+ROWS = 1200
 CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}"
 
 
