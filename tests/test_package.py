@@ -16,8 +16,10 @@ def test_importing_the_package_imports_nothing_but_the_standard_library():
 
 def test_the_public_names_are_found():
     import rolloutlab
+    from rolloutlab import session
 
-    assert {rolloutlab.Session.__name__, rolloutlab.lab.__name__} == {"Session", "lab"}
+    assert rolloutlab.Session is session.Session
+    assert rolloutlab.lab is session.lab
 
 
 def test_the_map_in_the_readme_names_every_file_of_the_source_and_nothing_else():
