@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from rolloutlab.client import inference, training
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.wire.chat import ChatCompletion, ChatCompletionChunk, ChatRequest
 from rolloutlab.wire.events import ENDINGS, Event
 from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
 
@@ -34,6 +35,7 @@ class Service:
 
     http: Http
     address: Address
+    policy: str
     folder: Path
 
     def call(self, method: str, path: str, **options: Any) -> Any:
@@ -41,9 +43,28 @@ class Service:
         return self.http.run(self.http.request(method, url, **{"token": TOKEN, **options}))
 
     def chat(self, content: str = "hello", **options: Any) -> ChatCompletion:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **options}
-        request = ChatRequest.model_validate(body)
+        request = ChatRequest.model_validate(self._body(content, options))
         return self.http.run(inference.complete(self.http, self.address, request))
+
+    def stream(self, content: str = "hello", **options: Any) -> list[ChatCompletionChunk]:
+        """The chunks of a streamed completion, once it has ended."""
+        lines = self.text("/v1/chat/completions", self._body(content, options) | {"stream": True}).split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""]
+        return [ChatCompletionChunk.model_validate_json(line.removeprefix("data: ")) for line in lines[:-2]]
+
+    def text(self, path: str, body: Any) -> str:
+        """The text of an answer that is not JSON."""
+
+        async def post() -> str:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(transport=self.http._transport, headers=headers) as client:
+                return (await client.post(f"{self.address.base_url}{path}", json=body)).text
+
+        return self.http.run(post())
+
+    def _body(self, content: str, options: dict[str, Any]) -> dict[str, Any]:
+        messages = [{"role": "user", "content": content}]
+        return {"model": self.policy, "messages": messages, "max_tokens": 8, **options}
 
     def register(self, name: str = "first") -> Model:
         wanted = RegisterModel(project="lab", name=name, return_existing=True)
@@ -107,21 +128,44 @@ def policy(tiny_policy: Path) -> "Policy":
     return load_policy(str(tiny_policy))
 
 
+@pytest.fixture(scope="session")
+def practice_policy() -> "Policy":
+    from rolloutlab.policy.model import load_policy
+
+    return load_policy("practice")
+
+
 @pytest.fixture
 def service(policy: "Policy", tmp_path: Path) -> Iterator[Service]:
+    """The service of the tiny policy."""
+    with serving(policy, tmp_path / "service") as found:
+        yield found
+
+
+@pytest.fixture
+def practice_service(practice_policy: "Policy", tmp_path: Path) -> Iterator[Service]:
+    """The service of the practice policy."""
+    with serving(practice_policy, tmp_path / "service") as found:
+        yield found
+
+
+@contextmanager
+def serving(policy: "Policy", folder: Path) -> Iterator[Service]:
     """The service's application in this process."""
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.jobs import Jobs
     from rolloutlab.service.registry import Registry
+    from rolloutlab.service.usage import Ledger
 
-    folder = tmp_path / "service"
     database = open_service_database(folder)
     registry = Registry(database, folder, policy)
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry)
-    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN, {"policy": "tiny"})))
-    yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), folder)
+    http = Http(
+        httpx.ASGITransport(make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}))
+    )
+    yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), policy.name, folder)
     http.close()
     jobs.close()
     sampler.close()

@@ -2,6 +2,7 @@
 
     RolloutlabError
     ├── InputError            a cell, an option or an argument is not what was expected
+    │   └── ContextError      a prompt is longer than the policy's context
     ├── NotFoundError         no collection, model, job or checkpoint of that name
     ├── RewardError           a reward function failed or gave no finite number
     ├── NothingTrainsError    no trajectory of a job would train
@@ -40,6 +41,10 @@ class RolloutlabError(Exception):
 
 class InputError(RolloutlabError):
     """A cell, an option or an argument is not what was expected."""
+
+
+class ContextError(InputError):
+    """A prompt is longer than the policy's context."""
 
 
 class NotFoundError(RolloutlabError):

@@ -1,5 +1,7 @@
 """Chat completions, as a client sees them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rolloutlab.errors import NotFoundError, RefusedError, SignInError
@@ -69,8 +71,8 @@ def test_a_wrong_token_is_refused_in_the_form_openai_clients_read(service):
 
 
 def test_what_is_not_offered_is_refused_and_not_ignored(service):
-    with pytest.raises(RefusedError, match="400 stream is not offered"):
-        service.chat(stream=True)
+    with pytest.raises(RefusedError, match="400 logit_bias is not offered"):
+        service.chat(logit_bias={"1": 5})
 
 
 def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(service):
@@ -115,3 +117,88 @@ def test_health_needs_no_token(service):
 def test_another_host_in_the_header_is_refused(service):
     with pytest.raises(RefusedError, match="400"):
         service.call("GET", "/v1/health", headers={"Host": "evil.example"})
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_stop_string_ends_the_answer_before_it(service, as_list):
+    whole = service.chat(seed=3, max_tokens=40).choices[0].message.content
+    stop = whole[6:8]
+    [choice] = service.chat(seed=3, max_tokens=40, stop=[stop, "never said"] if as_list else stop).choices
+    assert choice.message.content == whole[: whole.index(stop)]
+    assert choice.finish_reason == "stop"
+    assert len(choice.sampled_tokens()) < 40
+
+
+def test_the_most_likely_tokens_come_with_each_sampled_one(service):
+    [choice] = service.chat(top_logprobs=3, temperature=0).choices
+    for token in choice.sampled_tokens():
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == pytest.approx(token.logprob)
+        assert sorted((top.logprob for top in token.top_logprobs), reverse=True) == [
+            top.logprob for top in token.top_logprobs
+        ]
+
+
+def test_several_checkpoints_answer_at_the_same_time(service):
+    service.register("first")
+    service.register("second")
+    with ThreadPoolExecutor() as pool:
+        names = ["lab/first", "lab/second", "tiny"] * 4
+        answers = list(pool.map(lambda name: service.chat(model=name, seed=1, max_tokens=60), names))
+    assert [answer.model.partition("@")[0] for answer in answers] == names
+    assert len({answer.choices[0].message.content for answer in answers}) == 1  # checkpoint 0 is the base
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "1"}},
+    ],
+)
+def test_a_part_that_the_policy_cannot_read_is_refused_at_its_place(service, part):
+    content = [{"type": "text", "text": "what is this?"}, part]
+    with pytest.raises(RefusedError, match=rf"422 messages\.1\.content\.1: this policy reads text, not {part['type']}"):
+        service.chat(messages=[{"role": "system", "content": "a"}, {"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "developer", "content": "a"},
+        {"role": "system", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "a"}], "name": "b"},
+        {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}},
+        {"role": "tool", "content": "a", "tool_call_id": "1"},
+        {"role": "function", "content": None, "name": "a"},
+    ],
+)
+def test_messages_of_every_kind_are_read(service, message):
+    asked = [{"role": "user", "content": "a"}, message, {"role": "user", "content": "b"}]
+    assert service.chat(messages=asked).choices
+
+
+def test_the_last_of_the_two_limits_counts(service):
+    [choice] = service.chat(max_tokens=20, max_completion_tokens=3, seed=3).choices
+    assert len(choice.sampled_tokens()) == 3
+
+
+@pytest.mark.parametrize("header", ["Vendor-Project", "OpenAI-Project"])
+def test_tokens_are_counted_by_project(service, header):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 1}
+    counts = [
+        service.call("POST", "/v1/chat/completions", json=body, headers={header: "team/project"})["usage"]
+        for _ in range(2)
+    ]
+    service.chat()
+    without, with_project = service.call("GET", "/v1/preview/usage")["data"]
+    assert (without["project"], without["requests"]) == ("", 1)
+    assert with_project == {
+        "project": "team/project",
+        "model": "tiny",
+        "requests": 2,
+        "prompt_tokens": sum(count["prompt_tokens"] for count in counts),
+        "completion_tokens": sum(count["completion_tokens"] for count in counts),
+    }

@@ -104,6 +104,24 @@ def test_neighbours_do_not_change_a_completion(policy):
     assert beside.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
+def test_the_most_likely_tokens_are_noted_for_those_who_asked(policy):
+    row, other = decode(policy.base, [ask(top=3), ask(index=1)], NEVER_ENDS)
+    for i, (token, logprob) in enumerate(zip(row.tokens, row.logprobs, strict=True)):
+        logprobs_V = forward_logits(policy, PROMPT + tuple(row.tokens[:i]))[-1].log_softmax(-1)
+        values, ids = logprobs_V.topk(3)
+        assert [t for t, _ in row.top[i]] == ids.tolist()
+        assert [p for _, p in row.top[i]] == pytest.approx(values.tolist(), abs=1e-4)
+        assert logprob == pytest.approx(float(logprobs_V[token]), abs=1e-4)
+    assert other.top == []
+
+
+def test_forced_tokens_come_first_with_their_own_logprobs(policy):
+    [row] = decode(policy.base, [ask(forced=(7, 8, 9))], NEVER_ENDS)
+    assert row.tokens[:3] == [7, 8, 9]
+    logprobs_V = forward_logits(policy, (*PROMPT, 7, 8))[-1].log_softmax(-1)
+    assert row.logprobs[2] == pytest.approx(float(logprobs_V[9]), abs=1e-4)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_joining_a_running_batch_changes_neither_the_newcomer_nor_the_others(policy, steps):
     asks = [*others(), ask()]
@@ -249,7 +267,7 @@ def test_an_end_token_in_the_last_place_is_a_stop(policy):
 def test_a_row_that_nobody_waits_for_leaves_and_the_others_go_on(policy):
     gone: list[bool] = []
     decoder = Decoder(policy.base, NEVER_ENDS)
-    left, stays = ask(abandoned=lambda: bool(gone), max_tokens=1000), ask(prompt=OTHERS[1])
+    left, stays = ask(watch=lambda _: "abandoned" if gone else None, max_tokens=1000), ask(prompt=OTHERS[1])
     decoder.admit([left, stays])
     assert decoder.step() == []
     gone.append(True)

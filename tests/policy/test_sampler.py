@@ -106,14 +106,14 @@ def tokens(future: "Future[list[Sampled]]") -> list[list[int]]:
 
 
 def test_an_answer_is_what_decoding_gives(policy, adapters, start):
-    rows = start().submit("a", adapters["a"], asks(3)).result(SOON)
+    rows = start().submit(adapters["a"], asks(3)).result(SOON)
     assert [row.tokens for row in rows] == expected(policy, adapters["a"], asks(3))
     assert {row.finish for row in rows} == {"length"}
 
 
 def test_completions_come_in_the_order_of_their_index_whichever_ends_first(policy, adapters, start):
     wanted = [replace(ask, max_tokens=n) for ask, n in zip(asks(4), (9, 1, 12, 3), strict=True)]
-    assert tokens(start().submit("a", adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
+    assert tokens(start().submit(adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
 
 
 def test_everyone_who_asks_at_the_same_time_gets_their_own_answer(policy, adapters, start):
@@ -124,7 +124,7 @@ def test_everyone_who_asks_at_the_same_time_gets_their_own_answer(policy, adapte
     def client(i: int) -> list[list[list[int]]]:
         together.wait(SOON)
         key = "ab"[i % 2]
-        return [tokens(sampler.submit(key, adapters[key], wanted[i])) for _ in range(2)]
+        return [tokens(sampler.submit(adapters[key], wanted[i])) for _ in range(2)]
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client, range(8)))
@@ -137,7 +137,7 @@ def test_more_completions_than_the_batch_holds_wait_their_turn(policy, adapters,
     gate = Gate()
     gate.opened.set()
     sampler = start(gate, max_batch=max_batch)
-    futures = [sampler.submit("a", adapters["a"], asks(n, seed=n)) for n in (7, 1, 4)]
+    futures = [sampler.submit(adapters["a"], asks(n, seed=n)) for n in (7, 1, 4)]
     for n, future in zip((7, 1, 4), futures, strict=True):
         assert tokens(future) == expected(policy, adapters["a"], asks(n, seed=n))
     assert max(len(ids) for ids in gate.seen) <= max_batch
@@ -146,22 +146,22 @@ def test_more_completions_than_the_batch_holds_wait_their_turn(policy, adapters,
 def test_a_request_joins_the_running_batch_under_the_same_adapter(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
-    running = sampler.submit("a", adapters["a"], endless())
+    running = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
-    joining = sampler.submit("a", adapters["a"], asks(2, seed=2))
+    joining = sampler.submit(adapters["a"], asks(2, seed=2))
     gate.opened.set()
     assert tokens(joining) == expected(policy, adapters["a"], asks(2, seed=2))
     assert not running.done()
     assert max(len(ids) for ids in gate.seen) == 3
 
 
-def test_requests_go_first_come_first_across_adapters(policy, adapters, start):
+def test_where_lanes_are_few_requests_go_first_come_first_across_adapters(policy, adapters, start):
     gate = Gate()
-    sampler = start(gate)
+    sampler = start(gate, max_lanes=1)
     order: list[str] = []
     futures = {}
     for name, key, length in [("first", "a", 30), ("second", "b", 20), ("third", "a", 1)]:
-        futures[name] = sampler.submit(key, adapters[key], asks(1, max_tokens=length))
+        futures[name] = sampler.submit(adapters[key], asks(1, max_tokens=length))
         futures[name].add_done_callback(lambda _, name=name: order.append(name))
     assert gate.reached.wait(SOON)
     gate.opened.set()
@@ -169,10 +169,56 @@ def test_requests_go_first_come_first_across_adapters(policy, adapters, start):
     assert order[:2] == ["first", "second"]
 
 
+def test_a_busy_checkpoint_does_not_keep_another_waiting(policy, adapters, start):
+    sampler = start()
+    busy = sampler.submit(adapters["a"], endless())
+    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert not busy.done()
+
+
+def test_an_error_under_one_adapter_leaves_the_others_alone(policy, adapters, start):
+    sampler = start()
+    busy = sampler.submit(adapters["a"], endless())
+    assert sampler.submit(adapters["b"], asks(prompt=(100_000,))).exception(SOON)
+    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert not busy.done()
+
+
+def test_many_long_prompts_are_read_a_few_at_a_time(policy, adapters, start):
+    gate = Gate()
+    gate.opened.set()
+    sampler = start(gate, prefill_tokens=20)
+    blocker = sampler.submit(adapters["a"], endless())
+    assert gate.reached.wait(SOON)
+    wanted = [asks(1, prompt=(*range(5, 12), i)) for i in range(20, 30)]
+    futures = [sampler.submit(adapters["a"], each) for each in wanted]
+    for each, future in zip(wanted, futures, strict=True):
+        assert tokens(future) == expected(policy, adapters["a"], each)
+    assert max(len(ids) * len(ids[0]) for ids in gate.seen if len(ids[0]) > 1) <= 20
+    assert not blocker.done()
+
+
+def test_a_request_for_nothing_is_answered_at_once(adapters, start):
+    assert start().submit(adapters["a"], []).result(SOON) == []
+
+
+def test_what_a_client_watches_for_ends_its_completion_alone(policy, adapters, start):
+    seen: list[int] = []
+
+    def third(row: Sampled) -> str | None:
+        seen.append(row.tokens[-1])
+        return "stop" if len(row.tokens) == 3 else None
+
+    sampler = start()
+    rows = sampler.submit(adapters["a"], [*asks(1, watch=third), *asks(2)[1:]]).result(SOON)
+    assert [len(row.tokens) for row in rows] == [3, 6]
+    assert (rows[0].finish, rows[0].tokens) == ("stop", seen)
+
+
 def test_adapters_in_turn_each_give_their_own_results(policy, adapters, start):
     sampler = start()
     keys = ["a", "b", "a", "a", "b"]
-    futures = [sampler.submit(key, adapters[key], asks()) for key in keys]
+    futures = [sampler.submit(adapters[key], asks()) for key in keys]
     answers = {key: expected(policy, adapters[key], asks()) for key in adapters}
     assert answers["a"] != answers["b"]
     assert [tokens(future) for future in futures] == [answers[key] for key in keys]
@@ -180,20 +226,20 @@ def test_adapters_in_turn_each_give_their_own_results(policy, adapters, start):
 
 def test_cancelling_a_running_request_stops_its_decoding(policy, adapters, start):
     gate = Gate()
-    sampler = start(gate)
-    gone = sampler.submit("a", adapters["a"], endless())
+    sampler = start(gate, max_lanes=1)
+    gone = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
     gate.opened.set()
     assert gone.cancel()
     # another adapter comes on only when nothing runs under this one
-    assert tokens(sampler.submit("b", adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
 
 
 def test_cancelling_one_request_leaves_the_others_of_its_batch_alone(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
-    gone = sampler.submit("a", adapters["a"], endless())
-    stays = sampler.submit("a", adapters["a"], asks(2, max_tokens=20))
+    gone = sampler.submit(adapters["a"], endless())
+    stays = sampler.submit(adapters["a"], asks(2, max_tokens=20))
     assert gate.reached.wait(SOON)
     gone.cancel()
     gate.opened.set()
@@ -204,10 +250,10 @@ def test_cancelling_one_request_leaves_the_others_of_its_batch_alone(policy, ada
 def test_a_request_cancelled_before_its_turn_is_never_decoded(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
-    first = sampler.submit("a", adapters["a"], asks(prompt=PROMPTS[0]))
+    first = sampler.submit(adapters["a"], asks(prompt=PROMPTS[0]))
     assert gate.reached.wait(SOON)
-    gone = [sampler.submit(key, adapters[key], endless(prompt=PROMPTS[1])) for key in "ab"]
-    last = sampler.submit("a", adapters["a"], asks(prompt=PROMPTS[2]))
+    gone = [sampler.submit(adapters[key], endless(prompt=PROMPTS[1])) for key in "ab"]
+    last = sampler.submit(adapters["a"], asks(prompt=PROMPTS[2]))
     for future in gone:
         future.cancel()
     gate.opened.set()
@@ -225,10 +271,10 @@ def test_an_error_reaches_everyone_whose_batch_it_was_and_the_sampler_lives_on(p
             raise wrong
 
     sampler = start(fail_with_three_rows, max_batch=3)
-    running = sampler.submit("a", adapters["a"], endless())
+    running = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
-    partly_waiting = sampler.submit("a", adapters["a"], asks(4, max_tokens=ENDLESS))
-    others = {key: sampler.submit(key, adapters[key], asks()) for key in "ba"}
+    partly_waiting = sampler.submit(adapters["a"], asks(4, max_tokens=ENDLESS))
+    others = {key: sampler.submit(adapters[key], asks()) for key in "ba"}
     gate.opened.set()
     assert running.exception(SOON) is wrong
     assert partly_waiting.exception(SOON) is wrong
@@ -238,15 +284,15 @@ def test_an_error_reaches_everyone_whose_batch_it_was_and_the_sampler_lives_on(p
 
 def test_a_prompt_that_the_model_cannot_read_is_an_error_of_its_own_request(policy, adapters, start):
     sampler = start()
-    assert sampler.submit("a", adapters["a"], asks(prompt=(100_000,))).exception(SOON)
-    assert tokens(sampler.submit("a", adapters["a"], asks())) == expected(policy, adapters["a"], asks())
+    assert sampler.submit(adapters["a"], asks(prompt=(100_000,))).exception(SOON)
+    assert tokens(sampler.submit(adapters["a"], asks())) == expected(policy, adapters["a"], asks())
 
 
 def test_an_adapter_that_does_not_fit_is_an_error_of_its_own_request(policy, adapters, start):
     sampler = start()
     misfit = {name: tensor[:-1] for name, tensor in adapters["b"].items()}
-    wrong = sampler.submit("misfit", misfit, asks())
-    right = sampler.submit("a", adapters["a"], asks())
+    wrong = sampler.submit(misfit, asks())
+    right = sampler.submit(adapters["a"], asks())
     assert wrong.exception(SOON)
     assert tokens(right) == expected(policy, adapters["a"], asks())
 
@@ -255,7 +301,7 @@ def test_closing_cancels_what_was_not_answered_and_ends_the_thread(adapters, sta
     gate = Gate()
     before = threading.active_count()
     sampler = start(gate)
-    unanswered = [sampler.submit(key, adapters[key], endless()) for key in "aab"]
+    unanswered = [sampler.submit(adapters[key], endless()) for key in "aab"]
     assert gate.reached.wait(SOON)
     gate.opened.set()
     sampler.close()
@@ -265,7 +311,7 @@ def test_closing_cancels_what_was_not_answered_and_ends_the_thread(adapters, sta
 
 def test_what_was_answered_before_the_close_stays_answered(adapters, start):
     sampler = start()
-    future = sampler.submit("a", adapters["a"], asks())
+    future = sampler.submit(adapters["a"], asks())
     answer = future.result(SOON)
     sampler.close()
     assert future.result() is answer
@@ -275,4 +321,4 @@ def test_nobody_waits_for_a_closed_sampler(adapters, start):
     sampler = start()
     sampler.close()
     with pytest.raises((CancelledError, PolicyError)):
-        sampler.submit("a", adapters["a"], asks()).result(timeout=1)
+        sampler.submit(adapters["a"], asks()).result(timeout=1)

@@ -17,16 +17,16 @@ from transformers.cache_utils import DynamicLayer
 
 from rolloutlab.errors import PolicyError
 
-
-def _never() -> bool:
-    return False
+Finish = Literal["stop", "length", "abandoned"]
 
 
 @dataclass(frozen=True)
 class Ask:
     """One completion wanted. Its randomness depends on (seed, index) and the position alone, not on its neighbours.
 
-    temperature 0 takes the most likely token. abandoned: says whether anyone still waits for the answer.
+    temperature 0 takes the most likely token. top: how many of the most likely tokens to note at each position.
+    forced: the first tokens, whatever the policy would say. watch: called with what there is after each token; what it
+    returns, if anything, ends the completion.
     """
 
     prompt: tuple[int, ...]
@@ -35,20 +35,24 @@ class Ask:
     top_p: float = 1.0
     seed: int = 0
     index: int = 0
-    abandoned: Callable[[], bool] = _never
+    top: int = 0
+    forced: tuple[int, ...] = ()
+    watch: "Callable[[Sampled], Finish | None] | None" = None
 
 
 @dataclass
 class Sampled:
     """What was sampled for an Ask, the end-of-turn token included.
 
-    logprobs: of the unscaled full-vocabulary distribution, in nats, one per token.
+    logprobs: of the unscaled full-vocabulary distribution, in nats, one per token. top: for each token, the most likely
+    ones there with their logprobs, best first.
     """
 
     ask: Ask
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    finish: Literal["stop", "length", "abandoned"] | None = None
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    finish: Finish | None = None
 
 
 class Decoder:
@@ -86,7 +90,10 @@ class Decoder:
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
         """Sample the next token of every completion; return those that ended, which leave the batch."""
-        token_B, logprob_B = self._sample()
+        logprobs_BV = self._logprobs()
+        token_B = self._choose(logprobs_BV)
+        logprob_B = logprobs_BV.gather(1, token_B[:, None])[:, 0]
+        self._note_top(logprobs_BV)
         for row, token, logprob in zip(self._rows, token_B.tolist(), logprob_B.tolist(), strict=True):
             row.tokens.append(token)
             row.logprobs.append(logprob)
@@ -113,19 +120,35 @@ class Decoder:
         )
         return out.past_key_values, mask_PT, out.logits[:, -1].float()
 
-    def _sample(self) -> tuple[Tensor, Tensor]:
+    def _logprobs(self) -> Tensor:
         logprobs_BV = self._logits_BV.log_softmax(-1)
         if logprobs_BV.isnan().any():
             raise PolicyError("the policy gives no finite probabilities", hint="sample an earlier checkpoint")
-        token_B = choose(logprobs_BV, self._noise, torch.tensor([len(r.tokens) for r in self._rows]))
-        return token_B, logprobs_BV.gather(1, token_B[:, None])[:, 0]
+        return logprobs_BV
 
-    def _finish(self, row: Sampled) -> Literal["stop", "length", "abandoned"] | None:
+    def _choose(self, logprobs_BV: Tensor) -> Tensor:
+        token_B = choose(logprobs_BV, self._noise, torch.tensor([len(r.tokens) for r in self._rows]))
+        for i, row in enumerate(self._rows):
+            if len(row.tokens) < len(row.ask.forced):
+                token_B[i] = row.ask.forced[len(row.tokens)]
+        return token_B
+
+    def _note_top(self, logprobs_BV: Tensor) -> None:
+        most = max(row.ask.top for row in self._rows)
+        if not most:
+            return
+        best = logprobs_BV.topk(min(most, logprobs_BV.shape[1]))
+        for row, ids, values in zip(self._rows, best.indices.tolist(), best.values.tolist(), strict=True):
+            if row.ask.top:
+                row.top.append(list(zip(ids, values, strict=True))[: row.ask.top])
+
+    def _finish(self, row: Sampled) -> Finish | None:
+        noticed = row.ask.watch(row) if row.ask.watch else None
         if row.tokens[-1] in self._end_ids:
             return "stop"
-        if len(row.tokens) >= row.ask.max_tokens:
-            return "length"
-        return "abandoned" if row.ask.abandoned() else None
+        if noticed:
+            return noticed
+        return "length" if len(row.tokens) >= row.ask.max_tokens else None
 
     def _keep(self, kept: list[int]) -> Tensor:
         which_B = torch.tensor(kept, dtype=torch.long, device=self._model.device)

@@ -46,8 +46,12 @@ class Renderer:
         self._end_ids = end_ids
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins."""
-        return self._encode(self._template([_plain(m) for m in messages], tools))
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        Raises:
+            RenderingError: a part of it is not text, or the chat template refuses it.
+        """
+        return self._encode(self._template([_plain(m, f"messages.{i}") for i, m in enumerate(messages)], tools))
 
     def sequence(self, history: History) -> TokenSequence:
         """The history as one sequence, cut after its last sampled token.
@@ -163,12 +167,12 @@ def _named_id(token: str) -> int | None:
     return int(number) if name == "token_id" and number.isdecimal() else None
 
 
-def _plain(item: Any) -> dict[str, Any]:
+def _plain(item: Any, name: str = "a message") -> dict[str, Any]:
     """A message as chat templates read it: tool call arguments as objects, text parts joined."""
     message: dict[str, Any] = (item.message if isinstance(item, Choice) else item).to_wire()
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = "".join(_part_text(part) for part in content)
+        message["content"] = "".join(_part_text(part, f"{name}.content.{i}") for i, part in enumerate(content))
     elif content is None:
         message["content"] = ""
     for call in message.get("tool_calls") or []:
@@ -177,10 +181,10 @@ def _plain(item: Any) -> dict[str, Any]:
     return message
 
 
-def _part_text(part: dict[str, Any]) -> str:
+def _part_text(part: dict[str, Any], name: str) -> str:
     text = part.get("text", part.get("refusal"))
     if text is None:
-        raise RenderingError(f"this policy reads text, not {part['type']}")
+        raise RenderingError(f"{name}: this policy reads text, not {part['type']}")
     return str(text)
 
 

@@ -1,58 +1,117 @@
-"""A thread that decodes everything asked for at the moment in one batch."""
+"""A thread that decodes everything asked for at the moment, one batch per checkpoint in use."""
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rolloutlab.policy.decode import Ask, Decoder, Sampled
+from rolloutlab.policy.decode import Ask, Decoder, Finish, Sampled
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
 
 MAX_BATCH = 256
-"""Completions decoded at the same time; the others wait their turn."""
+"""Completions decoded at the same time, over all checkpoints; the others wait their turn."""
+
+MAX_LANES = 8
+"""Checkpoints in use at the same time."""
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens, padding included, read between two steps: what a newcomer may cost those who are under way."""
 
 
 @dataclass
 class _Request:
     """A client's request: its completions may join the batch at different steps, its answer is given when all ended."""
 
-    key: Hashable
     adapter: Adapter
     waiting: deque[Ask]
     future: "Future[list[Sampled]]"
     wanted: int
     ended: list[Sampled] = field(default_factory=list)
 
+    def end(self, row: Sampled) -> None:
+        self.ended.append(row)
+        if len(self.ended) == self.wanted:
+            with suppress(InvalidStateError):  # the client gave up in this very moment
+                self.future.set_result(sorted(self.ended, key=lambda r: r.ask.index))
+
+    def fail(self, error: Exception) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class _Lane:
+    """A batch under one adapter. The base's tensors are shared by all lanes."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._end_ids = policy.end_ids
+        self._model = policy.carrier()
+        self._decoder = Decoder(self._model, self._end_ids)
+        self.running: dict[int, _Request] = {}
+        self.adapter: Adapter | None = None
+
+    def carry(self, adapter: Adapter) -> None:
+        """Put another adapter in use; the lane is empty."""
+        self.adapter = None
+        write_adapter(self._model, adapter)
+        self.adapter = adapter
+
+    def admit(self, joining: Sequence[tuple[_Request, Ask]]) -> None:
+        self.running.update({id(ask): request for request, ask in joining})
+        self._decoder.admit([ask for _, ask in joining])
+
+    def step(self) -> None:
+        if self.running:
+            for row in self._decoder.step():
+                self.running.pop(id(row.ask)).end(row)
+
+    def fail(self, error: Exception) -> None:
+        """Tell everyone in this batch, and begin with an empty one."""
+        failed, self.running = self.running, {}
+        self._decoder = Decoder(self._model, self._end_ids)
+        for request in failed.values():
+            request.fail(error)
+
 
 class Sampler:
-    """Continuous batching over one copy of the policy. One adapter is in use at a time; requests go first come first.
+    """Continuous batching: requests join and leave at any step, first come first served.
 
-    A request for another adapter waits until the running batch has drained; requests for the same one join it.
+    Every checkpoint in use has a batch of its own over shared base weights, and the batches take a step in turn, so a
+    busy checkpoint does not keep another waiting.
     """
 
-    def __init__(self, policy: Policy, max_batch: int = MAX_BATCH) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        max_batch: int = MAX_BATCH,
+        max_lanes: int = MAX_LANES,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ) -> None:
         self._policy = policy
+        self._prefill_tokens = prefill_tokens
         self._max_batch = max_batch
-        self._model = policy.carrier()
-        self._decoder = Decoder(self._model, policy.end_ids)
-        self._current: Hashable = None
+        self._max_lanes = max_lanes
+        self._lanes: list[_Lane] = []
         self._queue: deque[_Request] = deque()
-        self._running: dict[int, _Request] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
-    def submit(self, key: Hashable, adapter: Adapter, asks: Sequence[Ask]) -> "Future[list[Sampled]]":
-        """Queue completions under the adapter that `key` names; cancelling the future stops their decoding."""
+    def submit(self, adapter: Adapter, asks: Sequence[Ask]) -> "Future[list[Sampled]]":
+        """Queue completions under an adapter; cancelling the future stops their decoding.
+
+        Requests with the very same adapter object share a batch.
+        """
         future: Future[list[Sampled]] = Future()
-        waiting = deque(replace(ask, abandoned=future.cancelled) for ask in asks)
+        waiting = deque(replace(ask, watch=_leaving(ask, future)) for ask in asks)
+        if not waiting:
+            future.set_result([])
         with self._changed:
             if self._closed:
                 future.cancel()
-            self._queue.append(_Request(key, adapter, waiting, future, len(waiting)))
+            self._queue.append(_Request(adapter, waiting, future, len(waiting)))
             self._changed.notify()
         return future
 
@@ -62,73 +121,73 @@ class Sampler:
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        for request in {id(r): r for r in [*self._queue, *self._running.values()]}.values():
+        running = [request for lane in self._lanes for request in lane.running.values()]
+        for request in {id(r): r for r in [*self._queue, *running]}.values():
             request.future.cancel()
 
     def _run(self) -> None:
         while self._wait_for_work():
-            try:
-                self._admit()
-                if len(self._decoder):
-                    for row in self._decoder.step():
-                        self._end(row)
-            except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
-                self._fail(error)
+            for lane, joining in self._joining():
+                try:
+                    lane.admit(joining)
+                except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
+                    lane.fail(error)
+            for lane in self._lanes:
+                try:
+                    lane.step()
+                except Exception as error:  # noqa: BLE001 - likewise
+                    lane.fail(error)
 
     def _wait_for_work(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._queue or len(self._decoder))
+            self._changed.wait_for(lambda: self._closed or self._queue or any(lane.running for lane in self._lanes))
             return not self._closed
 
-    def _admit(self) -> None:
-        """Fill the batch from the head of the queue while the adapter stays the same."""
-        asks: list[Ask] = []
-        while self._queue and (room := self._max_batch - len(self._decoder) - len(asks)) > 0:
+    def _joining(self) -> list[tuple[_Lane, list[tuple[_Request, Ask]]]]:
+        """Who joins which lane now: from the head of the queue, for as long as there is room."""
+        found: dict[int, tuple[_Lane, list[tuple[_Request, Ask]]]] = {}
+        room = self._max_batch - sum(len(lane.running) for lane in self._lanes)
+        prompts = longest = 0
+        while self._queue and room > 0:
             request = self._queue[0]
-            if request.future.cancelled():
+            if request.future.done() or not request.waiting:
                 self._queue.popleft()
                 continue
-            if request.key != self._current:
-                if len(self._decoder) or asks:
-                    break
-                if not self._switch(request):
-                    continue
-            joining = [request.waiting.popleft() for _ in range(min(room, len(request.waiting)))]
-            self._running.update({id(ask): request for ask in joining})
-            asks += joining
-            if not request.waiting:
-                self._queue.popleft()
-        if asks:
-            self._decoder.admit(asks)
+            prompts, longest = prompts + 1, max(longest, len(request.waiting[0].prompt))
+            if prompts > 1 and prompts * longest > self._prefill_tokens:
+                break
+            try:
+                lane = self._lane(request.adapter, found)
+            except Exception as error:  # noqa: BLE001 - an adapter that does not fit is this request's error alone
+                request.fail(error)
+                continue
+            if lane is None:
+                break
+            some = [(request, request.waiting.popleft()) for _ in range(min(room, len(request.waiting)))]
+            found.setdefault(id(lane), (lane, []))[1].extend(some)
+            room -= len(some)
+        return list(found.values())
 
-    def _switch(self, request: _Request) -> bool:
-        """Put the request's adapter in use; one that does not fit is that request's error alone."""
-        self._current = None
-        try:
-            write_adapter(self._model, request.adapter)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must hear of it
-            self._queue.popleft()
-            with suppress(InvalidStateError):
-                request.future.set_exception(error)
-            return False
-        self._current = request.key
-        return True
+    def _lane(self, adapter: Adapter, taken: Container[int]) -> _Lane | None:
+        """The lane of this adapter, else an idle or a new one, else None: the request waits until one is idle."""
+        idle = None
+        for lane in self._lanes:
+            if lane.adapter is adapter:
+                return lane
+            if not lane.running and id(lane) not in taken:
+                idle = lane
+        if idle is None and len(self._lanes) < self._max_lanes:
+            idle = _Lane(self._policy)
+            self._lanes.append(idle)
+        if idle is not None:
+            idle.carry(adapter)
+        return idle
 
-    def _end(self, row: Sampled) -> None:
-        request = self._running.pop(id(row.ask))
-        request.ended.append(row)
-        if len(request.ended) == request.wanted:
-            with suppress(InvalidStateError):  # the client gave up in this very moment
-                request.future.set_result(sorted(request.ended, key=lambda r: r.ask.index))
 
-    def _fail(self, error: Exception) -> None:
-        self._decoder = Decoder(self._model, self._policy.end_ids)
-        self._current = None
-        failed = {id(r): r for r in self._running.values()}
-        self._running.clear()
-        for request in failed.values():
-            request.waiting.clear()
-            with suppress(InvalidStateError):
-                request.future.set_exception(error)
-        with self._changed:
-            self._queue = deque(r for r in self._queue if not r.future.done())
+def _leaving(ask: Ask, future: "Future[list[Sampled]]") -> Callable[[Sampled], Finish | None]:
+    """What the ask watches for, and whether anyone still waits for the answer."""
+
+    def watch(row: Sampled) -> Finish | None:
+        return "abandoned" if future.cancelled() else ask.watch(row) if ask.watch else None
+
+    return watch

@@ -12,18 +12,26 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rolloutlab.errors import Cancelled, InputError, NotFoundError, RenderingError, RolloutlabError
+from rolloutlab.errors import Cancelled, ContextError, InputError, NotFoundError, RenderingError, RolloutlabError
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service import chat, models, training_jobs
 from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.completer import Completer
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.registry import Registry
+from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.problem import ValidationError, locate
 
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 
-def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str, identity: dict[str, str]) -> FastAPI:
+_STATUS = {NotFoundError: 404, InputError: 400, RenderingError: 422}
+"""How a refusal is answered; other errors are the service's own."""
+
+
+def make_app(
+    registry: Registry, sampler: Sampler, jobs: Jobs, ledger: Ledger, token: str, identity: dict[str, str]
+) -> FastAPI:
     """The application over its parts.
 
     token: what every caller but a health check must bear. identity: what a health check says besides `status`.
@@ -32,7 +40,7 @@ def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str, ident
     app.router.route_class = StrictRoute
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     bearer = [Depends(_bearer(token))]
-    app.include_router(chat.router(registry, sampler), dependencies=bearer)
+    app.include_router(chat.router(registry, Completer(registry, sampler, ledger), ledger), dependencies=bearer)
     app.include_router(models.router(registry), dependencies=bearer)
     app.include_router(training_jobs.router(jobs), dependencies=bearer)
 
@@ -75,10 +83,11 @@ def _located(item: dict[str, Any], body: object) -> ValidationError:
 
 
 async def _refused(request: Request, error: RolloutlabError) -> Response:
-    status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, InputError | RenderingError) else 500
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     if _speaks_openai(request):
-        return _openai_error(status, message, "invalid_request_error" if status < 500 else "server_error")
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        return _openai_error(status, message, kind, code=_code(error))
     return JSONResponse({"detail": message}, status)
 
 
@@ -98,13 +107,25 @@ async def _gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)
 
 
+def _code(error: RolloutlabError) -> str | None:
+    """The code that OpenAI's clients look at."""
+    if isinstance(error, ContextError):
+        return "context_length_exceeded"
+    return "model_not_found" if isinstance(error, NotFoundError) else None
+
+
 def _speaks_openai(request: Request) -> bool:
     """The chat side answers errors as OpenAI's clients read them, the training side as the specification says."""
     return not request.url.path.startswith("/v1/preview/")
 
 
 def _openai_error(
-    status: int, message: str, kind: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    kind: str,
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    body = {"error": {"message": message, "type": kind, "param": param, "code": None}}
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(body, status, headers=headers)

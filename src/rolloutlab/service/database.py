@@ -27,6 +27,13 @@ _MIGRATIONS = [
     );
     CREATE INDEX events_of_job ON events (job_id, id)
     """,
+    """
+    CREATE TABLE usage (
+        project TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
+        PRIMARY KEY (project, model)
+    )
+    """,
 ]
 
 

@@ -15,6 +15,7 @@ from rolloutlab.service.database import open_service_database
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
 from rolloutlab.service.registry import Registry
+from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy
 
 
@@ -38,7 +39,7 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     registry = Registry(database, folder.path, load_policy(policy_name))
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
-    app = make_app(registry, sampler, jobs, folder.token(), identity)
+    app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
 
     async def run() -> None:

@@ -259,6 +259,28 @@ Message = Annotated[_MESSAGES, _BY_ROLE]
 MessageOrChoice = Annotated[_MESSAGES | Annotated[Choice, Tag("choice")], _BY_ROLE]
 
 
+class NamedFunction(Wire):
+    name: str
+
+
+class NamedToolChoice(Wire):
+    """The wish that one function be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class StreamOptions(Wire):
+    include_usage: Boolean = False
+
+
+Stop = Annotated[str, Field(min_length=1)]
+_Stops = Annotated[Annotated[Stop, Tag("text")] | Annotated[list[Stop], Field(max_length=16), Tag("parts")], _BY_SHAPE]
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("parts")], _BY_SHAPE
+]
+
+
 class ChatRequest(Wire):
     """Body of `POST {inference_base_url}/chat/completions`."""
 
@@ -269,9 +291,17 @@ class ChatRequest(Wire):
     top_p: Number = Field(default=1.0, gt=0, le=1)
     max_tokens: Integer | None = Field(default=None, ge=1)
     max_completion_tokens: Integer | None = Field(default=None, ge=1)
+    stop: _Stops | None = None
     seed: Integer | None = None
     logprobs: Boolean | None = None
+    top_logprobs: Integer = Field(default=0, ge=0, le=20)
     tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoice | None = None
+    stream: Boolean = False
+    stream_options: StreamOptions | None = None
+
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
 class Usage(Wire):
@@ -290,4 +320,36 @@ class ChatCompletion(Wire):
     created: Integer
     model: str
     choices: list[Choice]
+    usage: Usage | None = None
+
+
+class ToolCallDelta(FunctionToolCall):
+    """A tool call of a stream; it comes whole. `index` is its place among the calls of the message."""
+
+    index: Integer
+
+
+class Delta(Wire):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(Wire):
+    index: Integer
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatCompletionChunk(Wire):
+    """One `data:` of a streamed chat completion; `created` is in seconds since the epoch."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Integer
+    model: str
+    choices: list[ChunkChoice]
     usage: Usage | None = None

@@ -112,3 +112,18 @@ class ModelCard(Wire):
 class ModelCardList(Wire):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class UsageEntry(Wire):
+    """What the chats of one project with one model came to; `project` is the request's project header, or empty."""
+
+    project: str
+    model: str
+    requests: Integer
+    prompt_tokens: Integer
+    completion_tokens: Integer
+
+
+class UsageList(Wire):
+    object: Literal["list"]
+    data: list[UsageEntry]

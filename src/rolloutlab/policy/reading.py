@@ -1,0 +1,104 @@
+"""Token ids to messages: the text that a policy said, and the tool calls in it."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rolloutlab.errors import InputError
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.text import TextStream, cut_at_stop
+from rolloutlab.policy.tool_calls import Call, ToolCallFormat, learn
+from rolloutlab.wire.chat import FunctionTool, UserMessage
+
+_ASKED = [UserMessage(role="user", content="?")]
+
+
+class Reader:
+    """Reads what was sampled, as the policy's tokenizer and chat template write it.
+
+    A tokenizer that says how its answers are parsed (its `response_template`) is believed; otherwise the form of a
+    tool call is learned from the chat template.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, end_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self._end_ids = end_ids
+
+    def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
+        """A completion's text as it comes; where tools are at hand it waits at what may be a call."""
+        held = [self._marker] if tools else []
+        return TextStream(self._renderer.text, stops, held)
+
+    def message(
+        self, ids: Sequence[int], stops: Sequence[str], prompt: Sequence[int], tools: Sequence[FunctionTool]
+    ) -> tuple[str, list[Call]]:
+        """The text of a completion, cut before the first stop string, and the calls in it."""
+        text = cut_at_stop(self._renderer.text(ids), stops)
+        if not tools:
+            return text, []
+        spoken = [i for i in ids if i not in self._end_ids]
+        whole = cut_at_stop(str(self._tokenizer.decode(spoken, skip_special_tokens=False)), stops)
+        said, calls = self._parse(whole, prompt, tools)
+        return (said, calls) if calls else (text, [])
+
+    def check(self, tools: Sequence[FunctionTool]) -> None:
+        """Whether this policy can be offered tools.
+
+        Raises:
+            InputError: its chat template does not show tools, or writes calls in a form that cannot be read back.
+        """
+        if tools and self._renderer.prompt(_ASKED, tools) == self._renderer.prompt(_ASKED):
+            raise InputError("the policy's chat template does not write tools", hint="leave tools out")
+        if tools and not self._template and not self._format:
+            raise InputError("the policy writes tool calls in a form that is not read here", hint="leave tools out")
+
+    def forced(self, function: str | None) -> tuple[int, ...]:
+        """The tokens that a call of this function, or of any, begins with.
+
+        Raises:
+            InputError: the form of a call is not known.
+        """
+        if self._format is None:
+            raise InputError("a call cannot be required of this policy", hint='tool_choice: "auto"')
+        return tuple(self._tokenizer(self._format.beginning(function), add_special_tokens=False)["input_ids"])
+
+    def _parse(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> tuple[str, list[Call]]:
+        if not self._template:
+            return self._format.parse(text) if self._format else (text, [])
+        try:
+            parsed = self._tokenizer.parse_response(
+                text, prefix=str(self._tokenizer.decode(list(prompt))), tools=[tool.to_wire() for tool in tools]
+            )
+        except (ValueError, KeyError, TypeError):  # what was sampled may be malformed in any way
+            return text, []
+        calls = [_call(each.get("function", each)) for each in parsed.get("tool_calls") or []]
+        return str(parsed.get("content") or ""), calls
+
+    @property
+    def _template(self) -> Any:
+        return getattr(self._tokenizer, "response_template", None)
+
+    @property
+    def _marker(self) -> str:
+        """What a call begins with in a stream; any text may be one where there is no marker."""
+        return (self._format.opening if self._format and not self._template else "") or ""
+
+    @cached_property
+    def _format(self) -> ToolCallFormat | None:
+        def template(messages: list[dict[str, Any]], begin: bool) -> str:
+            return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=begin, tokenize=False))
+
+        try:
+            return learn(template, str(self._tokenizer.eos_token or ""))
+        except Exception:  # noqa: BLE001 - a template may fail in any way on a call it does not know
+            return None
+
+
+def _call(function: dict[str, Any]) -> Call:
+    arguments = function.get("arguments") or {}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return Call(str(function["name"]), text)

@@ -1,0 +1,95 @@
+"""Tool calls: offered through the chat template, read back from what the policy wrote, forced when wanted."""
+
+import json
+
+import pytest
+
+from rolloutlab.errors import RefusedError
+from rolloutlab.wire.training import CreateTrainingJob
+
+PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+TOOL = {"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": PARAMETERS}}
+OTHER = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+QUESTION = "What is 27 + 35?"
+
+
+def ask(service, **options):
+    [choice] = service.chat(QUESTION, **{"tools": [TOOL], "max_tokens": 48, "temperature": 0, **options}).choices
+    return choice
+
+
+def test_a_call_is_parsed_and_its_arguments_are_json(practice_service):
+    choice = ask(practice_service)
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.name) == ("tool_calls", "calculator")
+    assert json.loads(call.function.arguments).keys() == {"expression"}
+    assert choice.message.content is None
+
+
+def test_a_stream_brings_the_same_call_whole(practice_service):
+    chunks = practice_service.stream(QUESTION, tools=[TOOL], max_tokens=48, temperature=0)
+    [delta] = [c.delta for chunk in chunks for c in chunk.choices if c.delta.tool_calls]
+    assert delta.tool_calls[0].function == ask(practice_service).message.tool_calls[0].function
+    assert not any(c.delta.content for chunk in chunks for c in chunk.choices)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_the_result_of_a_call_can_be_sent_back_and_the_whole_conversation_trains(practice_service):
+    first = ask(practice_service)
+    [call] = first.message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": "62"}
+    asked = [{"role": "user", "content": QUESTION}, first.message.to_wire(), result]
+    second = practice_service.chat(messages=asked, tools=[TOOL], max_tokens=32).choices[0]
+    items = [asked[0], first.to_wire(), result, second.to_wire()]
+    model = practice_service.register()
+    trajectories = [{"messages_and_choices": items, "reward": float(i), "tools": [TOOL]} for i in range(2)]
+    job = CreateTrainingJob.model_validate(
+        {"model_id": str(model.id), "trajectory_groups": [{"trajectories": trajectories}]}
+    )
+    step = next(e for e in practice_service.ended(practice_service.train(job)) if e.type == "gradient_step")
+    assert step.data["ratio_max"] == pytest.approx(1, abs=1e-3)
+    assert step.data["row_tokens"] == 2 * (len(first.sampled_tokens()) + len(second.sampled_tokens()))
+
+
+def test_with_tool_choice_none_the_policy_does_not_see_the_tools(practice_service):
+    with_none = ask(practice_service, tool_choice="none")
+    assert with_none.message.tool_calls is None
+    assert (
+        with_none.message.content
+        == practice_service.chat(QUESTION, max_tokens=48, temperature=0).choices[0].message.content
+    )
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculator"}}])
+def test_a_call_can_be_forced_on_a_policy_that_would_rather_talk(practice_service, choice):
+    answer = practice_service.chat("hello", tools=[TOOL], tool_choice=choice, max_tokens=64, temperature=0).choices[0]
+    assert "".join(token.token for token in answer.sampled_tokens()).startswith('<tool_call>{"name": "')
+    if isinstance(choice, dict):
+        assert '"calculator", "arguments": ' in "".join(token.token for token in answer.sampled_tokens())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "abacus"}}}, "names 'abacus', which is not among"),
+        ({"tool_choice": "required", "tools": []}, "there are no tools"),
+        ({"tool_choice": "sometimes"}, "400 tool_choice"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused(practice_service, options, said):
+    with pytest.raises(RefusedError, match=said):
+        practice_service.call(
+            "POST",
+            "/v1/chat/completions",
+            json={
+                "model": "practice",
+                "messages": [{"role": "user", "content": "a"}],
+                "tools": [TOOL, OTHER],
+                **options,
+            },
+        )
+
+
+def test_a_policy_whose_template_knows_no_tools_says_so(service):
+    with pytest.raises(RefusedError, match="400 the policy's chat template does not write tools"):
+        service.chat(tools=[TOOL])
