@@ -184,3 +184,22 @@ def test_writing_the_first_adapter_again_gives_the_first_model_back(policy):
     write_adapter(carrier, changed(policy))
     write_adapter(carrier, initial)
     assert torch.equal(logits(carrier), before)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_speaker_says_what_a_carrier_of_the_adapter_says_and_leaves_the_base_alone(policy, small, monkeypatch):
+    monkeypatch.setattr("rolloutlab.policy.model._SMALL", 1e9 if small else 0)
+    before = logits(policy.base)
+    carrier = policy.carrier()
+    speaker = None
+    for seed in (1, 2):
+        write_adapter(carrier, changed(policy, seed))
+        speaker = policy.speaker(changed(policy, seed), speaker)
+        assert torch.allclose(logits(speaker), logits(carrier), atol=1e-4)
+        assert not torch.allclose(logits(speaker), before, atol=1e-2)
+    assert torch.equal(logits(policy.base), before)
+
+
+def test_a_speaker_under_an_adapter_that_does_not_fit_is_refused(policy):
+    with pytest.raises(RuntimeError):
+        policy.speaker({name: tensor[:-1] for name, tensor in changed(policy).items()})

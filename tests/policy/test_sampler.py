@@ -58,11 +58,11 @@ def start(policy) -> Iterator[Callable[..., Sampler]]:
 
 
 def watched(policy: Policy, watch: Callable[[Tensor], None]) -> Policy:
-    """The policy, whose carriers show `watch` the ids of every forward pass before it runs."""
+    """The policy, whose speakers show `watch` the ids of every forward pass before it runs."""
 
     class Watched(Policy):
-        def carrier(self) -> Any:
-            model = super().carrier()
+        def speaker(self, *adapter: Any) -> Any:
+            model = super().speaker(*adapter)
             model.register_forward_pre_hook(lambda _, __, inputs: watch(inputs["input_ids"]), with_kwargs=True)
             return model
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rolloutlab.policy.decode import Ask, Decoder, Finish, Sampled
-from rolloutlab.policy.model import Adapter, Policy, write_adapter
+from rolloutlab.policy.model import Adapter, Policy
 
 MAX_BATCH = 256
 """Completions decoded at the same time, over all checkpoints; the others wait their turn."""
@@ -44,17 +45,17 @@ class _Request:
 class _Lane:
     """A batch under one adapter. The base's tensors are shared by all lanes."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._end_ids = policy.end_ids
-        self._model = policy.carrier()
-        self._decoder = Decoder(self._model, self._end_ids)
+    def __init__(self, policy: Policy, adapter: Adapter) -> None:
+        self._policy = policy
+        self._model: Any = None
         self.running: dict[int, _Request] = {}
-        self.adapter: Adapter | None = None
+        self.carry(adapter)
 
     def carry(self, adapter: Adapter) -> None:
         """Put another adapter in use; the lane is empty."""
-        self.adapter = None
-        write_adapter(self._model, adapter)
+        self.adapter: Adapter | None = None
+        self._model = self._policy.speaker(adapter, self._model)
+        self._decoder = Decoder(self._model, self._policy.end_ids)
         self.adapter = adapter
 
     def admit(self, joining: Sequence[tuple[_Request, Ask]]) -> None:
@@ -69,7 +70,7 @@ class _Lane:
     def fail(self, error: Exception) -> None:
         """Tell everyone in this batch, and begin with an empty one."""
         failed, self.running = self.running, {}
-        self._decoder = Decoder(self._model, self._end_ids)
+        self._decoder = Decoder(self._model, self._policy.end_ids)
         for request in failed.values():
             request.fail(error)
 
@@ -176,11 +177,11 @@ class Sampler:
                 return lane
             if not lane.running and id(lane) not in taken:
                 idle = lane
-        if idle is None and len(self._lanes) < self._max_lanes:
-            idle = _Lane(self._policy)
-            self._lanes.append(idle)
         if idle is not None:
             idle.carry(adapter)
+        elif len(self._lanes) < self._max_lanes:
+            idle = _Lane(self._policy, adapter)
+            self._lanes.append(idle)
         return idle
 
 

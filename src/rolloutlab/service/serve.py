@@ -8,7 +8,7 @@ import transformers
 import uvicorn
 
 from rolloutlab.errors import InputError
-from rolloutlab.policy.model import load_policy
+from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
 from rolloutlab.service.database import open_service_database
@@ -36,7 +36,9 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
         raise InputError(f"port {port} cannot be used: {error}", hint="--port 0 takes a free one") from error
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     database = open_service_database(folder.path)
-    registry = Registry(database, folder.path, load_policy(policy_name))
+    policy = load_policy(policy_name)
+    limit_threads(policy)
+    registry = Registry(database, folder.path, policy)
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity)
