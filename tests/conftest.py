@@ -1,8 +1,8 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,56 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def worded_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny untrained policy of yet another kind.
+
+    Its tokens are pieces of words that carry their spaces, its vocabulary has entries that the tokenizer does not know,
+    its embeddings are tied, and its template writes tools and calls.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("policies") / "worded"
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<unk>", "<begin>", "<end>", "[INST]", "[/INST]"]
+    text = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs", "élan naïve 🦊"]
+    text += [*map(chr, range(33, 127)), "[TOOL_CALLS]", '[{"name": "f", "arguments": {"a": 1}}]']
+    trainer = trainers.UnigramTrainer(vocab_size=220, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(text, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<begin>", eos_token="<end>", unk_token="<unk>", pad_token="<unk>"
+    )
+    wrapped.chat_template = (
+        "<begin>{% if tools %}[TOOLS]{{ tools | tojson }}{% endif %}{% for m in messages %}"
+        "{% if m.role == 'assistant' %}{% if m.tool_calls %}[TOOL_CALLS] ["
+        "{% for call in m.tool_calls %}{{ call.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]"
+        "{% else %} {{ m.content }}{% endif %}<end>"
+        "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+    )
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(1)
+    config = Qwen3Config(
+        vocab_size=len(wrapped) + 11,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=wrapped.bos_token_id,
+        eos_token_id=wrapped.eos_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def policy(tiny_policy: Path) -> "Policy":
     from rolloutlab.policy.model import load_policy
 
@@ -147,6 +197,13 @@ def practice_service(practice_policy: "Policy", tmp_path: Path) -> Iterator[Serv
     """The service of the practice policy."""
     with serving(practice_policy, tmp_path / "service") as found:
         yield found
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[["Policy"], Service]]:
+    """Makes the service of any policy."""
+    with ExitStack() as stack:
+        yield lambda policy: stack.enter_context(serving(policy, tmp_path / "service"))
 
 
 @contextmanager

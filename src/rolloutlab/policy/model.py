@@ -65,6 +65,11 @@ class Policy:
         return model
 
     @property
+    def vocabulary(self) -> int:
+        """How many different tokens can be sampled."""
+        return int(self.base.get_input_embeddings().weight.shape[0])
+
+    @property
     def small(self) -> bool:
         """Whether a copy of the weights costs little."""
         return _parameters(self.base) < _SMALL

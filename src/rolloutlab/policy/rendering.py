@@ -39,11 +39,17 @@ class TokenSequence:
 
 
 class Renderer:
-    """Renders conversations with a tokenizer's own chat template."""
+    """Renders conversations with a tokenizer's own chat template.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
+    vocabulary: how many tokens the policy can sample; often more than its tokenizer knows.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int], vocabulary: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
+        self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
@@ -52,6 +58,20 @@ class Renderer:
             RenderingError: a part of it is not text, or the chat template refuses it.
         """
         return self._encode(self._template([_plain(m, f"messages.{i}") for i, m in enumerate(messages)], tools))
+
+    def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
+        """Token ids of the last message, an assistant's, as the chat template writes it, its end-of-turn token included.
+
+        Raises:
+            RenderingError: as for a prompt, or the template writes an answer elsewhere than behind its prompt.
+        """
+        plain = [_plain(m, f"messages.{i}") for i, m in enumerate(messages)]
+        prompt, whole = self._template(plain[:-1], tools), self._template(plain, tools, begin=False)
+        if not whole.startswith(prompt):
+            raise RenderingError("the chat template does not write an answer behind its prompt")
+        ids = self._encode(whole[len(prompt) :])
+        ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
+        return ids[: ends[0]] if ends else ids
 
     def sequence(self, history: History) -> TokenSequence:
         """The history as one sequence, cut after its last sampled token.
@@ -81,15 +101,18 @@ class Renderer:
     def token(self, token_id: int) -> tuple[str, list[int]]:
         """A token's own text, and its bytes."""
         text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
-        raw = self._tokenizer.convert_ids_to_tokens([token_id])[0]
+        raw = self._tokenizer.convert_ids_to_tokens([token_id])[0] or ""
         return text, list(_raw_bytes(raw) if _UNREADABLE in text else text.encode())
 
-    def _template(self, messages: list[dict[str, Any]], tools: Sequence[FunctionTool] | None) -> str:
+    def _template(
+        self, messages: list[dict[str, Any]], tools: Sequence[FunctionTool] | None, begin: bool = True
+    ) -> str:
+        """The text of a conversation; `begin` adds what an assistant's answer begins behind."""
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
                 tools=[tool.to_wire() for tool in tools] if tools else None,
-                add_generation_prompt=True,
+                add_generation_prompt=begin,
                 tokenize=False,
             )
         except (TemplateError, ValueError) as error:
@@ -129,7 +152,7 @@ class Renderer:
             found = self._ids_by_bytes.get(tuple(entry.bytes))
         if found is None:
             found = self._ids_by_text.get(entry.token)
-        if found is None or not 0 <= found < len(self._tokenizer):
+        if found is None or not 0 <= found < self._vocabulary:
             raise RenderingError(f"the token {entry.token!r} is not in the policy's vocabulary")
         return found
 

@@ -9,7 +9,7 @@ Template = Callable[[list[dict[str, Any]], bool], str]
 """Renders messages; the second argument says whether the assistant's answer is to begin behind them."""
 
 _NAME, _ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
-_BETWEEN = " \t\r\n,;[]"
+_BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,11 @@ class ToolCallFormat:
         """The text without the markers and separators that it begins with."""
         before = None
         while before != text:
-            before = text
+            before, text = text, text.strip()
             for marker in filter(None, (self.opening, self.closing)):
-                text = text.strip(_BETWEEN).removeprefix(marker)
+                text = text.removeprefix(marker)
+            if text[:1] in {*_BEFORE, *_AFTER}:
+                text = text[1:]
         return text
 
 
@@ -94,8 +96,8 @@ def learn(template: Template, end: str) -> ToolCallFormat | None:
             closing = written[end_of_call:].partition(end)[0] if end else written[end_of_call:]
             arguments = written.index("{", written.index(_NAME))
             return ToolCallFormat(
-                opening=written[:start].strip(_BETWEEN),
-                closing=closing.strip(_BETWEEN),
+                opening=written[:start].lstrip().rstrip(_BEFORE),
+                closing=closing.lstrip(_AFTER).rstrip(),
                 name_key=keys["name"],
                 arguments_key=keys["arguments"],
                 before_name=written[: written.index(_NAME)],

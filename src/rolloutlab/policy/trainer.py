@@ -70,7 +70,7 @@ def train(
     """
     options = _in_fp32(settle(job.experimental_config))
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
-    sequences = _render(job.trajectory_groups, Renderer(policy.tokenizer, policy.end_ids))
+    sequences = _render(job.trajectory_groups, Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary))
     check = _check(job.trajectory_groups, sequences, policy.context, options)
     rows = list(pack(_weighted(check, sequences, policy.context)))
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})

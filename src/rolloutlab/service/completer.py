@@ -36,7 +36,7 @@ class Completer:
         self._registry = registry
         self._sampler = sampler
         self._ledger = ledger
-        self._renderer = Renderer(policy.tokenizer, policy.end_ids)
+        self._renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
         self._reader = Reader(policy.tokenizer, self._renderer, policy.end_ids)
         self._writer = Writer(self._renderer, self._reader)
 
