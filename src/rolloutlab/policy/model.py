@@ -67,7 +67,8 @@ class Policy:
     @property
     def vocabulary(self) -> int:
         """How many different tokens can be sampled."""
-        return int(self.base.get_input_embeddings().weight.shape[0])
+        embeddings: Any = self.base.get_input_embeddings()
+        return int(embeddings.weight.shape[0])
 
     @property
     def small(self) -> bool:
