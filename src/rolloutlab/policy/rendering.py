@@ -60,7 +60,7 @@ class Renderer:
         return self._encode(self._template([_plain(m, f"messages.{i}") for i, m in enumerate(messages)], tools))
 
     def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
-        """Token ids of the last message, an assistant's, as the chat template writes it, its end-of-turn token included.
+        """Token ids of the last message, an assistant's, as the template writes it, its end-of-turn token included.
 
         Raises:
             RenderingError: as for a prompt, or the template writes an answer elsewhere than behind its prompt.

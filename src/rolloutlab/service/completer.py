@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError
 from rolloutlab.policy.decode import Ask, Finish, Sampled
-from rolloutlab.policy.reading import Reader
+from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.completions import Plan, Writer, usage
