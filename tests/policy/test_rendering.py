@@ -119,7 +119,7 @@ def test_the_template_is_given_the_tools(with_template, encode):
     renderer, tools = with_template(TOOLS), [FunctionTool.model_validate(TOOL)]
     assert renderer.prompt(messages(user()), tools) == encode("<s>[ask]add[ask]user a[tell]")
     sequence = renderer.sequence(history(user(), choice([9]), tools=[TOOL]))
-    assert sequence.ids == [*encode("<s>[ask]add[ask]user a[tell]"), 9]
+    assert list(sequence.ids) == [*encode("<s>[ask]add[ask]user a[tell]"), 9]
 
 
 def test_the_template_sees_the_arguments_of_a_tool_call_as_an_object(with_template, encode):
@@ -138,9 +138,9 @@ def test_arguments_that_are_not_json_stay_a_text(with_template, encode):
 def test_a_sequence_is_the_prompt_then_the_sampled_tokens_with_their_logprobs(renderer, end, say):
     prompt = renderer.prompt(messages(user("the fox")))
     sequence = renderer.sequence(history(user("the fox"), say([40, 41, end])))
-    assert sequence.ids == [*prompt, 40, 41, end]
-    assert sequence.trained == [False] * len(prompt) + [True] * 3
-    assert sequence.logprobs == [0.0] * len(prompt) + [-40 / 8, -41 / 8, -end / 8]
+    assert list(sequence.ids) == [*prompt, 40, 41, end]
+    assert list(sequence.trained) == [False] * len(prompt) + [True] * 3
+    assert list(sequence.logprobs) == [0.0] * len(prompt) + [-40 / 8, -41 / 8, -end / 8]
     assert (len(sequence), sequence.trainable) == (len(prompt) + 3, 3)
 
 
@@ -154,16 +154,16 @@ def test_what_trains_is_the_sampled_ids_and_not_a_tokenisation_of_their_text(ren
 def test_earlier_turns_train_too_and_an_end_of_turn_is_not_doubled(renderer, encode, end, say):
     sequence = renderer.sequence(history(user("a"), say([40, end]), user("b"), say([50, 51, end])))
     first, second = encode("<s>[ask]user a[tell]"), encode("[ask]user b[tell]")
-    assert sequence.ids == [*first, 40, end, *second, 50, 51, end]
+    assert list(sequence.ids) == [*first, 40, end, *second, 50, 51, end]
     assert trained(sequence) == [40, end, 50, 51, end]
-    assert sequence.logprobs[-3:] == [-50 / 8, -51 / 8, -end / 8]
-    assert sequence.logprobs[len(first) :][:3] == [-5.0, -end / 8, 0.0]
+    assert list(sequence.logprobs[-3:]) == [-50 / 8, -51 / 8, -end / 8]
+    assert list(sequence.logprobs[len(first) :][:3]) == [-5.0, -end / 8, 0.0]
 
 
 def test_the_end_of_a_turn_that_ran_out_of_tokens_is_context(renderer, encode, end, say):
     cut_short = say([40, 41], finish_reason="length")
     sequence = renderer.sequence(history(user("a"), cut_short, user("b"), say([50, end])))
-    assert sequence.ids == [*encode("<s>[ask]user a[tell]"), 40, 41, *encode("</s>[ask]user b[tell]"), 50, end]
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]"), 40, 41, *encode("</s>[ask]user b[tell]"), 50, end]
     assert trained(sequence) == [40, 41, 50, end]
 
 
@@ -172,12 +172,12 @@ def test_a_token_that_is_no_end_of_turn_may_come_twice_in_a_row(with_template, e
     [mark] = encode("!")
     loud = with_template("{% for m in messages %}{{ m.content }}!{% endfor %}")
     sequence = loud.sequence(history(user("a"), say([40, mark]), user("b"), say([50, end])))
-    assert sequence.ids == [*encode("a!"), 40, mark, *encode("!b!"), 50, end]
+    assert list(sequence.ids) == [*encode("a!"), 40, mark, *encode("!b!"), 50, end]
 
 
 def test_an_answer_without_a_word_trains_its_end_of_turn(renderer, encode, end, say):
     sequence = renderer.sequence(history(user("a"), say([end]), user("b"), say([50, end])))
-    assert sequence.ids == [*encode("<s>[ask]user a[tell]"), end, *encode("[ask]user b[tell]"), 50, end]
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]"), end, *encode("[ask]user b[tell]"), 50, end]
 
 
 def test_everything_after_the_last_sampled_answer_is_cut_off(renderer, end, say):
@@ -204,7 +204,7 @@ def test_what_is_cut_off_need_not_be_readable(renderer, end):
 )
 def test_assistant_messages_and_choices_without_logprobs_are_context(renderer, encode, end, silent):
     sequence = renderer.sequence(history(user("a"), silent, user("b"), choice([50, end])))
-    assert sequence.ids == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
     assert trained(sequence) == [50, end]
 
 
@@ -229,7 +229,7 @@ def test_a_sampled_tool_call_trains_as_it_was_sampled(with_template, policy, enc
     result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
     sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end]), tools=[TOOL]))
     before = encode("<s>[ask]add[ask]user a[tell]")
-    assert sequence.ids == [*before, *letters, end, *encode("[ask]tool 3[tell]"), 50, end]
+    assert list(sequence.ids) == [*before, *letters, end, *encode("[ask]tool 3[tell]"), 50, end]
     assert trained(sequence) == [*letters, end, 50, end]
 
 
@@ -237,7 +237,7 @@ def test_a_tool_call_without_logprobs_is_context(with_template, encode, end):
     called = choice([], None, {"tool_calls": [CALL]}, logprobs=None, finish_reason="tool_calls")
     result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
     sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end])))
-    assert sequence.ids == [*encode("<s>[ask]user a[tell]add a is 1 b is 2</s>[ask]tool 3[tell]"), 50, end]
+    assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]add a is 1 b is 2</s>[ask]tool 3[tell]"), 50, end]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_such_a_template_is_fine_while_there_is_one_answer_or_no_reasoning(with_
     assert trained(forgetful.sequence(history(*items))) == plain + ids
     context = choice([], reasoned)
     sequence = forgetful.sequence(history(user(), context, user("b"), choice(plain, "yes")))
-    assert sequence.ids == encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]") + plain
+    assert list(sequence.ids) == encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]") + plain
 
 
 def test_a_template_that_forgets_earlier_turns_is_refused(with_template, end, say):

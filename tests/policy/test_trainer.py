@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, pstdev
@@ -17,8 +18,9 @@ from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import Ask, decode
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
-from rolloutlab.policy.trainer import ROW_TOKENS, State, Weighted, pack, train
-from rolloutlab.wire.training import CreateTrainingJob
+from rolloutlab.policy.trainer import State, Weighted, pack, train
+from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
+from rolloutlab.wire.trajectories import Trajectory
 
 Event = tuple[str, dict[str, Any]]
 MODEL_ID = UUID(int=1)
@@ -111,11 +113,16 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     **overrides: Any,
 ) -> tuple[State, list[Event]]:
-    events: list[Event] = []
+    events: list[Event] = overrides.pop("events", [])
     model = overrides.pop("model", None) or policy.carrier()
     step = overrides.pop("step", 3)
-    end = train(policy, model, state, job, step, lambda kind, data: events.append((kind, data)), cancelled)
+    end = train(policy, model, state, *parts(job), step, lambda kind, data: events.append((kind, data)), cancelled)
     return end, events
+
+
+def parts(job: CreateTrainingJob) -> tuple[Iterator[Iterator[Trajectory]], ExperimentalTrainingConfig | None]:
+    """A job as a trainer wants it: groups that can be read once, and the options."""
+    return (iter(group.trajectories) for group in job.trajectory_groups), job.experimental_config
 
 
 def steps(events: list[Event]) -> list[dict[str, Any]]:
@@ -257,7 +264,7 @@ def naive(
 
 
 def weighted(tokens: int) -> Weighted:
-    return Weighted(TokenSequence([0] * tokens, [True] * tokens, [0.0] * tokens), 1.0, 1.0)
+    return Weighted(TokenSequence(array("i", [0] * tokens)), 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -278,11 +285,6 @@ def test_rows_hold_whole_sequences_in_order_up_to_the_budget(lengths, rows):
     packed = list(pack(sequences, budget=10))
     assert [[len(s.tokens) for s in row] for row in packed] == rows
     assert all(a is b for a, b in zip([s for row in packed for s in row], sequences, strict=True))
-
-
-def test_a_row_has_1024_tokens_unless_said_otherwise():
-    assert ROW_TOKENS == 1024
-    assert [len(row) for row in pack([weighted(256)] * 9)] == [4, 4, 1]
 
 
 @pytest.mark.parametrize(
@@ -466,7 +468,7 @@ def test_a_loss_that_is_no_number_fails_the_job_and_says_what_to_try(policy, sta
     events: list[Event] = []
     job = as_job(large_groups(), learning_rate=1e30)
     with pytest.raises(TrainingError, match="row 1 is not a finite number") as caught:
-        train(policy, policy.carrier(), start, job, 0, lambda kind, data: events.append((kind, data)), lambda: False)
+        train(policy, policy.carrier(), start, *parts(job), 0, lambda kind, data: events.append((kind, data)), lambda: False)
     assert "learning_rate" in caught.value.hint
     assert len(steps(events)) == 1
 
@@ -575,7 +577,7 @@ def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
             policy,
             policy.carrier(),
             start,
-            as_job(large_groups()),
+            *parts(as_job(large_groups())),
             0,
             lambda kind, data: events.append((kind, data)),
             lambda: len(steps(events)) == rows,
@@ -586,9 +588,9 @@ def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
 def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
     used, job = policy.carrier(), small_job(1)
     clean, _ = run(policy, start, job)
-    asked = iter([False, True])
+    events: list[Event] = []
     with pytest.raises(Cancelled):
-        run(policy, start, as_job(large_groups()), lambda: next(asked), model=used)
+        run(policy, start, as_job(large_groups()), lambda: len(steps(events)) == 2, model=used, events=events)
     after, _ = run(policy, start, job, model=used)
     assert same(after.adapter, clean.adapter)
 

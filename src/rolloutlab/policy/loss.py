@@ -32,9 +32,17 @@ class RowLoss:
 
 
 def row_loss(
-    new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor, options: Options
+    new_T: Tensor,
+    old_T: Tensor,
+    advantage_T: Tensor,
+    weight_T: Tensor,
+    history_T: Tensor,
+    options: Options,
+    row_tokens: int | None = None,
 ) -> RowLoss:
     """Sum of w·L over the row's trainable tokens, over their number + 1e-6.
+
+    Given whole histories of a row of `row_tokens` trainable tokens, their part of that: the parts add up to the row's.
 
     new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN where unknown,
     which counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
@@ -56,7 +64,7 @@ def row_loss(
         loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
     else:
         loss_T = -ratio_T.detach().clamp(low, high) * advantage_T * new_T
-    loss = (weight_T * loss_T).sum() / (len(new_T) + _TINY)
+    loss = (weight_T * loss_T).sum() / ((len(new_T) if row_tokens is None else row_tokens) + _TINY)
     return RowLoss(loss, seen_T, clipped_T, masked_T)
 
 

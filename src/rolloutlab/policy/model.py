@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
+from rolloutlab.policy.probe import Probe
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
@@ -31,7 +32,8 @@ class Policy:
     """A frozen base model with what is needed to talk to it and to train it.
 
     context: the most tokens of one conversation, prompt and completion together. end_ids: tokens that end a turn.
-    learning_rate: what a job uses when it does not say.
+    learning_rate: what a job uses when it does not say. row_tokens: the most tokens of one optimiser step, unless one
+    sequence alone has more.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Policy:
     context: int
     end_ids: frozenset[int]
     learning_rate: float
+    row_tokens: int
+    probe: Probe
 
     @property
     def device(self) -> torch.device:
@@ -110,14 +114,17 @@ def load_policy(name: str) -> Policy:
     base.requires_grad_(False)
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
+    context = base.config.max_position_embeddings
     return Policy(
         name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
         base=base,
         tokenizer=tokenizer,
         lora=_lora(small),
-        context=base.config.max_position_embeddings,
+        context=context,
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
+        row_tokens=_row_tokens(small, context),
+        probe=Probe(base),
     )
 
 
@@ -150,6 +157,12 @@ def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
 def _lora(small: bool) -> LoraConfig:
     rank = 16 if small else 8
     return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def _row_tokens(small: bool, context: int) -> int:
+    """A whole number of contexts, where more than one fits."""
+    budget = 1024 if small else 2048
+    return budget // context * context or budget
 
 
 def _parameters(model: nn.Module) -> int:

@@ -4,8 +4,9 @@ What trains is what was sampled, id by id: a text is never tokenised again to fi
 """
 
 import json
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,14 +22,15 @@ _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One history as it trains. All lists have one entry per token.
+    """One history as it trains. All arrays have one entry per token: nine bytes together.
 
-    trained: whether the token was sampled and carries a logprob. logprobs: as sampled, in nats; 0 where not trained.
+    trained: 1 where the token was sampled and carries a logprob, else 0. logprobs: as sampled, in nats and rounded to
+    fp32; 0 where not trained.
     """
 
-    ids: list[int]
-    trained: list[bool]
-    logprobs: list[float]
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    trained: bytearray = field(default_factory=bytearray)
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,7 +85,7 @@ class Renderer:
         tools = history.tools
         items = _until_last_sampled(history.messages_and_choices)
         messages = [_marked(i) if _trains(item) else _plain(item) for i, item in enumerate(items)]
-        sequence = TokenSequence([], [], [])
+        sequence = TokenSequence()
         before = ""
         for i, item in enumerate(items):
             if not isinstance(item, Choice) or not _trains(item):
@@ -123,7 +125,7 @@ class Renderer:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _splice(self, sequence: TokenSequence, context: list[int], sampled: list[TokenLogprob]) -> None:
-        if sequence.ids and context[:1] == sequence.ids[-1:] and context[0] in self._end_ids:
+        if sequence.ids and context and context[0] == sequence.ids[-1] and context[0] in self._end_ids:
             context = context[1:]
         ids = [self._id(entry) for entry in sampled]
         sequence.ids.extend([*context, *ids])

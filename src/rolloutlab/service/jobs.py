@@ -135,7 +135,17 @@ class Jobs:
             with self._database.write() as connection:
                 connection.execute(*_event(job_id, kind, data))
 
-        end = train(self._registry.policy, self._model, start, job, step, report, lambda: self._should_stop(job_id))
+        groups = [group.trajectories for group in job.trajectory_groups]
+        end = train(
+            self._registry.policy,
+            self._model,
+            start,
+            groups,
+            job.experimental_config,
+            step,
+            report,
+            lambda: self._should_stop(job_id),
+        )
         self._stop_if_wanted(job_id)
         self._registry.save(model_id, step + 1, end)
         saved = _event(job_id, "checkpoint_saved", {"step": step + 1})

@@ -1,0 +1,108 @@
+"""From token sequences to the logprobs of their trained tokens: the one place where training and scoring run a model.
+
+Axes: B, L, T as in `policy.bundles`; D the hidden states; V the vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from rolloutlab.policy.bundles import Batch, batches, bundles, lay_out
+from rolloutlab.policy.model import Policy
+from rolloutlab.policy.rendering import TokenSequence
+
+_CHUNK = 1 << 22
+"""Logits that exist at a time, when they need not all: 16 MiB in fp32, and as much again for what is made of them."""
+
+
+class Forward:
+    """Runs a carrier of a policy over sequences, in batches of bounded size."""
+
+    def __init__(self, policy: Policy, model: PeftModel) -> None:
+        self._probe = policy.probe
+        self._model = model
+        self._dtype = policy.base.dtype
+        self._limit = policy.row_tokens
+        causal: Any = model.get_base_model()
+        head = causal.get_output_embeddings()
+        self._body = causal.base_model
+        self._head = head if policy.probe.head_is_last and type(head) is nn.Linear else None
+
+    def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
+        """The sequences, each with at least one trained token and one before it, in batches: similar lengths together.
+
+        A batch has at most twice as many tokens as a row, padding included, or is one sequence.
+        """
+        found = bundles(sequences, self._limit, self._probe.shares)
+        for batch in batches(found, 2 * self._limit):
+            yield lay_out(batch, sequences, self._dtype)
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logprob of each trained token, with gradients, and entropy of its distribution, without; in fp32, in nats."""
+        device = self._model.device
+        target_T, before_T = batch.target_T.to(device), batch.before_T.to(device)
+        if self._head is None:
+            logits_BLV = self._model(**batch.read(device), use_cache=False).logits
+            return _said(_rows(logits_BLV, before_T), target_T)
+        hidden_TD = _rows(self._body(**batch.read(device), use_cache=False).last_hidden_state, before_T)
+        found: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T)  # type: ignore[no-untyped-call]
+        return found
+
+    @torch.no_grad()
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """Logprob of each trained token of each sequence, on the CPU; a sequence may have none."""
+        scored = [torch.zeros(0) for _ in sequences]
+        trained = [i for i, sequence in enumerate(sequences) if sequence.trainable]
+        for batch in self.batches([sequences[i] for i in trained]):
+            order = [trained[i] for i in batch.order]
+            parts = torch.split(self(batch)[0].cpu(), [sequences[i].trainable for i in order])
+            for i, scored_T in zip(order, parts, strict=True):
+                scored[i] = scored_T
+        return scored
+
+
+def _rows(values_BLD: Tensor, at_T: Tensor) -> Tensor:
+    """Rows of the flattened values. As an embedding, because its gradient adds up repeated rows in a fixed order."""
+    return embedding(at_T, values_BLD.flatten(0, 1))
+
+
+def _said(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Logprob of the target and entropy, of logits that exist anyway."""
+    all_TV = logits_TV.float().log_softmax(-1)
+    with torch.no_grad():
+        entropy_T = torch.special.entr(all_TV.exp()).sum(-1)
+    return all_TV.gather(1, target_T[:, None])[:, 0], entropy_T
+
+
+class _Head(torch.autograd.Function):
+    """Logprob of the target and entropy under a frozen linear head, some tokens at a time.
+
+    The gradient of a logprob by its hidden state, W[target] - softmax @ W, is worked out on the way, so that nothing of
+    the vocabulary's size is kept for backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_TD: Tensor, head: nn.Linear, target_T: Tensor) -> tuple[Tensor, Tensor]:
+        wanted = ctx.needs_input_grad[0]
+        size = max(1, _CHUNK // head.out_features)
+        logprobs, entropies, slopes = [], [], []
+        for hidden_CD, target_C in zip(torch.split(hidden_TD, size), torch.split(target_T, size), strict=True):
+            all_CV = head(hidden_CD).float().log_softmax(-1)
+            logprobs.append(all_CV.gather(1, target_C[:, None])[:, 0])
+            share_CV = all_CV.exp_()
+            entropies.append(torch.special.entr(share_CV).sum(-1))
+            if wanted:
+                slopes.append(head.weight[target_C] - share_CV.to(head.weight.dtype) @ head.weight)
+        ctx.save_for_backward(torch.cat(slopes) if wanted else None)
+        entropy_T = torch.cat(entropies)
+        ctx.mark_non_differentiable(entropy_T)
+        return torch.cat(logprobs), entropy_T
+
+    @staticmethod
+    def backward(ctx: Any, slope_T: Tensor, _entropy_T: Tensor) -> tuple[Tensor, None, None]:
+        (slope_TD,) = ctx.saved_tensors
+        return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None
