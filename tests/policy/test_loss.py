@@ -361,6 +361,21 @@ def test_the_options_of_the_advantages_do_not_change_the_loss():
     assert other[1] == reference[1]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_losses_of_the_parts_of_a_row_add_up_to_that_of_the_row(level):
+    generator = torch.Generator().manual_seed(0)
+    new_T, old_T, advantage_T, weight_T = torch.randn(4, 10, generator=generator, dtype=torch.float64)
+    history_T = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 3])
+    options = Options(ppo=True, importance_sampling_level=level)
+    row = row_loss(new_T, old_T, advantage_T, weight_T, history_T, options)
+    parts = [
+        row_loss(new_T[at], old_T[at], advantage_T[at], weight_T[at], history_T[at] - history_T[at][0], options, 10)
+        for at in (slice(3), slice(3, 7), slice(7, 10))
+    ]
+    assert sum(part.loss for part in parts).item() == pytest.approx(row.loss.item())
+    assert torch.equal(torch.cat([part.ratio_T for part in parts]), row.ratio_T)
+
+
 def test_an_empty_row_has_a_loss_of_zero():
     empty = torch.zeros(0, requires_grad=True)
     found = row_loss(

@@ -2,9 +2,11 @@
 
 import json
 import math
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from random import Random
 from statistics import fmean, pstdev
 from typing import Any
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import Ask, decode
-from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
+from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.trainer import State, Weighted, pack, train
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
@@ -27,22 +29,9 @@ MODEL_ID = UUID(int=1)
 
 
 @pytest.fixture(scope="module")
-def policy(tiny_policy) -> Policy:
-    policy = load_policy(str(tiny_policy))
-    policy.base.to("cpu", torch.float32)  # also where there is an accelerator
-    for weight in policy.base.parameters():
-        if weight.dim() > 1:
-            weight.data.mul_(4)  # an untrained model says nearly the same whatever it reads
+def start(policy, adapter_of) -> State:
     assert policy.tokenizer.decode(range(4, 98)) == text(range(4, 98))
-    return policy
-
-
-@pytest.fixture(scope="module")
-def start(policy) -> State:
-    """A checkpoint whose adapter already does something: a new one is zero in half of its matrices."""
-    generator = torch.Generator().manual_seed(1)
-    adapter = read_adapter(policy.carrier())
-    return State({name: t + 0.05 * torch.randn(t.shape, generator=generator) for name, t in adapter.items()}, {})
+    return State(adapter_of(policy), {})
 
 
 @dataclass(frozen=True)
@@ -214,13 +203,14 @@ def plain_rows(policy: Policy, groups: list[list[Told]], balance: float, scale_r
 
 def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Tensor, dict[str, float]]:
     """Section 2 of the maths page, for one row."""
-    loss, tokens, ratios, entropies = torch.zeros(()), 0, [], []
+    loss, tokens, ratios, entropies, divergences = torch.zeros(()), 0, [], [], []
     for s in row:
         all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)
         seen_TV = all_TV.detach()
         new_T = torch.stack([all_TV[t - 1, s.ids[t]] for t in s.at])
         entropies += [float(-(seen_TV[t - 1].exp() * seen_TV[t - 1]).sum()) for t in s.at]
         delta_T = new_T - torch.tensor(s.old)
+        divergences += [math.exp(delta) - 1 - delta for delta in delta_T.tolist()]
         ratio_T = delta_T.exp() if level == "token" else delta_T.mean().exp().expand(len(s.at))
         low, high = (0.8, 1.2) if ppo else (0.0, 5.0)
         a = s.advantage
@@ -231,7 +221,13 @@ def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Ten
         loss = loss + s.weight * loss_T.sum()
         tokens += len(s.at)
         ratios += ratio_T.tolist()
-    numbers = {"entropy": fmean(entropies), "ratio_mean": fmean(ratios), "ratio_max": max(ratios), "row_tokens": tokens}
+    numbers = {
+        "entropy": fmean(entropies),
+        "ratio_mean": fmean(ratios),
+        "ratio_max": max(ratios),
+        "kl": fmean(divergences),
+        "row_tokens": tokens,
+    }
     return loss / (tokens + 1e-6), numbers
 
 
@@ -468,7 +464,7 @@ def test_a_loss_that_is_no_number_fails_the_job_and_says_what_to_try(policy, sta
     events: list[Event] = []
     job = as_job(large_groups(), learning_rate=1e30)
     with pytest.raises(TrainingError, match="row 1 is not a finite number") as caught:
-        train(policy, policy.carrier(), start, *parts(job), 0, lambda kind, data: events.append((kind, data)), lambda: False)
+        run(policy, start, job, events=events)
     assert "learning_rate" in caught.value.hint
     assert len(steps(events)) == 1
 
@@ -573,15 +569,7 @@ def test_with_precalculated_logprobs_the_recorded_ones_do_not_matter(policy, sta
 def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
     events: list[Event] = []
     with pytest.raises(Cancelled):
-        train(
-            policy,
-            policy.carrier(),
-            start,
-            *parts(as_job(large_groups())),
-            0,
-            lambda kind, data: events.append((kind, data)),
-            lambda: len(steps(events)) == rows,
-        )
+        run(policy, start, as_job(large_groups()), lambda: len(steps(events)) == rows, events=events)
     assert len(steps(events)) == rows
 
 
@@ -593,6 +581,65 @@ def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
         run(policy, start, as_job(large_groups()), lambda: len(steps(events)) == 2, model=used, events=events)
     after, _ = run(policy, start, job, model=used)
     assert same(after.adapter, clean.adapter)
+
+
+def test_a_trajectory_is_let_go_once_it_was_read(policy, start):
+    told_once = [trajectory(told(Random(0), reward, 5)) for reward in (1.0, 0.0) * 5]
+    seen: list[weakref.ref[Trajectory]] = []
+
+    def stream() -> Iterator[Trajectory]:
+        for each in told_once:
+            assert sum(known() is not None for known in seen) <= 1
+            found = Trajectory.model_validate(each)
+            seen.append(weakref.ref(found))
+            yield found
+
+    events: list[Event] = []
+    train(policy, policy.carrier(), start, [stream()], None, 0, lambda *event: events.append(event), lambda: False)
+    assert len(seen) == 10
+    assert len(steps(events)) == 1
+
+
+def test_a_long_job_shows_that_it_is_being_read_before_it_starts(policy, start):
+    [each] = [Trajectory.model_validate(trajectory(told(Random(0), 1.0, 1)))]
+    events: list[Event] = []
+    groups = [repeat(each, 600), repeat(each, 1500)]
+    train(policy, policy.carrier(), start, groups, None, 0, lambda *event: events.append(event), lambda: False)
+    beats = [("heartbeat", {"trajectories": 1000}), ("heartbeat", {"trajectories": 2000})]
+    assert events[:2] == beats
+    assert [kind for kind, _ in events[2:]] == ["training_started", "preflight"]
+
+
+def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
+    [each] = [Trajectory.model_validate(trajectory(told(Random(0), 1.0, 1)))]
+    rest = repeat(each, 100)
+    asked = iter([False] * 9 + [True])
+    with pytest.raises(Cancelled):
+        train(policy, policy.carrier(), start, [rest], None, 0, lambda *event: None, lambda: next(asked))
+    assert len(list(rest)) == 90
+
+
+@pytest.mark.parametrize("other", [{"reward": 0.5}, {"metadata": {"row": 1}}], ids=str)
+def test_a_job_that_says_something_else_is_seeded_otherwise(policy, start, other, monkeypatch):
+    seeds: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    answers = [told(Random(0), reward, 5) for reward in (1.0, 0.0)]
+    for first in ({}, {}, other):
+        group = [trajectory(answers[0], **first), trajectory(answers[1])]
+        body = {"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": group}]}
+        run(policy, start, CreateTrainingJob.model_validate(body), model=policy.carrier())
+    of_the_job = seeds[1::2]
+    assert of_the_job[0] == of_the_job[1] != of_the_job[2]
+
+
+def test_a_row_is_one_step_whatever_the_batches_it_is_encoded_in(policy, start):
+    random = Random(0)
+    ragged = [told(random, float(i % 2), n) for i, n in enumerate([110, 3, 5, 90, 2, 30, 4, 8])]
+    expected_adapter, expected = naive(policy, start, [[ragged]])
+    end, events = run(policy, start, as_job([ragged]))
+    [found], [wanted] = steps(events), expected
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-3, abs=1e-5)
+    assert distance(end.adapter, expected_adapter) < 1e-2 * distance(start.adapter, expected_adapter)
 
 
 def test_options_that_this_version_does_not_know_are_named(policy, start):

@@ -15,14 +15,15 @@ from rolloutlab.policy.bundles import Batch, batches, bundles, lay_out
 from rolloutlab.policy.model import Policy
 from rolloutlab.policy.rendering import TokenSequence
 
-_CHUNK = 1 << 22
-"""Logits that exist at a time, when they need not all: 16 MiB in fp32, and as much again for what is made of them."""
+CHUNK = 1 << 22
+"""Logits that exist at a time, where they need not all: 16 MiB in fp32, and a few times that for what comes of them."""
 
 
 class Forward:
     """Runs a carrier of a policy over sequences, in batches of bounded size."""
 
-    def __init__(self, policy: Policy, model: PeftModel) -> None:
+    def __init__(self, policy: Policy, model: PeftModel, chunk: int = CHUNK) -> None:
+        self._chunk = chunk
         self._probe = policy.probe
         self._model = model
         self._dtype = policy.base.dtype
@@ -49,7 +50,7 @@ class Forward:
             logits_BLV = self._model(**batch.read(device), use_cache=False).logits
             return _said(_rows(logits_BLV, before_T), target_T)
         hidden_TD = _rows(self._body(**batch.read(device), use_cache=False).last_hidden_state, before_T)
-        found: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
         return found
 
     @torch.no_grad()
@@ -86,9 +87,9 @@ class _Head(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, head: nn.Linear, target_T: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden_TD: Tensor, head: nn.Linear, target_T: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
         wanted = ctx.needs_input_grad[0]
-        size = max(1, _CHUNK // head.out_features)
+        size = max(1, chunk // head.out_features)
         logprobs, entropies, slopes = [], [], []
         for hidden_CD, target_C in zip(torch.split(hidden_TD, size), torch.split(target_T, size), strict=True):
             all_CV = head(hidden_CD).float().log_softmax(-1)
@@ -103,6 +104,6 @@ class _Head(torch.autograd.Function):
         return torch.cat(logprobs), entropy_T
 
     @staticmethod
-    def backward(ctx: Any, slope_T: Tensor, _entropy_T: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, slope_T: Tensor, _entropy_T: Tensor) -> tuple[Tensor, None, None, None]:
         (slope_TD,) = ctx.saved_tensors
-        return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None
+        return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None, None

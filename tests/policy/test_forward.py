@@ -1,0 +1,151 @@
+"""Logprobs and their gradients, against each sequence by itself through the whole model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import (
+    CohereConfig,
+    Gemma2Config,
+    GPTNeoXConfig,
+    GraniteConfig,
+    Lfm2Config,
+    MistralConfig,
+    Qwen3Config,
+)
+
+from rolloutlab.policy.forward import Forward
+from rolloutlab.policy.model import adapter_parameters, write_adapter
+
+MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
+
+OTHERS = [
+    pytest.param(Qwen3Config, {"head_dim": 8, "num_key_value_heads": 2}, True, True, id="qwen3"),
+    pytest.param(GPTNeoXConfig, {}, True, True, id="gpt-neox, whose head and layers have other names"),
+    pytest.param(MistralConfig, {"sliding_window": 24, "num_key_value_heads": 2}, True, False, id="sliding window"),
+    pytest.param(
+        Gemma2Config,
+        {"sliding_window": 24, "head_dim": 8, "num_key_value_heads": 2, "final_logit_softcapping": 3.0},
+        False,
+        False,
+        id="soft cap and sliding window",
+    ),
+    pytest.param(GraniteConfig, {"logits_scaling": 4.0, "num_key_value_heads": 2}, False, True, id="scaled logits"),
+    pytest.param(CohereConfig, {"logit_scale": 0.25, "num_key_value_heads": 2}, False, True, id="scaled, other norms"),
+    pytest.param(
+        Lfm2Config,
+        {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]},
+        True,
+        False,
+        id="convolutions",
+    ),
+]
+
+
+@pytest.fixture
+def sequences(group):
+    """Two groups of one prompt each, ragged and of several turns, and a sequence by itself."""
+    return [*group(1, 40, MEMBERS), *group(2, 25, [[10], [30]]), *group(3, 2, [[4]])]
+
+
+def carrier(policy, adapter):
+    model = policy.carrier()
+    write_adapter(model, adapter)
+    return model
+
+
+def naive(model, sequences):
+    """Logprobs and entropies of each sequence, one at a time through the whole model."""
+    found = []
+    for s in sequences:
+        all_TV = model(input_ids=torch.tensor([list(s.ids)])).logits[0].float().log_softmax(-1)
+        at = [t for t in range(len(s)) if s.trained[t]]
+        logprobs_T = torch.stack([all_TV[t - 1, s.ids[t]] for t in at])
+        entropy_T = torch.stack([-(all_TV[t - 1].exp() * all_TV[t - 1]).sum() for t in at])
+        found.append((logprobs_T, entropy_T.detach()))
+    return found
+
+
+def by_forward(forward, sequences):
+    """The same from the code under test, in the order of the sequences, and how many of the batches had a mask."""
+    found, masks = [None] * len(sequences), 0
+    for batch in forward.batches(sequences):
+        masks += batch.mask_B1LL is not None
+        sizes = [sequences[i].trainable for i in batch.order]
+        for i, *both in zip(batch.order, *(t.split(sizes) for t in forward(batch)), strict=True):
+            found[i] = both
+    return found, masks
+
+
+def gradients(model, found):
+    """Of a sum in which every token has another weight."""
+    model.zero_grad()
+    sum(((i + 1) * torch.linspace(-1, 2, len(p_T)) * p_T).sum() for i, (p_T, _) in enumerate(found)).backward()
+    return {name: p.grad.clone() for name, p in adapter_parameters(model).items()}
+
+
+def assert_same(model, found, expected):
+    for (logprobs_T, entropy_T), (expected_T, expected_entropy_T) in zip(found, expected, strict=True):
+        assert torch.allclose(logprobs_T, expected_T, rtol=0, atol=1e-5)
+        assert torch.allclose(entropy_T, expected_entropy_T, rtol=0, atol=1e-5)
+    slopes, expected_slopes = gradients(model, found), gradients(model, expected)
+    scale = max(float(t.abs().max()) for t in expected_slopes.values())
+    for name, slope in expected_slopes.items():
+        assert torch.allclose(slopes[name], slope, rtol=0, atol=1e-5 * scale), name
+
+
+def test_bundles_chunks_and_batches_change_nothing(policy, adapter_of, sequences):
+    model = carrier(policy, adapter_of(policy))
+    found, masks = by_forward(Forward(policy, model, chunk=7 * 292), sequences)
+    assert masks > 0
+    assert_same(model, found, naive(model, sequences))
+
+
+def test_small_batches_are_the_same_as_large_ones(policy, adapter_of, sequences):
+    model = carrier(policy, adapter_of(policy))
+    forward = Forward(replace(policy, row_tokens=64), model)
+    assert len(list(forward.batches(sequences))) > 3
+    assert_same(model, by_forward(forward, sequences)[0], naive(model, sequences))
+
+
+@pytest.mark.parametrize(("config", "overrides", "head_is_last", "shares"), OTHERS)
+def test_another_architecture_takes_the_way_that_is_right_for_it(
+    policy_of, adapter_of, sequences, config, overrides, head_is_last, shares
+):
+    policy = policy_of(config, **overrides)
+    assert (policy.probe.head_is_last, policy.probe.shares(128)) == (head_is_last, shares)
+    model = carrier(policy, adapter_of(policy))
+    found, masks = by_forward(Forward(policy, model), sequences)
+    assert (masks > 0) == shares
+    assert_same(model, found, naive(model, sequences))
+
+
+def test_the_head_has_no_adapter(policy, policy_of):
+    for each in (policy, policy_of(GPTNeoXConfig)):
+        head = each.base.get_output_embeddings().weight
+        model = each.carrier()
+        assert model.get_base_model().get_output_embeddings().weight is head
+        assert all(p is not head for p in adapter_parameters(model).values())
+
+
+def test_nothing_of_the_vocabularys_size_is_kept_for_the_gradient(policy, adapter_of, sequences):
+    model = carrier(policy, adapter_of(policy))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        by_forward(Forward(policy, model), sequences)
+    shared = {p.data_ptr() for p in policy.base.parameters()}
+    assert kept
+    assert not [t.shape for t in kept if policy.base.config.vocab_size in t.shape and t.data_ptr() not in shared]
+
+
+def test_probing_leaves_no_trace_on_the_model(policy):
+    assert not policy.base.get_output_embeddings()._forward_hooks
+
+
+def test_a_trained_token_right_after_the_prompt_reads_the_prompts_last_state_in_every_member(policy, adapter_of, group):
+    model = carrier(policy, adapter_of(policy))
+    twins = group(5, 40, [[1]]) * 3
+    found, masks = by_forward(Forward(policy, model), twins)
+    assert masks == 1
+    assert len({float(logprobs_T.detach()) for logprobs_T, _ in found}) == 1
+    assert_same(model, found, naive(model, twins))
