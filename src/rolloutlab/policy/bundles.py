@@ -58,7 +58,7 @@ class Batch:
 def bundles(sequences: Sequence[TokenSequence], limit: int, shares: Callable[[int], bool]) -> list[Bundle]:
     """Every sequence in one bundle; bundles of several are of at most `limit` tokens.
 
-    shares: whether sequences of a length may share their prompt at all.
+    shares: whether a bundle of this length may be made of several at all.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, sequence in enumerate(sequences):
@@ -143,7 +143,7 @@ def _filled(sequences: Sequence[TokenSequence], members: list[int], limit: int) 
 
 def _pays(bundle: Bundle, sequences: Sequence[TokenSequence], shares: Callable[[int], bool]) -> bool:
     lengths = [len(sequences[i]) for i in bundle.members]
-    return _cost(bundle.length) <= sum(lengths) and shares(max(lengths))
+    return _cost(bundle.length) <= sum(lengths) and shares(bundle.length)
 
 
 def _cost(length: int) -> float:

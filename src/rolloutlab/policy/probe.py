@@ -26,9 +26,10 @@ class Probe:
         self.head_is_last = _holds(lambda: _head_is_last(base))
 
     def shares(self, length: int) -> bool:
-        """Whether sequences of up to `length` tokens may follow one copy of their common prompt.
+        """Whether a bundle of `length` tokens gives its sequences what each would have by itself.
 
-        Not where layers are recurrent, or attend to fewer tokens than that: it is tried at the next power of two.
+        Not where layers are recurrent, or attend to fewer tokens than that: it is tried with sequences of the next
+        power of two.
         """
         reach = min(max(_SHORTEST, 1 << (length - 1).bit_length()), self._base.config.max_position_embeddings)
         if reach not in self._shares:
