@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from rolloutlab.policy.forward import Forward
-from rolloutlab.policy.model import adapter_parameters, write_adapter
+from rolloutlab.policy.model import PRACTICE, adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
 
@@ -118,6 +118,12 @@ def test_another_architecture_takes_the_way_that_is_right_for_it(
     found, masks = by_forward(Forward(policy, model), sequences)
     assert (masks > 0) == shares
     assert_same(model, found, naive(model, sequences))
+
+
+def test_the_practice_policy_may_share_prompts_and_chunk_its_logits():
+    probe = load_policy(PRACTICE).probe
+    assert probe.head_is_last
+    assert probe.shares(512)
 
 
 def test_the_head_has_no_adapter(policy, policy_of):

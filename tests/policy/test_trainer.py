@@ -1,5 +1,6 @@
 """A training job, against the formulas of the maths page worked out one sequence at a time."""
 
+import copy
 import json
 import math
 import weakref
@@ -538,6 +539,14 @@ def test_what_cannot_be_rendered_fails_the_job_by_the_name_of_the_trajectory(pol
     unknown = Told(0.0, [[turn(random, 5)], [Turn("why?", [100_000], [-1.0])]])
     with pytest.raises(TrainingError, match="group 1, trajectory 2: "):
         run(policy, start, as_job([[told(random, 1.0, 3)], [told(random, 1.0, 3), told(random, 0.0, 3), unknown]]))
+
+
+def test_an_answer_to_nothing_at_all_fails_the_job_by_the_name_of_the_trajectory(policy, start):
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    group = [Told(reward, [[turn(Random(0), 5, question="")]]) for reward in (0.0, 1.0)]
+    with pytest.raises(TrainingError, match="group 0, trajectory 0: nothing comes before"):
+        run(replace(policy, tokenizer=tokenizer), start, as_job([group]))
 
 
 def test_precalculated_logprobs_are_those_of_the_starting_weights_for_all_rows(policy, start):
