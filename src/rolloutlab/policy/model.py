@@ -60,9 +60,10 @@ class Policy:
         """A model to sample from under an adapter; `previous`, an earlier one, is used up where that saves time.
 
         The adapter of a small policy is multiplied into weights of the copy's own: half the work of each token is
-        saved. A large policy's weights stay shared, and a carrier is made once.
+        saved. A large policy's weights stay shared, and a carrier is made once; so it is where weights are rounded more
+        than adapters.
         """
-        if self.small:
+        if self.small and self.base.dtype == torch.float32:
             return self._merged(adapter)
         model = previous or self.carrier()
         write_adapter(model, adapter)

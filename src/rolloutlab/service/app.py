@@ -14,7 +14,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rolloutlab.errors import Cancelled, ContextError, InputError, NotFoundError, RenderingError, RolloutlabError
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.service import chat, models, training_jobs
+from rolloutlab.policy.scoring import Scorer
+from rolloutlab.service import chat, logprobs, models, training_jobs
 from rolloutlab.service.body import StrictRoute
 from rolloutlab.service.completer import Completer
 from rolloutlab.service.jobs import Jobs
@@ -41,6 +42,7 @@ def make_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     bearer = [Depends(_bearer(token))]
     app.include_router(chat.router(registry, Completer(registry, sampler, ledger), ledger), dependencies=bearer)
+    app.include_router(logprobs.router(registry, Scorer(registry.policy)), dependencies=bearer)
     app.include_router(models.router(registry), dependencies=bearer)
     app.include_router(training_jobs.router(jobs), dependencies=bearer)
 

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError
-from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.answers import Reader
+from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.completions import Plan, Writer, usage

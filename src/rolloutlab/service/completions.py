@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.decode import Ask, Sampled
 from rolloutlab.policy.model import Adapter
-from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call
 from rolloutlab.wire.chat import (

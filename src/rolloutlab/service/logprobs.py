@@ -1,0 +1,92 @@
+"""POST /v1/preview/logprobs: what a checkpoint thinks of conversations that exist already."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+
+from rolloutlab.errors import RenderingError
+from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.scoring import Scorer
+from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.registry import Registry
+from rolloutlab.wire.chat import (
+    AssistantMessage,
+    Choice,
+    ChoiceLogprobs,
+    CompletionMessage,
+    MessageOrChoice,
+    TokenLogprob,
+)
+from rolloutlab.wire.logprobs import LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
+from rolloutlab.wire.trajectories import History
+
+
+def router(registry: Registry, scorer: Scorer) -> APIRouter:
+    """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
+
+    A Choice with logprobs is scored at the very tokens that were sampled; other assistant turns at the tokens with
+    which the policy's chat template writes them. Imported conversations get what training needs, stored ones how much
+    their logprobs have changed.
+    """
+    routes = APIRouter(route_class=StrictRoute, prefix="/v1/preview", tags=["logprobs"])
+    renderer = Renderer(registry.policy.tokenizer, registry.policy.end_ids, registry.policy.vocabulary)
+
+    @routes.post("/logprobs", response_model=ScoredHistories, response_model_exclude_unset=True)
+    def create_logprobs(body: LogprobsRequest) -> ScoredHistories:
+        model, step = registry.resolve(body.model)
+        spoken = [_Spoken(history, f"histories.{i}", renderer) for i, history in enumerate(body.histories)]
+        found = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in spoken])
+        data = [ScoredHistory(turns=each.turns(values)) for each, values in zip(spoken, found, strict=True)]
+        name = f"{model.project}/{model.name}@{step}" if model else registry.policy.name
+        return ScoredHistories(object="list", model=name, data=data)
+
+    return routes
+
+
+class _Spoken:
+    """A history in which every assistant turn has tokens, and where they are in its sequence."""
+
+    def __init__(self, history: History, name: str, renderer: Renderer) -> None:
+        self._renderer = renderer
+        try:
+            self._items = [self._with_tokens(history, i) for i in range(len(history.messages_and_choices))]
+            self.sequence: TokenSequence = renderer.sequence(
+                History(messages_and_choices=self._items, **({"tools": history.tools} if history.tools else {}))
+            )
+        except RenderingError as error:
+            raise RenderingError(f"{name}: {error.message}", hint=error.hint) from error
+
+    def turns(self, logprobs: Sequence[float]) -> list[ScoredTurn]:
+        """The turns with their logprobs, which are those of the sequence's trained tokens in order."""
+        ids = [i for i, trained in zip(self.sequence.ids, self.sequence.trained, strict=True) if trained]
+        entries = self._entries(ids, logprobs)
+        return [
+            ScoredTurn(index=i, logprobs=ChoiceLogprobs(content=[next(entries) for _ in item.sampled_tokens()]))
+            for i, item in enumerate(self._items)
+            if isinstance(item, Choice) and item.sampled_tokens()
+        ]
+
+    def _entries(self, ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[TokenLogprob]:
+        for token_id, logprob in zip(ids, logprobs, strict=True):
+            text, raw = self._renderer.token(token_id)
+            yield TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=[], token_id=token_id)
+
+    def _with_tokens(self, history: History, i: int) -> MessageOrChoice:
+        """The i-th item, an assistant's turn as if it had been sampled."""
+        item = history.messages_and_choices[i]
+        if (isinstance(item, Choice) and item.sampled_tokens()) or not isinstance(item, Choice | AssistantMessage):
+            return item
+        items = history.messages_and_choices[: i + 1]
+        before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
+        ids = self._renderer.answer(before, history.tools)
+        entries = [TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
+        said = CompletionMessage.model_validate(_with_one_text(before[-1].to_wire()))
+        return Choice(finish_reason="stop", index=0, message=said, logprobs=ChoiceLogprobs(content=entries))
+
+
+def _with_one_text(message: dict[str, Any]) -> dict[str, Any]:
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    return message | {"content": "".join(part.get("text", part.get("refusal")) for part in parts)}
