@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+BENCHMARKS := start sampling training job_memory
 
 .PHONY: demo test lab lint bench clean
 .DEFAULT_GOAL := demo
@@ -23,7 +24,7 @@ lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
 bench: $(READY)
-	@status=0; for script in $(filter-out benchmarks/goals.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
+	@status=0; for script in $(BENCHMARKS:%=benchmarks/%.py); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,15 +10,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from goals import Goal, conclude
+from measure import THREADS, alone, best
 from models import mid_size
 
 from rolloutlab.client.inference import complete
@@ -31,18 +30,6 @@ from rolloutlab.wire.chat import ChatRequest
 
 LETTERS = ["d b a c", "s h i f", "q m e r", "z x w v"]
 TOKENS = 64
-REPEATS = 3
-
-
-def best(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up."""
-    work()
-    times = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return min(times)
 
 
 def lengths(batch: int, ragged: bool) -> list[int]:
@@ -85,15 +72,9 @@ def static(name: str, batch: int, threads: int) -> float:
     return best(lambda: model.generate(input_ids=ids, attention_mask=mask, **settings))
 
 
-def alone(work: Callable[..., float], *arguments: Any) -> float:
-    """Run in a process of its own: the thread pools of two sides in one process would get in each other's way."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
-
-
 def compare(name: str, policy: str, batch: int) -> list[Goal]:
     """Completions and tokens a second of both, for completions of one length and of many."""
-    peer = min(alone(static, policy, batch, threads) for threads in {1, torch.get_num_threads()})
+    peer = min(alone(static, policy, batch, threads) for threads in THREADS)
     goals = []
     for ragged in (False, True):
         seconds, tokens = alone(ours, policy, batch, ragged), sum(lengths(batch, ragged))
@@ -150,7 +131,7 @@ def beside_training(lab: Session) -> Goal:
     idle = [latency(lab) for _ in range(60)][10:]
     job = lab.train("letters", wait=False, say=lambda _: None)
     busy = []
-    while job.status() in {"queued", "running"}:
+    while job.status in {"queued", "running"}:
         busy.append(latency(lab))
     print(
         f"a chat of 8 tokens: {1000 * statistics.median(idle):.0f} ms idle, "
