@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCHMARKS := start sampling training job_memory
+CLIENTS := openai art schemathesis
 
-.PHONY: demo test lab lint bench clean
+.PHONY: demo test lab lint acceptance bench clean $(CLIENTS:%=acceptance-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -23,6 +24,12 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
+acceptance: $(CLIENTS:%=acceptance-%)
+
+# Third-party clients, each in an environment of its own, on a service that runs from .venv.
+$(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
+	.venvs/$*/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_$(*)*.py
+
 bench: $(READY)
 	@status=0; for script in $(BENCHMARKS:%=benchmarks/%.py); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
 
@@ -33,3 +40,8 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
+
+.venvs/%/.ready: tests/acceptance/%.txt constraints.txt
+	test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python -m pip install --quiet --constraint constraints.txt --requirement $<
+	touch $@
