@@ -41,7 +41,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
+define ENVIRONMENT
+test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
+.venvs/$*/bin/python -m pip install --quiet --constraint constraints.txt --requirement $<
+touch $@
+endef
+
 .venvs/%/.ready: tests/acceptance/%.txt constraints.txt
-	test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
-	.venvs/$*/bin/python -m pip install --quiet --constraint constraints.txt --requirement $<
-	touch $@
+	$(ENVIRONMENT)
+
+.venvs/%/.ready: benchmarks/peers/%.txt constraints.txt
+	$(ENVIRONMENT)
