@@ -9,10 +9,24 @@ from statistics import mean
 
 import pytest
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import asks for prices on the network
-os.environ.pop("WANDB_API_KEY", None)  # with one, every train() reports to a host of its own
-import art
-from openai import NotFoundError
+contacted = set()
+"""Every host that this process looks up or connects to, from the backend's import on, as Python's audit events tell."""
+
+
+def note(event, arguments):
+    if event == "socket.getaddrinfo":
+        contacted.add(arguments[0])
+    elif event == "socket.connect" and isinstance(arguments[1], tuple):
+        contacted.add(arguments[1][0])
+
+
+sys.addaudithook(note)
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm asks for prices on the network
+
+import art  # noqa: E402
+from openai import NotFoundError  # noqa: E402
+
+os.environ.pop("WANDB_API_KEY", None)  # with one, also from an .env file, train() reports to a host of its own
 
 SCORES = {"maybe": 1.0, "no": 0.75, "yes": 0.5}
 PROMPTS = [
@@ -22,21 +36,6 @@ PROMPTS = [
 ]
 JOBS = 4
 LEARNING_RATE = 2e-3
-
-
-@pytest.fixture(scope="session", autouse=True)
-def contacted():
-    """Every host that this process looks up or connects to, as Python's audit events tell it."""
-    hosts = set()
-
-    def note(event, arguments):
-        if event == "socket.getaddrinfo":
-            hosts.add(arguments[0])
-        elif event == "socket.connect" and isinstance(arguments[1], tuple):
-            hosts.add(arguments[1][0])
-
-    sys.addaudithook(note)
-    return hosts
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def reward(groups):
     return mean(trajectory.reward for group in groups for trajectory in group.trajectories)
 
 
-def test_a_loop_of_sampling_and_training_learns_and_asks_no_other_host(lab, contacted):
+def test_a_loop_of_sampling_and_training_learns_and_asks_no_other_host(lab):
     async def learn(backend, model):
         assert await model.get_step() == 0
         before = reward(await sample(model, 0))

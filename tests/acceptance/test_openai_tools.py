@@ -65,19 +65,19 @@ def test_with_tool_choice_none_no_tool_is_called(client):
 
 
 def test_with_tool_choice_required_a_tool_is_called(client):
+    call = only_call(client.chat.completions.create(**ASK, tools=CALCULATOR, tool_choice="required"))
+    assert json.loads(call.function.arguments) == {"expression": "12 + 30"}
     greeting = {**ASK, "messages": [{"role": "user", "content": "hello"}]}
-    for ask in (ASK, greeting):
-        call = only_call(client.chat.completions.create(**ask, tools=CALCULATOR, tool_choice="required"))
-        assert call.function.name == "calculator"
-        json.loads(call.function.arguments)
+    call = only_call(client.chat.completions.create(**greeting, tools=CALCULATOR, tool_choice="required"))
+    assert call.function.name == "calculator"
 
 
-@pytest.mark.parametrize("name", ["add", "multiply"])
-def test_a_tool_that_is_named_is_the_one_called(client, name):
+@pytest.mark.parametrize(("name", "sign"), [("add", "+"), ("multiply", "*")])
+def test_a_tool_that_is_named_is_the_one_called(client, name, sign):
+    fitting = {**ASK, "messages": [{"role": "user", "content": f"What is 12 {sign} 30?"}]}
     named = {"type": "function", "function": {"name": name}}
-    call = only_call(client.chat.completions.create(**ASK, tools=ARITHMETIC, tool_choice=named))
-    assert call.function.name == name
-    json.loads(call.function.arguments)
+    call = only_call(client.chat.completions.create(**fitting, tools=ARITHMETIC, tool_choice=named))
+    assert (call.function.name, json.loads(call.function.arguments)) == (name, {"a": 12, "b": 30})
 
 
 def test_a_streamed_call_is_put_together_from_its_pieces(client):
