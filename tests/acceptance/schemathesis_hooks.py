@@ -1,22 +1,47 @@
-"""Read by Schemathesis: generated chats reach the policy, and none asks it for more than a moment's work.
+"""Read by Schemathesis: generated requests get past "there is no such model", and ask for no more than a moment's work.
 
-A generated model name is no model's, so that without this every chat would end at "there is no model". Everything else
-about the request stays as generated; an empty name, or one that is no text, is left to be refused.
+A generated name or id is nobody's, so that without this few requests would reach what is behind the look-up. All else
+stays as generated: names that are empty or no text, every other id, what is to be deleted but for the known model.
 """
+
+import os
+import re
+import uuid
 
 import schemathesis
 
 LARGEST = {"n": 2, "max_tokens": 8, "max_completion_tokens": 8}
+KNOWN = {"model_id": os.environ["KNOWN_MODEL"], "job_id": os.environ["KNOWN_JOB"]}
+EVERY_OTHER_ID = re.compile(r"[0-9a-f-]{35}[02468ace]")
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    body = case.body
-    if case.operation.path != "/v1/chat/completions" or not isinstance(body, dict):
-        return
-    if body.get("model") and isinstance(body["model"], str):
-        body["model"] = "practice"
-    body.setdefault("max_tokens", 8)
+    if case.operation.path == "/v1/chat/completions" and isinstance(case.body, dict):
+        ask_little(case.body)
+    elif case.method == "DELETE":
+        spare_what_is_known(case.path_parameters)
+    else:
+        name_what_is_known(case.path_parameters)
+        name_what_is_known(case.body)
+
+
+def ask_little(chat):
+    if chat.get("model") and isinstance(chat["model"], str):
+        chat["model"] = "practice"
+    chat.setdefault("max_tokens", 8)
     for name, largest in LARGEST.items():
-        if type(body.get(name)) is int:
-            body[name] = min(body[name], largest)
+        if type(chat.get(name)) is int:
+            chat[name] = min(chat[name], largest)
+
+
+def name_what_is_known(values):
+    for name in KNOWN if isinstance(values, dict) else ():
+        if EVERY_OTHER_ID.fullmatch(str(values.get(name))):
+            values[name] = KNOWN[name]
+
+
+def spare_what_is_known(values):
+    for name in KNOWN if isinstance(values, dict) else ():
+        if values.get(name) == KNOWN[name]:
+            values[name] = str(uuid.UUID(int=0))

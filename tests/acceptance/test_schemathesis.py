@@ -14,8 +14,24 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 EXAMPLES = 20
 
 
+def make(served, path, **body):
+    """The id of what a POST makes."""
+    headers = {"Authorization": f"Bearer {served.token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{served.base_url}/v1/preview/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["id"]
+
+
 @pytest.fixture(scope="module")
-def run(served, tmp_path_factory):
+def known(served):
+    """A model and a job that generated requests can be about, as the hooks read them."""
+    model = make(served, "models", project="acceptance", name="known")
+    job = make(served, "training-jobs", model_id=model, trajectory_groups=[])
+    return {"KNOWN_MODEL": model, "KNOWN_JOB": job}
+
+
+@pytest.fixture(scope="module")
+def run(served, known, tmp_path_factory):
     """A finished run over all operations and phases, and every exchange of it."""
     folder = tmp_path_factory.mktemp("schemathesis")
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{served.base_url}/openapi.json"]
@@ -23,8 +39,8 @@ def run(served, tmp_path_factory):
     command += ["--seed", "1", "--max-examples", str(EXAMPLES), "--continue-on-failure", "--no-color"]
     command += ["--suppress-health-check", "data_too_large"]  # a training job is large
     command += ["--report", "har", "--report-har-path", str(folder / "exchanges.har")]
-    here = {"PYTHONPATH": str(Path(__file__).parent), "SCHEMATHESIS_HOOKS": "schemathesis_hooks"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **here}, check=False)
+    hooks = {"PYTHONPATH": str(Path(__file__).parent), "SCHEMATHESIS_HOOKS": "schemathesis_hooks", **known}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **hooks}, check=False)
     return done, json.loads((folder / "exchanges.har").read_text())["log"]["entries"]
 
 
