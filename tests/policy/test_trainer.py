@@ -433,9 +433,9 @@ def test_every_gradient_step_has_the_numbers_of_the_job(policy, start):
     rewards = [each.reward for group in groups for each in group]
     for data in steps(events):
         assert data["reward"] == pytest.approx(fmean(rewards))
-        assert data["reward_std"] == pytest.approx(pstdev(rewards))
-        assert (data["groups_submitted"], data["groups_trainable"]) == (6, 5)
-        assert data["trainable_tokens"] == sum(each["row_tokens"] for each in steps(events))
+        assert data["reward_std_dev"] == pytest.approx(pstdev(rewards))
+        assert (data["num_groups_submitted"], data["num_groups_trainable"]) == (6, 5)
+        assert data["num_trainable_tokens"] == sum(each["row_tokens"] for each in steps(events))
 
 
 @pytest.mark.parametrize("logprob", [-6.0, -5000.0, 30.0])
@@ -521,7 +521,7 @@ def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, 
     random = Random(0)
     partly = [told(random, 0.0, 5), told(random, 1.0, 5, 200)]
     _, events = run(policy, start, as_job([partly]))
-    assert steps(events)[0]["trainable_tokens"] == 10
+    assert steps(events)[0]["num_trainable_tokens"] == 10
     assert "group 0, trajectory 1" in json.dumps(events[1])
 
 

@@ -229,10 +229,11 @@ def _job_numbers(job: ReadJob, check: Preflight) -> dict[str, float]:
     rewards = [member.reward for group in job.members for member in group]
     return {
         "reward": fmean(rewards) if rewards else math.nan,
-        "reward_std": pstdev(rewards) if rewards else math.nan,
-        "groups_submitted": len(job.members),
-        "groups_trainable": check.trainable_groups,
-        "trainable_tokens": check.trainable_tokens,
+        "reward_std_dev": pstdev(rewards) if rewards else math.nan,
+        "num_groups_submitted": len(job.members),
+        "num_groups_trainable": check.trainable_groups,
+        "num_trajectories": check.trajectories,
+        "num_trainable_tokens": check.trainable_tokens,
     }
 
 

@@ -275,7 +275,7 @@ class StreamOptions(Wire):
 
 
 Stop = Annotated[str, Field(min_length=1)]
-_Stops = Annotated[Annotated[Stop, Tag("text")] | Annotated[list[Stop], Field(max_length=16), Tag("parts")], _BY_SHAPE]
+_Stops = Annotated[Annotated[Stop, Tag("text")] | Annotated[list[Stop], Field(max_length=4), Tag("parts")], _BY_SHAPE]
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("parts")], _BY_SHAPE
 ]
