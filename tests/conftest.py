@@ -1,7 +1,7 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rolloutlab.client import inference, training
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
+from rolloutlab.store.sqlite import Database
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.wire.events import ENDINGS, Event
 from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
@@ -35,6 +36,12 @@ class Service:
     http: Http
     address: Address
     folder: Path
+    database: Database
+    closing: tuple[Callable[[], None], ...]
+
+    def stop(self) -> None:
+        for close in self.closing:
+            close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
         url = f"{self.address.base_url}{path}"
@@ -108,24 +115,40 @@ def policy(tiny_policy: Path) -> "Policy":
 
 
 @pytest.fixture
-def service(policy: "Policy", tmp_path: Path) -> Iterator[Service]:
-    """The service's application in this process."""
+def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[[], Service]]:
+    """Starts the service's application in this process, each time over the same folder and after the one before."""
+    running: list[Service] = []
+
+    def begin() -> Service:
+        for service in running:
+            service.stop()
+        running[:] = [_service(policy, tmp_path / "service")]
+        return running[0]
+
+    yield begin
+    for service in running:
+        service.stop()
+
+
+def _service(policy: "Policy", folder: Path) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.jobs import Jobs
     from rolloutlab.service.registry import Registry
 
-    folder = tmp_path / "service"
     database = open_service_database(folder)
     registry = Registry(database, folder, policy)
-    sampler, jobs = Sampler(policy), Jobs(database, folder, registry)
-    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN, {"policy": "tiny"})))
-    yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), folder)
-    http.close()
-    jobs.close()
-    sampler.close()
-    database.close()
+    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
+    http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN, {"policy": "tiny"})), backoff=0)
+    address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
+    return Service(http, address, folder, database, (http.close, jobs.close, sampler.close, database.close))
+
+
+@pytest.fixture
+def service(start: Callable[[], Service]) -> Service:
+    """The service's application in this process."""
+    return start()
 
 
 @pytest.fixture

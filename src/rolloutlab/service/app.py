@@ -12,7 +12,15 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rolloutlab.errors import Cancelled, InputError, NotFoundError, RenderingError, RolloutlabError
+from rolloutlab.errors import (
+    Cancelled,
+    CheckpointError,
+    InputError,
+    LabError,
+    NotFoundError,
+    RenderingError,
+    RolloutlabError,
+)
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service import chat, models, training_jobs
 from rolloutlab.service.body import StrictRoute
@@ -20,6 +28,13 @@ from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.problem import ValidationError, locate
 
+_STATUS: dict[type[RolloutlabError], int] = {
+    NotFoundError: 404,
+    InputError: 400,
+    RenderingError: 400,
+    CheckpointError: 410,
+    LabError: 507,
+}
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 
@@ -75,7 +90,7 @@ def _located(item: dict[str, Any], body: object) -> ValidationError:
 
 
 async def _refused(request: Request, error: RolloutlabError) -> Response:
-    status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, InputError | RenderingError) else 500
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     if _speaks_openai(request):
         return _openai_error(status, message, "invalid_request_error" if status < 500 else "server_error")

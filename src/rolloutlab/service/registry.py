@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import CheckpointError, InputError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Adapter, Policy, read_adapter
 from rolloutlab.policy.trainer import State
+from rolloutlab.store.disk import sweep
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.training import Checkpoint, Model, RegisterModel
 
@@ -34,6 +35,7 @@ class Registry:
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
         self._registering = Lock()
+        self._sweep()
 
     def register(self, wanted: RegisterModel) -> Model:
         """Register a model; checkpoint 0 exists at once and is the base policy.
@@ -76,7 +78,11 @@ class Registry:
         ]
 
     def newest_step(self, model_id: str) -> int:
-        return int(self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)[0][0])
+        """The largest step that is listed; NotFoundError when the model is not."""
+        [[step]] = self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)
+        if step is None:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        return int(step)
 
     def resolve(self, name: str) -> tuple[Model | None, int]:
         """The model and the step that a name of chat completions means; no model means the base policy.
@@ -114,11 +120,25 @@ class Registry:
             return self._adapters[key]
 
     def state(self, model_id: str, step: int) -> State:
-        return read_checkpoint(self._place(model_id, step))
+        """What a checkpoint holds; CheckpointError, with the request that is the way out, when it is damaged."""
+        try:
+            return read_checkpoint(self._place(model_id, step))
+        except CheckpointError as error:
+            way_out = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
+            raise CheckpointError(error.message, hint=f"{error.hint}: {way_out}") from error
 
     def save(self, model_id: str, step: int, state: State) -> None:
         """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
         write_checkpoint(self._place(model_id, step), state, self.policy.lora)
+
+    def _sweep(self) -> None:
+        """Remove what a killed service left on disk: drafts, and the tensors of what is not listed."""
+        steps: dict[str, list[str]] = {str(model.id): [] for model in self.models()}
+        for row in self._database.read("SELECT model_id, step FROM checkpoints"):
+            steps[row["model_id"]].append(str(row["step"]))
+        sweep(self._folder / "models", steps)
+        for model_id, listed in steps.items():
+            sweep(self._folder / "models" / model_id, listed)
 
     def _create(self, entity: str, wanted: RegisterModel) -> Model:
         model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], datetime.now(UTC).isoformat()
