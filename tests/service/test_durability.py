@@ -78,7 +78,7 @@ def test_a_disk_too_full_for_a_checkpoint_fails_the_job_and_keeps_the_last_good_
 
 
 def test_a_disk_too_full_for_a_new_model_is_told_as_what_it_is(service, full_for_tensors):
-    with pytest.raises(ServiceError, match="507 the checkpoint .* cannot be written: .*No space left"):
+    with pytest.raises(ServiceError, match=r"507 the checkpoint .* cannot be written: .*No space left"):
         service.register()
     assert left_over(service) == set()
 
