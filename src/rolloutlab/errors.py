@@ -3,6 +3,7 @@
     RolloutlabError
     ├── InputError            a cell, an option or an argument is not what was expected
     ├── NotFoundError         no collection, model, job or checkpoint of that name
+    ├── ConflictError         a request contradicts what there is
     ├── RewardError           a reward function failed or gave no finite number
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
@@ -44,6 +45,10 @@ class InputError(RolloutlabError):
 
 class NotFoundError(RolloutlabError):
     """No collection, model, job or checkpoint of that name."""
+
+
+class ConflictError(RolloutlabError):
+    """A request contradicts what there is."""
 
 
 class RewardError(RolloutlabError):

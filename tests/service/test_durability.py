@@ -144,6 +144,7 @@ def test_a_job_that_was_running_starts_over_from_its_checkpoint_and_says_so(star
     with service.database.write() as connection:  # as a kill half way would have left it
         connection.execute("UPDATE jobs SET status = 'running', final_step = NULL WHERE id = ?", (job_id,))
         connection.execute("DELETE FROM checkpoints WHERE step = 1")
+        connection.execute("UPDATE models SET last_step = 0")
     (service.folder / "jobs" / f"{job_id}.json").write_text(json.dumps(body(model.id)))
     service = start()
     events = service.ended(job_id)

@@ -1,5 +1,7 @@
 """The training half of a service."""
 
+from collections.abc import Sequence
+
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.events import Event, EventList
@@ -7,6 +9,8 @@ from rolloutlab.wire.training import (
     Checkpoint,
     CheckpointList,
     CreateTrainingJob,
+    DeleteCheckpoints,
+    DeletedCheckpoints,
     Model,
     RegisterModel,
     TrainingJob,
@@ -36,6 +40,18 @@ async def checkpoints(http: Http, address: Address, model_id: str) -> list[Check
         found += page.data
         more = page.has_more
     return found
+
+
+async def delete_checkpoints(http: Http, address: Address, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
+    """DELETE /v1/preview/models/{id}/checkpoints; at least one checkpoint of a model stays."""
+    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints"
+    body = DeleteCheckpoints(steps=list(steps)).to_wire()
+    return DeletedCheckpoints.model_validate(await http.request("DELETE", url, token=address.token, json=body))
+
+
+async def delete_model(http: Http, address: Address, model_id: str) -> None:
+    """DELETE /v1/preview/models/{id}, with its checkpoints; its jobs end."""
+    await http.request("DELETE", f"{address.base_url}/v1/preview/models/{model_id}", token=address.token)
 
 
 async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:

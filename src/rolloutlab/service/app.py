@@ -15,6 +15,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from rolloutlab.errors import (
     Cancelled,
     CheckpointError,
+    ConflictError,
     InputError,
     LabError,
     NotFoundError,
@@ -23,13 +24,15 @@ from rolloutlab.errors import (
 )
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service import chat, models, training_jobs
-from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.body import InvalidBody, StrictRoute, add_schemas
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.problem import ValidationError, locate
+from rolloutlab.wire.training import CreateTrainingJob, DeleteCheckpoints, RegisterModel
 
 _STATUS: dict[type[RolloutlabError], int] = {
     NotFoundError: 404,
+    ConflictError: 409,
     InputError: 400,
     RenderingError: 400,
     CheckpointError: 410,
@@ -48,14 +51,16 @@ def make_app(registry: Registry, sampler: Sampler, jobs: Jobs, token: str, ident
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     bearer = [Depends(_bearer(token))]
     app.include_router(chat.router(registry, sampler), dependencies=bearer)
-    app.include_router(models.router(registry), dependencies=bearer)
+    app.include_router(models.router(registry, jobs), dependencies=bearer)
     app.include_router(training_jobs.router(jobs), dependencies=bearer)
 
     @app.get("/v1/health", tags=["health"])
     async def health() -> dict[str, str]:
         return {"status": "ok", "version": version("rolloutlab"), **identity}
 
+    add_schemas(app, [CreateTrainingJob, RegisterModel, DeleteCheckpoints])
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(InvalidBody, _invalid_body)  # type: ignore[arg-type]
     app.add_exception_handler(RolloutlabError, _refused)  # type: ignore[arg-type]
     app.add_exception_handler(StarletteHTTPException, _http_error)  # type: ignore[arg-type]
     app.add_exception_handler(Cancelled, _gone)
@@ -74,7 +79,14 @@ def _bearer(token: str) -> Callable[..., Awaitable[None]]:
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
-    found = [_located(item, error.body) for item in error.errors()]
+    return _unprocessable(request, [_located(item, error.body) for item in error.errors()])
+
+
+async def _invalid_body(request: Request, error: InvalidBody) -> Response:
+    return _unprocessable(request, error.found)
+
+
+def _unprocessable(request: Request, found: list[ValidationError]) -> Response:
     if _speaks_openai(request):
         first = found[0]
         where = ".".join(map(str, first.loc[1:])) or "body"

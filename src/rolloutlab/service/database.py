@@ -27,6 +27,12 @@ _MIGRATIONS = [
     );
     CREATE INDEX events_of_job ON events (job_id, id)
     """,
+    """
+    ALTER TABLE models ADD COLUMN last_step INTEGER NOT NULL DEFAULT 0;
+    UPDATE models SET last_step = (SELECT coalesce(max(step), 0) FROM checkpoints WHERE model_id = models.id);
+    ALTER TABLE jobs ADD COLUMN digest TEXT;
+    ALTER TABLE jobs ADD COLUMN config TEXT
+    """,
 ]
 
 

@@ -103,6 +103,17 @@ class Jobs:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
         return self.job(job_id)
 
+    def forget(self, model_id: str) -> None:
+        """Delete a model with all that belongs to it; a job of it that runs ends quietly.
+
+        Raises:
+            NotFoundError: there is no such model.
+        """
+        bodies = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
+        self._registry.delete(model_id)
+        for row in bodies:
+            remove(self._body(row["id"]))
+
     def busy(self) -> bool:
         """Whether a job waits or runs, or it cannot be known."""
         try:
@@ -181,29 +192,34 @@ class Jobs:
 
         state = train(self._registry.policy, self._model, start, job, step, report, lambda: self._should_stop(job_id))
         self._stop_if_wanted(job_id)
-        self._registry.save(model_id, step + 1, state)
-        return _End("succeeded", "training_ended", {"step": step + 1}, step=step + 1, metrics=last)
+        made = self._registry.next_step(model_id)
+        self._registry.save(model_id, made, state)
+        return _End("succeeded", "training_ended", {"step": made}, step=made, metrics=last)
 
     def _should_stop(self, job_id: str) -> bool:
-        return self._closed or bool(self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)[0][0])
+        rows = self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)
+        return self._closed or not rows or bool(rows[0][0])
 
     def _stop_if_wanted(self, job_id: str) -> None:
         if self._should_stop(job_id):
             raise Cancelled
 
     def _record(self, row: Row, end: _End) -> None:
-        """Everything that ends a job becomes visible in one transaction."""
+        """Everything that ends a job becomes visible in one transaction. One whose model was deleted ends quietly."""
         job_id, model_id = row["id"], row["model_id"]
         with self._database.write() as connection:
-            if end.step is not None:
-                values = model_id, end.step, json.dumps(end.metrics), _now()
-                connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
-                _say(connection, job_id, "checkpoint_saved", {"step": end.step})
-            connection.execute(
+            ended = connection.execute(
                 "UPDATE jobs SET status = ?, final_step = ?, ended_at = ?, error = ? WHERE id = ?",
                 (end.status, end.step, _now(), end.error, job_id),
             )
+            if ended.rowcount and end.step is not None:
+                values = model_id, end.step, json.dumps(end.metrics), _now()
+                connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
+                connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (end.step, model_id))
+                _say(connection, job_id, "checkpoint_saved", {"step": end.step})
             _say(connection, job_id, end.kind, end.data)
+        if not ended.rowcount:
+            self._registry.discard(model_id)
         remove(self._body(job_id))
 
     def _queue_again(self) -> None:
@@ -223,9 +239,9 @@ class Jobs:
 
 
 def _say(connection: Connection, job_id: str, kind: str, data: dict[str, object]) -> None:
-    """Add an event to a job."""
-    values = job_id, kind, json.dumps(data, allow_nan=False)
-    connection.execute("INSERT INTO events (job_id, type, data) VALUES (?, ?, ?)", values)
+    """Add an event to a job, if it is still there."""
+    values = kind, json.dumps(data, allow_nan=False), job_id
+    connection.execute("INSERT INTO events (job_id, type, data) SELECT id, ?, ? FROM jobs WHERE id = ?", values)
 
 
 def _failed(message: str) -> _End:

@@ -4,17 +4,18 @@ import json
 import re
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from rolloutlab.errors import CheckpointError, InputError, NotFoundError
+from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Adapter, Policy, read_adapter
 from rolloutlab.policy.trainer import State
-from rolloutlab.store.disk import sweep
+from rolloutlab.store.disk import remove, sweep
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.training import Checkpoint, Model, RegisterModel
+from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, RegisterModel
 
 _ENTITY = "local"
 _ARTIFACT = re.compile(
@@ -72,10 +73,50 @@ class Registry:
     def checkpoints(self, model_id: str) -> list[Checkpoint]:
         """All checkpoints of a model, oldest first."""
         rows = self._database.read("SELECT * FROM checkpoints WHERE model_id = ? ORDER BY step", model_id)
-        return [
-            Checkpoint(id=f"{model_id}:{row['step']}", step=row["step"], metrics=json.loads(row["metrics"]))
-            for row in rows
-        ]
+        return [_checkpoint(row) for row in rows]
+
+    def page(self, model_id: str, after: int | None, limit: int, descending: bool) -> list[Checkpoint]:
+        """Up to `limit` checkpoints of a model beyond the step `after`, which need not be there any more."""
+        way, beyond = ("DESC", "<") if descending else ("ASC", ">")
+        which = f"model_id = ? AND (? IS NULL OR step {beyond} ?) ORDER BY step {way} LIMIT ?"
+        rows = self._database.read(f"SELECT * FROM checkpoints WHERE {which}", model_id, after, after, limit)
+        return [_checkpoint(row) for row in rows]
+
+    def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
+        """Delete checkpoints: first they are no longer listed, then their files go. A step is never used again.
+
+        Raises:
+            NotFoundError: there is no such model. ConflictError: none of its checkpoints would be left.
+        """
+        model = self.model(model_id)
+        with self._database.write() as connection:
+            rows = connection.execute("SELECT step FROM checkpoints WHERE model_id = ?", (model_id,)).fetchall()
+            listed, wanted = {row["step"] for row in rows}, dict.fromkeys(steps)
+            found = listed & wanted.keys()
+            if found and found == listed:
+                raise ConflictError(
+                    f"{model.project}/{model.name} would be left without a checkpoint",
+                    hint=f"keep one of its steps, or DELETE /v1/preview/models/{model_id}",
+                )
+            deleted = "DELETE FROM checkpoints WHERE model_id = ? AND step = ?"
+            connection.executemany(deleted, [(model_id, step) for step in found])
+        for step in found:
+            remove(self._place(model_id, step))
+        self._forget(model_id, found)
+        return DeletedCheckpoints(deleted_count=len(found), not_found_steps=[s for s in wanted if s not in found])
+
+    def delete(self, model_id: str) -> None:
+        """Delete a model with its jobs and checkpoints; NotFoundError when there is none."""
+        self.model(model_id)
+        listed = {checkpoint.step for checkpoint in self.checkpoints(model_id)}
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
+        self.discard(model_id)
+        self._forget(model_id, listed)
+
+    def discard(self, model_id: str) -> None:
+        """Remove the files of a model that is no longer listed."""
+        remove(self._folder / "models" / model_id)
 
     def newest_step(self, model_id: str) -> int:
         """The largest step that is listed; NotFoundError when the model is not."""
@@ -83,6 +124,13 @@ class Registry:
         if step is None:
             raise NotFoundError(f"there is no model with id {model_id}")
         return int(step)
+
+    def next_step(self, model_id: str) -> int:
+        """One more than the largest step there ever was; NotFoundError when the model is not listed."""
+        rows = self._database.read("SELECT last_step FROM models WHERE id = ?", model_id)
+        if not rows:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        return int(rows[0]["last_step"]) + 1
 
     def resolve(self, name: str) -> tuple[Model | None, int]:
         """The model and the step that a name of chat completions means; no model means the base policy.
@@ -145,9 +193,14 @@ class Registry:
         self.save(model_id, 0, self._initial)
         values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now)
         with self._database.write() as connection:
-            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0)", values)
             connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
         return self.model(model_id)
+
+    def _forget(self, model_id: str, steps: Iterable[int]) -> None:
+        with self._lock:
+            for step in steps:
+                self._adapters.pop((model_id, step), None)
 
     def _named(self, name: str) -> tuple[Model, str | None]:
         found = _ARTIFACT.match(name) or _SHORT.match(name)
@@ -165,6 +218,11 @@ class Registry:
 
     def _place(self, model_id: str, step: int) -> Path:
         return self._folder / "models" / model_id / str(step)
+
+
+def _checkpoint(row: Row) -> Checkpoint:
+    step = row["step"]
+    return Checkpoint(id=f"{row['model_id']}:{step}", step=step, metrics=json.loads(row["metrics"]))
 
 
 def _model(row: Row) -> Model:
