@@ -1,7 +1,9 @@
 """How a body is read: strict JSON of whole characters, parsed and validated off the event loop."""
 
+import hashlib
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
@@ -12,12 +14,17 @@ from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from rolloutlab.errors import Cancelled
+from rolloutlab.errors import Cancelled, LabError
+from rolloutlab.store.disk import flush
 from rolloutlab.wire.base import Wire
 from rolloutlab.wire.problem import ValidationError, locate
 
 M = TypeVar("M", bound=Wire)
 
+MOST_ERRORS = 50
+"""As many are reported of one body."""
+
+_PIECE = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
 
 
@@ -42,6 +49,37 @@ def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
     return read
 
 
+async def spool(request: Request, path: Path) -> str:
+    """Write a body to a file while it arrives, and flush it to disk; its SHA-256 in hexadecimal digits.
+
+    Raises:
+        LabError: it cannot be written, for instance because the disk is full. Cancelled: the client left half way.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("wb") as file:
+            async for piece in _pieces(request):
+                await run_in_threadpool(file.write, piece)
+                await run_in_threadpool(digest.update, piece)
+        await run_in_threadpool(flush, path)
+    except ClientDisconnect as error:
+        raise Cancelled from error
+    except OSError as error:
+        raise LabError(f"the body cannot be kept: {error}", hint="free some disk space") from error
+    return digest.hexdigest()
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body in pieces that are worth a thread's while."""
+    piece = bytearray()
+    async for part in request.stream():
+        piece += part
+        if len(piece) >= _PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
 def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",)) -> M:
     """What a JSON text holds, or InvalidBody; `place` is where the text lies in the body."""
     try:
@@ -56,7 +94,7 @@ def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",))
         model.model_validate(value)
     except pydantic.ValidationError as error:
         refused = error
-    raise InvalidBody(locate(refused.errors(include_url=False), value, place)) from refused
+    raise InvalidBody(locate(refused.errors(include_url=False)[:MOST_ERRORS], value, place)) from refused
 
 
 def describe(model: type[Wire]) -> dict[str, Any]:

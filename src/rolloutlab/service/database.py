@@ -30,8 +30,7 @@ _MIGRATIONS = [
     """
     ALTER TABLE models ADD COLUMN last_step INTEGER NOT NULL DEFAULT 0;
     UPDATE models SET last_step = (SELECT coalesce(max(step), 0) FROM checkpoints WHERE model_id = models.id);
-    ALTER TABLE jobs ADD COLUMN digest TEXT;
-    ALTER TABLE jobs ADD COLUMN config TEXT
+    ALTER TABLE jobs ADD COLUMN digest TEXT
     """,
 ]
 

@@ -4,21 +4,25 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
+from uuid import UUID
 
-from rolloutlab.errors import Cancelled, LabError, NotFoundError, RolloutlabError
+from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.policy.trainer import train
+from rolloutlab.service import job_file
 from rolloutlab.service.registry import Registry
 from rolloutlab.store.disk import flush, remove, sweep
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.events import Event
 from rolloutlab.wire.training import CreateTrainingJob, TrainingJob
+from rolloutlab.wire.trajectories import TrajectoryGroup
 
 T = TypeVar("T")
 
@@ -56,28 +60,43 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
-    def create(self, job: CreateTrainingJob, idempotency_key: str | None = None) -> str:
-        """Queue a job and return its id; the same key again returns the same job. A key that is a UUID becomes its id.
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Where the body of a job may be written before the job is created; what is not taken over is removed."""
+        path = self._folder / "jobs" / f".{uuid.uuid4()}.draft"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield path
+        finally:
+            remove(path)
+
+    def create(self, draft: Path, digest: str, key: str | None = None) -> str:
+        """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
+
+        The same key again is the same job. digest: of the body, which must be the same then.
 
         Raises:
-            NotFoundError: there is no such model.
+            InvalidBody: the draft is no job. NotFoundError: there is no such model. ConflictError: the key is another
+            job's.
         """
-        self._registry.model(str(job.model_id))
-        job_id = self._new_id(idempotency_key)
-        self._body(job_id).parent.mkdir(parents=True, exist_ok=True)
-        self._body(job_id).write_text(job.to_json())
-        flush(self._body(job_id))
-        flush(self._body(job_id).parent)
+        job_id = self._new_id(key)
+        known = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
+        if row := self._database.read(known[0], *known[1]):
+            return _same(row[0], digest)
+        model_id = str(job_file.check(draft).model_id)
         with self._changed, self._database.write() as connection:
-            known = connection.execute("SELECT id FROM jobs WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
-            if known:
-                if known["id"] != job_id:
-                    self._body(job_id).unlink()
-                return str(known["id"])
-            connection.execute(
-                "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key) VALUES (?, ?, 'queued', ?, ?)",
-                (job_id, str(job.model_id), _now(), idempotency_key),
+            if row := connection.execute(*known).fetchall():
+                return _same(row[0], digest)
+            draft.replace(self._body(job_id))
+            flush(self._body(job_id).parent)
+            queued = connection.execute(
+                "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
+                " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
+                (job_id, _now(), key or None, digest, model_id),
             )
+            if not queued.rowcount:
+                remove(self._body(job_id))
+                raise NotFoundError(f"there is no model with id {model_id}")
             self._changed.notify()
         return job_id
 
@@ -181,7 +200,9 @@ class Jobs:
                 "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ?", (_now(), step, job_id)
             )
         self._stop_if_wanted(job_id)
-        job = CreateTrainingJob.model_validate_json(self._body(job_id).read_bytes())
+        config, groups = job_file.read(self._body(job_id))
+        held = [TrajectoryGroup(trajectories=list(group)) for group in groups]
+        job = CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=held, experimental_config=config)
         start = self._registry.state(model_id, step)
         last: dict[str, object] = {}
 
@@ -242,6 +263,13 @@ def _say(connection: Connection, job_id: str, kind: str, data: dict[str, object]
     """Add an event to a job, if it is still there."""
     values = kind, json.dumps(data, allow_nan=False), job_id
     connection.execute("INSERT INTO events (job_id, type, data) SELECT id, ?, ? FROM jobs WHERE id = ?", values)
+
+
+def _same(row: Row, digest: str) -> str:
+    """The id of a job whose key was sent again; ConflictError when it came with another body."""
+    if row["digest"] not in {None, digest}:
+        raise ConflictError(f"the Idempotency-Key is that of the job {row['id']}, whose body was another")
+    return str(row["id"])
 
 
 def _failed(message: str) -> _End:

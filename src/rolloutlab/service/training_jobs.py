@@ -3,9 +3,10 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.body import describe, spool
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.wire.events import EventList
 from rolloutlab.wire.problem import HTTPValidationError
@@ -15,17 +16,23 @@ from rolloutlab.wire.training import CreateTrainingJob, TrainingJob, TrainingJob
 def router(jobs: Jobs) -> APIRouter:
     """The jobs of the training half of the service."""
     routes = APIRouter(
-        route_class=StrictRoute,
         prefix="/v1/preview/training-jobs",
         tags=["training-jobs"],
         responses={422: {"model": HTTPValidationError}},
     )
 
-    @routes.post("", operation_id="create_training_job_v1_preview_training_jobs_post")
-    def create_training_job(
-        body: CreateTrainingJob, idempotency_key: Annotated[str | None, Header()] = None
+    @routes.post(
+        "",
+        operation_id="create_training_job_v1_preview_training_jobs_post",
+        openapi_extra=describe(CreateTrainingJob),
+    )
+    async def create_training_job(
+        request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> TrainingJobResponse:
-        return TrainingJobResponse(id=UUID(jobs.create(body, idempotency_key)))
+        with jobs.draft() as draft:
+            digest = await spool(request, draft)
+            job_id = await run_in_threadpool(jobs.create, draft, digest, idempotency_key)
+        return TrainingJobResponse(id=UUID(job_id))
 
     @routes.get("/{job_id}", response_model=TrainingJob, response_model_exclude_unset=True)
     def get_training_job(job_id: UUID) -> TrainingJob:
