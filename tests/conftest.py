@@ -21,6 +21,7 @@ from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
+    from rolloutlab.service.jobs import Jobs
 
 hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
 hypothesis.settings.load_profile("rolloutlab")
@@ -37,6 +38,7 @@ class Service:
     address: Address
     folder: Path
     database: Database
+    jobs: "Jobs"
     closing: tuple[Callable[[], None], ...]
 
     def stop(self) -> None:
@@ -142,7 +144,7 @@ def _service(policy: "Policy", folder: Path) -> Service:
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
     http = Http(httpx.ASGITransport(make_app(registry, sampler, jobs, TOKEN, {"policy": "tiny"})), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
-    return Service(http, address, folder, database, (http.close, jobs.close, sampler.close, database.close))
+    return Service(http, address, folder, database, jobs, (http.close, jobs.close, sampler.close, database.close))
 
 
 @pytest.fixture

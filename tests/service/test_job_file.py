@@ -199,19 +199,19 @@ def test_a_body_that_breaks_off_is_refused(file, body, end):
     assert places(file(text[:end]))
 
 
-MILLION = 1_000_000
+MANY = 1_000_000
 SMALL = {"messages_and_choices": [], "reward": 1}
 
 
 @pytest.mark.parametrize(
     "groups",
     [
-        [{"trajectories": []}] * MILLION,
-        [{"trajectories": [SMALL] * MILLION}],
-        [{"trajectories": [SMALL | {"logs": [""] * MILLION}]}],
-        [{"trajectories": [SMALL | {"more": [0] * MILLION}]}],
+        [{"trajectories": []}] * (MANY // 10),
+        [{"trajectories": [SMALL] * (MANY // 10)}],
+        [{"trajectories": [SMALL | {"logs": [""] * MANY}]}],
+        [{"trajectories": [SMALL | {"more": [0] * MANY}]}],
     ],
     ids=["groups", "trajectories", "logs", "unknown"],
 )
-def test_a_million_items_are_accepted(file, body, groups):
+def test_many_items_are_accepted(file, body, groups):
     job_file.check(file(json.dumps(body(ID, trajectory_groups=groups))))

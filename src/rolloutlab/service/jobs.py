@@ -55,6 +55,8 @@ class Jobs:
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
+        self.listened_to = True
+        self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.carrier()
         self._sweep()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -115,6 +117,24 @@ class Jobs:
         )
         return [Event(id=str(row["id"]), type=row["type"], data=json.loads(row["data"])) for row in rows]
 
+    def ended(self, job_id: str) -> bool:
+        """Whether a job reports nothing more."""
+        return self.job(job_id).status not in {"queued", "running"}
+
+    @contextmanager
+    def heard(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Have `listener` called, in any thread, whenever a job may have something new to say."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+
+    def hang_up(self) -> None:
+        """Nobody is to listen any more: the service is about to stop."""
+        self.listened_to = False
+        self._tell()
+
     def cancel(self, job_id: str) -> TrainingJob:
         """Ask a job to end: a running one ends at its next row, and its step does not count."""
         self.job(job_id)
@@ -132,6 +152,7 @@ class Jobs:
         self._registry.delete(model_id)
         for row in bodies:
             remove(self._body(row["id"]))
+        self._tell()
 
     def busy(self) -> bool:
         """Whether a job waits or runs, or it cannot be known."""
@@ -210,6 +231,7 @@ class Jobs:
             last.update(data if kind == "gradient_step" else {})
             with self._database.write() as connection:
                 _say(connection, job_id, kind, data)
+            self._tell()
 
         state = train(self._registry.policy, self._model, start, job, step, report, lambda: self._should_stop(job_id))
         self._stop_if_wanted(job_id)
@@ -239,6 +261,7 @@ class Jobs:
                 connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (end.step, model_id))
                 _say(connection, job_id, "checkpoint_saved", {"step": end.step})
             _say(connection, job_id, end.kind, end.data)
+        self._tell()
         if not ended.rowcount:
             self._registry.discard(model_id)
         remove(self._body(job_id))
@@ -249,6 +272,10 @@ class Jobs:
                 connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
                 connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
                 _say(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
     def _sweep(self) -> None:
         """Remove the bodies of jobs that ended or were never accepted, which a killed service left on disk."""
