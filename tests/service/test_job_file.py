@@ -141,6 +141,24 @@ def test_a_body_with_more_errors_than_anyone_reads_has_some_tens_reported(file, 
     assert len(places(file(json.dumps(job)))) == 50
 
 
+@pytest.mark.parametrize("kind", ["content", "refusal"])
+@pytest.mark.parametrize("history", [0, 1])
+def test_a_logprob_of_no_probability_is_refused_at_its_place(file, body, trajectory, kind, history):
+    job = body(ID, trajectory_groups=[{"trajectories": [trajectory(1.0), trajectory(0.0)]}])
+    wrong = job["trajectory_groups"][0]["trajectories"][1]
+    if history:
+        wrong["additional_histories"] = [{"messages_and_choices": wrong.pop("messages_and_choices")}]
+        wrong["messages_and_choices"] = []
+    place = ["additional_histories", 0] if history else []
+    logprobs = (wrong["additional_histories"][0] if history else wrong)["messages_and_choices"][1]["logprobs"]
+    logprobs[kind] = logprobs.pop("content")
+    logprobs[kind][2]["logprob"] = 1e-6  # rounding
+    job_file.check(file(json.dumps(job)))
+    logprobs[kind][2]["logprob"] = 0.5
+    loc = ["trajectory_groups", 0, "trajectories", 1, *place, "messages_and_choices", 1, "logprobs", kind, 2, "logprob"]
+    assert places(file(json.dumps(job))) == [["body", *loc]]
+
+
 def inside(text):
     """A body with this text as its first trajectory."""
     return b'{"model_id": "%s", "trajectory_groups": [{"trajectories": [%s]}]}' % (ID.encode(), text)

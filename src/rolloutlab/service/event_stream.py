@@ -19,8 +19,9 @@ _PAGE = 200
 
 
 async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTBEAT) -> AsyncIterator[str]:
-    """The events after a cursor, each as soon as it is recorded, until the job has ended or is gone or the service stops.
+    """The events after a cursor, each as soon as it is recorded, until the job has ended or is gone.
 
+    They also end when the service is about to stop.
     heartbeat: seconds of silence after which a comment is sent, so that a broken connection is noticed.
     """
     news, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,11 +10,14 @@ from pydantic_core import to_json
 
 from rolloutlab.service.body import MOST_ERRORS, InvalidBody, M, parse
 from rolloutlab.service.json_reader import Malformed, Reader
+from rolloutlab.wire.chat import Choice
 from rolloutlab.wire.problem import ValidationError
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import Trajectory, TrajectoryGroup
 
 T = TypeVar("T")
+
+_ROUNDING = 1e-3
 
 
 def check(path: Path) -> CreateTrainingJob:
@@ -56,7 +60,8 @@ class _Check:
         self._hollow(TrajectoryGroup, "trajectories", self._trajectory)
 
     def _trajectory(self) -> None:
-        self._parse(Trajectory, self._reader.value())
+        if found := self._parse(Trajectory, self._reader.value()):
+            self._add(list(islice(_impossible(found, ("body", *self._reader.path)), MOST_ERRORS)))
 
     def _hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
         """Validate an object whose one long array is validated item by item, and is empty in what is returned."""
@@ -84,6 +89,20 @@ class _Check:
         self._found += found
         if len(self._found) >= MOST_ERRORS:
             raise InvalidBody(self._found[:MOST_ERRORS])
+
+
+def _impossible(trajectory: Trajectory, place: tuple[str | int, ...]) -> Iterator[ValidationError]:
+    """Logprobs of sampled tokens that are those of no probability, beyond what rounding explains."""
+    for i, history in enumerate(trajectory.histories()):
+        here = (*place, "additional_histories", i - 1) if i else place
+        for j, item in enumerate(history.messages_and_choices):
+            if not isinstance(item, Choice) or item.logprobs is None:
+                continue
+            kind = "content" if item.logprobs.content else "refusal"
+            for k, token in enumerate(item.sampled_tokens()):
+                if token.logprob > _ROUNDING:
+                    loc = [*here, "messages_and_choices", j, "logprobs", kind, k, "logprob"]
+                    yield ValidationError(loc=loc, msg="A logprob should be at most 0", type="less_than_equal")
 
 
 def _config(path: Path) -> ExperimentalTrainingConfig | None:
