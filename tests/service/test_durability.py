@@ -1,5 +1,6 @@
 """What is kept and what is said when the disk is full, a checkpoint is damaged, or a service was cut off."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -81,6 +82,20 @@ def test_a_disk_too_full_for_a_new_model_is_told_as_what_it_is(service, full_for
     with pytest.raises(ServiceError, match=r"507 the checkpoint .* cannot be written: .*No space left"):
         service.register()
     assert left_over(service) == set()
+
+
+def test_a_disk_too_full_for_a_body_refuses_the_job(service, body, monkeypatch):
+    model = service.register()
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rolloutlab.service.body.flush", fail)
+    with pytest.raises(ServiceError, match=r"507 .*jobs cannot be written: .*No space left"):
+        submit(service, body(model.id))
+    assert left_over(service) == set()
+    monkeypatch.undo()
+    assert last(service, submit(service, body(model.id))).type == "training_ended"
 
 
 def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(service, body, caplog):

@@ -9,7 +9,7 @@ import pytest
 
 from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
-from rolloutlab.errors import SignInError
+from rolloutlab.errors import SignInError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Settings
 from rolloutlab.wire.training import RegisterModel
@@ -89,3 +89,18 @@ def test_the_service_answers_others_while_it_takes_in_a_large_job(embedded, send
 def test_who_may_not_send_a_large_job_is_told_so(embedded, send):
     with pytest.raises(SignInError, match="401 a valid bearer token is required"):
         embedded._http.run(send(MEGABYTES, token="wrong"))
+
+
+def test_a_body_that_breaks_off_leaves_nothing_behind(embedded, send):
+    http, address = embedded._http, embedded.running()
+
+    async def half():
+        yield b'{"model_id": "'
+        raise OSError("the client is gone")
+
+    url = f"{address.base_url}/v1/preview/training-jobs"
+    with pytest.raises((UnreachableError, OSError)):
+        http.run(http.request("POST", url, token=address.token, content=half()))
+    while list((embedded.log.parent / "jobs").glob("*")):
+        http.run(http.request("GET", f"{address.base_url}/v1/health"))
+    http.run(training.cancel_job(http, address, http.run(send(1))[0]))

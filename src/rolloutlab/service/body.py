@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from rolloutlab.errors import Cancelled, LabError
+from rolloutlab.errors import Cancelled
 from rolloutlab.store.disk import flush
 from rolloutlab.wire.base import Wire
 from rolloutlab.wire.problem import ValidationError, locate
@@ -53,7 +53,7 @@ async def spool(request: Request, path: Path) -> str:
     """Write a body to a file while it arrives, and flush it to disk; its SHA-256 in hexadecimal digits.
 
     Raises:
-        LabError: it cannot be written, for instance because the disk is full. Cancelled: the client left half way.
+        OSError: it cannot be written, for instance because the disk is full. Cancelled: the client left half way.
     """
     digest = hashlib.sha256()
     try:
@@ -64,8 +64,6 @@ async def spool(request: Request, path: Path) -> str:
         await run_in_threadpool(flush, path)
     except ClientDisconnect as error:
         raise Cancelled from error
-    except OSError as error:
-        raise LabError(f"the body cannot be kept: {error}", hint="free some disk space") from error
     return digest.hexdigest()
 
 

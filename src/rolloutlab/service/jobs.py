@@ -64,11 +64,17 @@ class Jobs:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Where the body of a job may be written before the job is created; what is not taken over is removed."""
+        """Where the body of a job may be written before the job is created; what is not taken over is removed.
+
+        Raises:
+            LabError: the disk refuses what is done inside, for instance because it is full.
+        """
         path = self._folder / "jobs" / f".{uuid.uuid4()}.draft"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield path
+        except OSError as error:
+            raise LabError(f"{path.parent} cannot be written: {error}", hint="free some disk space") from error
         finally:
             remove(path)
 
