@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,14 @@ from rolloutlab.client import inference, training
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
+from rolloutlab.store.sqlite import Database
 from rolloutlab.wire.chat import ChatCompletion, ChatCompletionChunk, ChatRequest
 from rolloutlab.wire.events import ENDINGS, Event
 from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
+    from rolloutlab.service.jobs import Jobs
 
 hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
 hypothesis.settings.load_profile("rolloutlab")
@@ -38,6 +39,13 @@ class Service:
     address: Address
     policy: str
     folder: Path
+    database: Database
+    jobs: "Jobs"
+    closing: tuple[Callable[[], None], ...]
+
+    def stop(self) -> None:
+        for close in self.closing:
+            close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
         url = f"{self.address.base_url}{path}"
@@ -187,29 +195,22 @@ def practice_policy() -> "Policy":
 
 
 @pytest.fixture
-def service(policy: "Policy", tmp_path: Path) -> Iterator[Service]:
-    """The service of the tiny policy."""
-    with serving(policy, tmp_path / "service") as found:
-        yield found
+def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Starts the application in this process, each time over the same folder and after the one before."""
+    running: list[Service] = []
+
+    def begin(with_policy: "Policy" = policy) -> Service:
+        for service in running:
+            service.stop()
+        running[:] = [_service(with_policy, tmp_path / "service")]
+        return running[0]
+
+    yield begin
+    for service in running:
+        service.stop()
 
 
-@pytest.fixture
-def practice_service(practice_policy: "Policy", tmp_path: Path) -> Iterator[Service]:
-    """The service of the practice policy."""
-    with serving(practice_policy, tmp_path / "service") as found:
-        yield found
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[["Policy"], Service]]:
-    """Makes the service of any policy."""
-    with ExitStack() as stack:
-        yield lambda policy: stack.enter_context(serving(policy, tmp_path / "service"))
-
-
-@contextmanager
-def serving(policy: "Policy", folder: Path) -> Iterator[Service]:
-    """The service's application in this process."""
+def _service(policy: "Policy", folder: Path) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
@@ -219,15 +220,24 @@ def serving(policy: "Policy", folder: Path) -> Iterator[Service]:
 
     database = open_service_database(folder)
     registry = Registry(database, folder, policy)
-    sampler, jobs = Sampler(policy), Jobs(database, folder, registry)
-    http = Http(
-        httpx.ASGITransport(make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}))
-    )
-    yield Service(http, Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN), policy.name, folder)
-    http.close()
-    jobs.close()
-    sampler.close()
-    database.close()
+    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
+    app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name})
+    http = Http(httpx.ASGITransport(app), backoff=0)
+    address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
+    closing = http.close, jobs.close, sampler.close, database.close
+    return Service(http, address, policy.name, folder, database, jobs, closing)
+
+
+@pytest.fixture
+def service(start: Callable[..., Service]) -> Service:
+    """The service of the tiny policy."""
+    return start()
+
+
+@pytest.fixture
+def practice_service(start: Callable[..., Service], practice_policy: "Policy") -> Service:
+    """The service of the practice policy."""
+    return start(practice_policy)
 
 
 @pytest.fixture
@@ -236,3 +246,34 @@ def session(service: Service, tmp_path: Path) -> Iterator[Session]:
     session = Session(Settings(home=tmp_path, service=service.address), http=service.http)
     yield session
     session.close()
+
+
+def _trajectory(reward: float, tokens: int = 4, **overrides: Any) -> dict[str, Any]:
+    content = [
+        {"token": chr(97 + i % 26), "token_id": 20 + i % 200, "logprob": -5.7, "top_logprobs": []}
+        for i in range(tokens)
+    ]
+    choice = {
+        "finish_reason": "length",
+        "index": 0,
+        "message": {"role": "assistant", "content": "a"},
+        "logprobs": {"content": content},
+    }
+    return {"messages_and_choices": [{"role": "user", "content": "hello"}, choice], "reward": reward, **overrides}
+
+
+@pytest.fixture(scope="session")
+def trajectory():
+    """Makes the JSON of a trajectory that trains."""
+    return _trajectory
+
+
+@pytest.fixture(scope="session")
+def body():
+    """Makes the JSON of a job for a model, without asking the service for completions."""
+
+    def make(model_id: Any, **overrides: Any) -> dict[str, Any]:
+        group = {"trajectories": [_trajectory(0.0), _trajectory(1.0)]}
+        return {"model_id": str(model_id), "trajectory_groups": [group], **overrides}
+
+    return make

@@ -569,3 +569,17 @@ def test_what_was_closed_can_be_used_again(http, serve):
     http.close()
     url = serve(answering(raw("200 OK", b"{}")))
     assert http.run(http.request("GET", url)) == {}
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_a_body_in_pieces_is_sent_whole_and_once(ask, method):
+    async def pieces():
+        yield b'{"a": '
+        yield b"1}"
+
+    script = Script(httpx.Response(503))
+    with pytest.raises(ServiceError, match="503"):
+        ask(script, method, content=pieces(), retry=True)
+    [sent] = script.sent
+    assert sent.content == b'{"a": 1}'
+    assert sent.headers["Content-Type"] == "application/json"

@@ -4,6 +4,7 @@
     ├── InputError            a cell, an option or an argument is not what was expected
     │   └── ContextError      a prompt is longer than the policy's context
     ├── NotFoundError         no collection, model, job or checkpoint of that name
+    ├── ConflictError         a request contradicts what there is
     ├── RewardError           a reward function failed or gave no finite number
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
@@ -49,6 +50,10 @@ class ContextError(InputError):
 
 class NotFoundError(RolloutlabError):
     """No collection, model, job or checkpoint of that name."""
+
+
+class ConflictError(RolloutlabError):
+    """A request contradicts what there is."""
 
 
 class RewardError(RolloutlabError):

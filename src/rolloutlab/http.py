@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import random
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import cached_property
 from typing import Any, TypeVar
@@ -70,7 +70,7 @@ class Http:
         *,
         token: str | None = None,
         json: Any = None,
-        content: str | None = None,
+        content: str | AsyncIterable[bytes] | None = None,
         params: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
@@ -78,6 +78,7 @@ class Http:
     ) -> Any:
         """The JSON of the answer. GET and DELETE are tried again when that can help; others only with `retry`.
 
+        content: a JSON text; one that comes in pieces can be sent only once.
         patience: seconds without any byte of an answer.
 
         Raises:
@@ -97,6 +98,7 @@ class Http:
             timeout=httpx.Timeout(patience, connect=5.0),
         )
         again = method in {"GET", "DELETE"} if retry is None else retry
+        again = again and not isinstance(content, AsyncIterable)
         for left in reversed(range(self._tries if again else 1)):
             wait = self._backoff * 2 ** (self._tries - 1 - left) * random.uniform(0.5, 1.5)
             try:

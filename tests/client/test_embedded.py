@@ -86,6 +86,14 @@ def test_the_token_is_readable_by_the_user_alone(tmp_path):
     assert (tmp_path / "service").stat().st_mode & 0o077 == 0
 
 
+def test_a_token_that_was_not_written_whole_is_made_again(tmp_path):
+    folder = Folder(tmp_path / "service")
+    for name in ("token", "token.draft"):
+        (tmp_path / "service" / name).write_text("")
+    assert len(folder.token()) >= 32
+    assert (tmp_path / "service" / "token").stat().st_mode & 0o077 == 0
+
+
 def test_a_second_service_on_one_folder_is_refused(tmp_path):
     first = Folder(tmp_path / "service")
     first.claim()

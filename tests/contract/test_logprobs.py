@@ -66,7 +66,7 @@ def test_a_conversation_without_an_answer_has_no_turns(practice_service):
 
 def test_what_cannot_be_scored_is_refused_by_its_place(practice_service):
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-    with pytest.raises(RefusedError, match=r"422 histories\.1: .*reads text, not image_url"):
+    with pytest.raises(RefusedError, match=r"422 body: histories\.1: .*reads text, not image_url"):
         score(practice_service, [ASKED], [image, {"role": "assistant", "content": "a"}])
     with pytest.raises(RefusedError, match=r"422 .*longer than the policy's context"):
         score(practice_service, [ASKED, {"role": "assistant", "content": "word " * 5000}])

@@ -12,14 +12,14 @@ TOOL = {"type": "function", "function": {"name": "fox", "parameters": {"type": "
 
 
 @pytest.fixture(params=["tiny_policy", "worded_policy", "practice"])
-def any_service(request, serve):
+def any_service(request, start):
     name = request.param if request.param == "practice" else str(request.getfixturevalue(request.param))
-    return serve(load_policy(name))
+    return start(load_policy(name))
 
 
 @pytest.fixture
-def worded_service(worded_policy, serve):
-    return serve(load_policy(str(worded_policy)))
+def worded_service(worded_policy, start):
+    return start(load_policy(str(worded_policy)))
 
 
 def test_a_policy_is_sampled_trained_and_sampled_again(any_service):

@@ -1,11 +1,14 @@
 """Training jobs, as a client sees them."""
 
+import asyncio
+import json
 import math
+import re
 from uuid import uuid4
 
 import pytest
 
-from rolloutlab.errors import NotFoundError, RefusedError
+from rolloutlab.errors import NotFoundError, RefusedError, SignInError
 from rolloutlab.wire.training import CreateTrainingJob
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -192,6 +195,77 @@ def test_the_same_idempotency_key_is_the_same_job(service, job):
     assert service.train(wanted, "another") != service.train(wanted, key)
 
 
+def test_the_same_key_with_another_body_is_refused(service, body):
+    model, other, key = service.register(), service.register("other"), "a key"
+    first = service.http.run(submit(service, body(model.id), key))
+    assert service.http.run(submit(service, body(model.id), key)) == first
+    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key is that of the job {first}"):
+        service.http.run(submit(service, body(other.id), key))
+    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key is that of the job {first}"):
+        service.http.run(submit(service, body(other.id), first))
+
+
+@pytest.mark.parametrize(
+    "key", ["a key", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "1B4E28BA-2FA1-11D2-883F-0016D3CCA427"]
+)
+def test_requests_with_one_key_at_once_are_one_job(service, body, key):
+    wanted = body(service.register().id)
+
+    async def at_once():
+        return await asyncio.gather(*(submit(service, wanted, key) for _ in range(16)))
+
+    [job_id] = set(service.http.run(at_once()))
+    service.ended(job_id)
+    assert service.http.run(submit(service, wanted, key.lower())) == job_id
+    assert service.database.read("SELECT count(*) FROM jobs")[0][0] == 1
+    assert list((service.folder / "jobs").iterdir()) == []
+
+
+def test_without_a_key_every_request_is_a_job(service, body):
+    wanted = body(service.register().id)
+    assert len({service.http.run(submit(service, wanted, key)) for key in ("", "", None)}) == 3
+
+
+async def submit(service, body, key):
+    url = f"{service.address.base_url}/v1/preview/training-jobs"
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return (await service.http.request("POST", url, token=service.address.token, json=body, headers=headers))["id"]
+
+
+def test_a_refused_body_leaves_nothing_behind(service, body):
+    for wrong in (body(service.register().id, trajectory_groups=5), body(UNKNOWN)):
+        with pytest.raises((RefusedError, NotFoundError)):
+            service.call("POST", "/v1/preview/training-jobs", json=wrong)
+    assert list((service.folder / "jobs").iterdir()) == []
+
+
+def test_a_job_is_created_only_for_who_may(service, body):
+    with pytest.raises(SignInError, match="401"):
+        service.call("POST", "/v1/preview/training-jobs", json=body(service.register().id), token="wrong")
+    assert not (service.folder / "jobs").exists()
+
+
+def test_the_client_sends_the_same_job_that_it_was_given(service, trajectory, body):
+    wanted = CreateTrainingJob.model_validate(
+        body(
+            service.register().id,
+            trajectory_groups=[{"trajectories": [trajectory(1.0)] * 2, "note": 1}, {"trajectories": []}],
+            experimental_config={"kimi_k2_tau": 0.1},
+            more={"a": "b"},
+        )
+    )
+    sent = []
+
+    async def request(*_, content, **__):
+        sent.extend([piece async for piece in content])
+        return {"id": UNKNOWN}
+
+    service.http.request = request
+    service.train(wanted)
+    assert len(sent) >= 4  # a trajectory at a time
+    assert json.loads(b"".join(sent)) == wanted.to_wire()
+
+
 def test_events_are_read_on_from_a_cursor(service, job):
     job_id = service.train(job())
     events = service.ended(job_id)
@@ -217,6 +291,10 @@ def test_the_openapi_document_names_the_operation_of_the_specification(service):
     document = service.call("GET", "/openapi.json", token=None)
     create = document["paths"]["/v1/preview/training-jobs"]["post"]
     assert create["operationId"] == "create_training_job_v1_preview_training_jobs_post"
+    body = create["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert body == "#/components/schemas/CreateTrainingJob"
+    named = set(re.findall(r'"#/components/schemas/([^"]*)"', json.dumps(document)))
+    assert named <= document["components"]["schemas"].keys()
     assert create["tags"] == ["training-jobs"]
     assert document["info"]["version"] == "1.0.0"
     assert create["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/HTTPValidationError")

@@ -162,6 +162,27 @@ def test_a_full_disk_is_told_as_what_it_is_and_undone(opened):
     assert value(database) == 1
 
 
+def test_a_damaged_file_is_told_as_what_it_is(opened, tmp_path):
+    database = opened(FIRST, "INSERT INTO counters VALUES ('b', zeroblob(100000))")
+    database.close()
+    with (tmp_path / "lab" / "lab.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"#" * 8192)
+    with pytest.raises(LabError, match=r"lab\.db cannot be read: .*malformed"):
+        value(opened(FIRST, "never run again"))
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM absent", "BEGIN IMMEDIATE"])
+def test_what_cannot_be_read_is_told(opened, sql):
+    database = opened()
+    other = sqlite3.connect(database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    database.read("PRAGMA busy_timeout = 0")
+    with pytest.raises(LabError, match="cannot be read"):
+        database.read(sql)
+    other.close()
+
+
 def test_foreign_keys_are_kept(opened):
     database = opened(FIRST, "CREATE TABLE marks (counter TEXT REFERENCES counters (name))")
     with pytest.raises((sqlite3.IntegrityError, LabError)), database.write() as connection:

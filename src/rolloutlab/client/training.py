@@ -1,12 +1,17 @@
 """The training half of a service."""
 
+from collections.abc import AsyncIterator, Sequence
+
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
+from rolloutlab.wire.base import Wire
 from rolloutlab.wire.events import Event, EventList
 from rolloutlab.wire.training import (
     Checkpoint,
     CheckpointList,
     CreateTrainingJob,
+    DeleteCheckpoints,
+    DeletedCheckpoints,
     Model,
     RegisterModel,
     TrainingJob,
@@ -38,13 +43,26 @@ async def checkpoints(http: Http, address: Address, model_id: str) -> list[Check
     return found
 
 
+async def delete_checkpoints(http: Http, address: Address, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
+    """DELETE /v1/preview/models/{id}/checkpoints; at least one checkpoint of a model stays."""
+    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints"
+    body = DeleteCheckpoints(steps=list(steps)).to_wire()
+    return DeletedCheckpoints.model_validate(await http.request("DELETE", url, token=address.token, json=body))
+
+
+async def delete_model(http: Http, address: Address, model_id: str) -> None:
+    """DELETE /v1/preview/models/{id}, with its checkpoints; its jobs end."""
+    await http.request("DELETE", f"{address.base_url}/v1/preview/models/{model_id}", token=address.token)
+
+
 async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
-    """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job."""
+    """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
+
+    The body is sent as it is made, a trajectory at a time.
+    """
     url = f"{address.base_url}/v1/preview/training-jobs"
     headers = {"Idempotency-Key": key}
-    answer = await http.request(
-        "POST", url, token=address.token, content=job.to_json(), headers=headers, patience=300.0
-    )
+    answer = await http.request("POST", url, token=address.token, content=_pieces(job), headers=headers, patience=300.0)
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
@@ -72,3 +90,20 @@ async def events(http: Http, address: Address, job_id: str, after: str | None = 
         found += page.data
         more = page.has_more
     return found
+
+
+async def _pieces(job: CreateTrainingJob) -> AsyncIterator[bytes]:
+    """The JSON of a job: its head, each trajectory, and what lies between them."""
+    yield _begin(job, "trajectory_groups")
+    for i, group in enumerate(job.trajectory_groups):
+        yield b"," * bool(i) + _begin(group, "trajectories")
+        for j, trajectory in enumerate(group.trajectories):
+            yield b"," * bool(j) + trajectory.to_json().encode()
+        yield b"]}"
+    yield b"]}"
+
+
+def _begin(whole: Wire, array: str) -> bytes:
+    """The JSON of an object up to the first item of an array, which comes last."""
+    rest = whole.model_dump_json(by_alias=True, exclude_unset=True, exclude={array})[:-1]
+    return f'{rest}{"," * (len(rest) > 1)}"{array}":['.encode()

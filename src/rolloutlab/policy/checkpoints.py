@@ -6,7 +6,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,30 +14,34 @@ from peft import LoraConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from rolloutlab.errors import CheckpointError
+from rolloutlab.errors import CheckpointError, LabError
 from rolloutlab.policy.trainer import State
+from rolloutlab.store.disk import flush
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
+_WAY_OUT = "delete that step: the model goes on from the one before"
 
 
 def write_checkpoint(folder: Path, state: State, lora: LoraConfig) -> None:
-    """Publish a checkpoint at `folder`: written beside it, flushed to disk, then renamed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    """Publish a checkpoint at `folder`: written beside it, flushed to disk, then renamed.
+
+    Raises:
+        LabError: it cannot be written, for instance because the disk is full; what was there before is still there.
+    """
     try:
-        save_file(state.adapter, draft / _ADAPTER, metadata={"format": "pt"})
-        save_file(state.optimizer, draft / _OPTIMIZER)
-        lora.save_pretrained(str(draft))
-        (draft / _SUMS).write_text(json.dumps({name: _sha256(draft / name) for name in (_ADAPTER, _OPTIMIZER)}))
-        for path in [*draft.iterdir(), draft]:
-            _flush(path)
-        if folder.exists():
-            shutil.rmtree(folder)
-        draft.replace(folder)
-        _flush(folder.parent)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            _fill(draft, state, lora)
+            if folder.exists():
+                shutil.rmtree(folder)
+            draft.replace(folder)
+            flush(folder.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    except (OSError, SafetensorError) as error:
+        raise LabError(f"the checkpoint {folder} cannot be written: {error}", hint="free some disk space") from error
 
 
 def read_checkpoint(folder: Path) -> State:
@@ -49,25 +52,25 @@ def read_checkpoint(folder: Path) -> State:
     """
     try:
         sums = json.loads((folder / _SUMS).read_text())
-        for name in (_ADAPTER, _OPTIMIZER):
+        for name in (_ADAPTER, _OPTIMIZER, *sums):
             if _sha256(folder / name) != sums.get(name):
-                raise CheckpointError(
-                    f"{folder / name} is damaged: its checksum differs", hint="train from an earlier step"
-                )
+                raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_WAY_OUT)
         return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint at {folder}") from error
-    except (ValueError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} is damaged: {error}", hint="train from an earlier step") from error
+        missing = f"{folder} is damaged: {error}" if folder.exists() else f"there is no checkpoint at {folder}"
+        raise CheckpointError(missing, hint=_WAY_OUT) from error
+    except (OSError, ValueError, AttributeError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} is damaged: {error}", hint=_WAY_OUT) from error
+
+
+def _fill(draft: Path, state: State, lora: LoraConfig) -> None:
+    save_file(state.adapter, draft / _ADAPTER, metadata={"format": "pt"})
+    save_file(state.optimizer, draft / _OPTIMIZER)
+    lora.save_pretrained(str(draft))
+    (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
+    for path in [*draft.iterdir(), draft]:
+        flush(path)
 
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

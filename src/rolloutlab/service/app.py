@@ -1,33 +1,25 @@
-"""The HTTP application: routes, who may call, and how a refusal is worded on each side."""
+"""The HTTP application: its routes, and who may call them."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rolloutlab.errors import Cancelled, ContextError, InputError, NotFoundError, RenderingError, RolloutlabError
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.policy.scoring import Scorer
 from rolloutlab.service import chat, logprobs, models, training_jobs
-from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.body import add_schemas
 from rolloutlab.service.completer import Completer
 from rolloutlab.service.jobs import Jobs
+from rolloutlab.service.refusals import CHAT, TRAINING, add_refusals
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
-from rolloutlab.wire.problem import ValidationError, locate
 
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
-
-
-_STATUS = {NotFoundError: 404, InputError: 400, RenderingError: 422}
-"""How a refusal is answered; other errors are the service's own."""
 
 
 def make_app(
@@ -38,23 +30,24 @@ def make_app(
     token: what every caller but a health check must bear. identity: what a health check says besides `status`.
     """
     app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None)
-    app.router.route_class = StrictRoute
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     bearer = [Depends(_bearer(token))]
-    app.include_router(chat.router(registry, Completer(registry, sampler, ledger), ledger), dependencies=bearer)
-    app.include_router(logprobs.router(registry, Scorer(registry.policy)), dependencies=bearer)
-    app.include_router(models.router(registry), dependencies=bearer)
-    app.include_router(training_jobs.router(jobs), dependencies=bearer)
+    completer = Completer(registry, sampler, ledger)
+    app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
+    for router in (
+        chat.usage_router(ledger),
+        logprobs.router(registry, Scorer(registry.policy)),
+        models.router(registry, jobs),
+        training_jobs.router(jobs),
+    ):
+        app.include_router(router, dependencies=bearer, responses=TRAINING)
 
     @app.get("/v1/health", tags=["health"])
     async def health() -> dict[str, str]:
         return {"status": "ok", "version": version("rolloutlab"), **identity}
 
-    app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
-    app.add_exception_handler(RolloutlabError, _refused)  # type: ignore[arg-type]
-    app.add_exception_handler(StarletteHTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(Cancelled, _gone)
-    app.add_exception_handler(Exception, _bug)
+    add_schemas(app)
+    add_refusals(app)
     return app
 
 
@@ -66,68 +59,3 @@ def _bearer(token: str) -> Callable[..., Awaitable[None]]:
             raise HTTPException(401, "a valid bearer token is required", headers={"WWW-Authenticate": "Bearer"})
 
     return check
-
-
-async def _invalid(request: Request, error: RequestValidationError) -> Response:
-    found = [_located(item, error.body) for item in error.errors()]
-    if _speaks_openai(request):
-        first = found[0]
-        where = ".".join(map(str, first.loc[1:])) or "body"
-        return _openai_error(400, f"{where}: {first.msg}", "invalid_request_error", where)
-    return JSONResponse({"detail": [item.to_wire() for item in found]}, 422)
-
-
-def _located(item: dict[str, Any], body: object) -> ValidationError:
-    source, *loc = item["loc"]
-    if source != "body":
-        return ValidationError(loc=[source, *loc], msg=str(item["msg"]), type=str(item["type"]))
-    return locate([{**item, "loc": loc}], body, ("body",))[0]
-
-
-async def _refused(request: Request, error: RolloutlabError) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
-    if _speaks_openai(request):
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        return _openai_error(status, message, kind, code=_code(error))
-    return JSONResponse({"detail": message}, status)
-
-
-async def _http_error(request: Request, error: StarletteHTTPException) -> Response:
-    if _speaks_openai(request):
-        return _openai_error(error.status_code, str(error.detail), "invalid_request_error", headers=error.headers)
-    return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-
-
-async def _bug(request: Request, _error: Exception) -> Response:
-    """Whatever else went wrong is in the log; the client learns that it is not its fault."""
-    said = "the service failed; its log has the details"
-    return _openai_error(500, said, "server_error") if _speaks_openai(request) else JSONResponse({"detail": said}, 500)
-
-
-async def _gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)
-
-
-def _code(error: RolloutlabError) -> str | None:
-    """The code that OpenAI's clients look at."""
-    if isinstance(error, ContextError):
-        return "context_length_exceeded"
-    return "model_not_found" if isinstance(error, NotFoundError) else None
-
-
-def _speaks_openai(request: Request) -> bool:
-    """The chat side answers errors as OpenAI's clients read them, the training side as the specification says."""
-    return not request.url.path.startswith("/v1/preview/")
-
-
-def _openai_error(
-    status: int,
-    message: str,
-    kind: str,
-    param: str | None = None,
-    code: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
-    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    return JSONResponse(body, status, headers=headers)

@@ -1,34 +1,120 @@
-"""How a body is read: JSON whose text is Unicode, refused with a 4xx when it is not."""
+"""How a body is read: strict JSON of whole characters, parsed and validated off the event loop."""
 
-import json
-from collections.abc import Callable, Coroutine
-from typing import Any
+import hashlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+import pydantic
+from fastapi import FastAPI, Request
+from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from rolloutlab.errors import Cancelled
+from rolloutlab.store.disk import flush
+from rolloutlab.wire.base import Wire
+from rolloutlab.wire.chat import ChatRequest
+from rolloutlab.wire.logprobs import LogprobsRequest
+from rolloutlab.wire.problem import ValidationError, locate
+from rolloutlab.wire.training import CreateTrainingJob, DeleteCheckpoints, RegisterModel
+
+M = TypeVar("M", bound=Wire)
+
+MOST_ERRORS = 50
+"""As many are reported of one body."""
+
+BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
+"""What endpoints read."""
+
+_PIECE = 1 << 20
+_COMPONENTS = "#/components/schemas/{model}"
 
 
-class StrictRequest(Request):
-    """A request whose JSON has no half of a character: one could not be stored, answered or logged."""
+class InvalidBody(Exception):  # noqa: N818 - the answer is a 422, or a 400 on the chat side
+    """A body is not what it must be; `found` has every place and what is wrong there."""
 
-    async def json(self) -> Any:
-        if not hasattr(self, "_json"):
-            body = await self.body()
-            try:
-                self._json = from_json(body)
-            except ValueError as error:
-                raise json.JSONDecodeError(str(error), "", 0) from error
-        return self._json
+    def __init__(self, found: list[ValidationError]) -> None:
+        super().__init__(found)
+        self.found = found
 
 
-class StrictRoute(APIRoute):
-    """A route that reads its requests so."""
+def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
+    """A dependency of an endpoint: its body as a `model`, or InvalidBody."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+    async def read(request: Request) -> M:
+        try:
+            body = await request.body()
+        except ClientDisconnect as error:
+            raise Cancelled from error
+        return await run_in_threadpool(parse, model, body)
 
-        async def handle_strictly(request: Request) -> Response:
-            return await handle(StrictRequest(request.scope, request.receive))
+    return read
 
-        return handle_strictly
+
+async def spool(request: Request, path: Path) -> str:
+    """Write a body to a file while it arrives, and flush it to disk; its SHA-256 in hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be written, for instance because the disk is full. Cancelled: the client left half way.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("wb") as file:
+            async for piece in _pieces(request):
+                await run_in_threadpool(file.write, piece)
+                await run_in_threadpool(digest.update, piece)
+        await run_in_threadpool(flush, path)
+    except ClientDisconnect as error:
+        raise Cancelled from error
+    return digest.hexdigest()
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body in pieces that are worth a thread's while."""
+    piece = bytearray()
+    async for part in request.stream():
+        piece += part
+        if len(piece) >= _PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
+def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",)) -> M:
+    """What a JSON text holds, or InvalidBody; `place` is where the text lies in the body."""
+    try:
+        return model.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        refused = error
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidBody([ValidationError(loc=list(place), msg=str(error), type="json_invalid")]) from error
+    try:  # again, as values: only so do the errors hold what was refused, by which its path is found
+        model.model_validate(value)
+    except pydantic.ValidationError as error:
+        refused = error
+    raise InvalidBody(locate(refused.errors(include_url=False)[:MOST_ERRORS], value, place)) from refused
+
+
+def describe(model: type[Wire]) -> dict[str, Any]:
+    """The part of the OpenAPI document that says which body an endpoint reads."""
+    schema = {"$ref": _COMPONENTS.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def add_schemas(app: FastAPI) -> None:
+    """Put the schemas that `describe` refers to into the application's OpenAPI document."""
+    known = app.openapi
+    wanted: list[tuple[type[Wire], Any]] = [(model, "validation") for model in BODIES]
+
+    def openapi() -> dict[str, Any]:
+        document = known()
+        _, schemas = models_json_schema(wanted, ref_template=_COMPONENTS)
+        components = document.setdefault("components", {}).setdefault("schemas", {})
+        components.update(schemas["$defs"] | components)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.body import describe, reads
 from rolloutlab.service.completer import Completer
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
@@ -16,13 +16,18 @@ from rolloutlab.wire.training import ModelCard, ModelCardList, UsageList
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-def router(registry: Registry, completer: Completer, ledger: Ledger) -> APIRouter:
+def router(registry: Registry, completer: Completer) -> APIRouter:
     """The inference half of the service; its base address ends in /v1."""
-    routes = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["chat"])
+    routes = APIRouter(prefix="/v1", tags=["chat"])
 
-    @routes.post("/chat/completions", response_model=ChatCompletion, responses={200: {"content": _EVENTS}})
+    @routes.post(
+        "/chat/completions",
+        response_model=ChatCompletion,
+        responses={200: {"content": _EVENTS}},
+        openapi_extra=describe(ChatRequest),
+    )
     async def create_chat_completion(
-        body: ChatRequest,
+        body: Annotated[ChatRequest, Depends(reads(ChatRequest))],
         request: Request,
         vendor_project: Annotated[str | None, Header()] = None,
         openai_project: Annotated[str | None, Header()] = None,
@@ -39,7 +44,14 @@ def router(registry: Registry, completer: Completer, ledger: Ledger) -> APIRoute
         cards = [ModelCard(id=name, object="model", created=0, owned_by="rolloutlab") for name in names]
         return ModelCardList(object="list", data=cards)
 
-    @routes.get("/preview/usage", response_model=UsageList)
+    return routes
+
+
+def usage_router(ledger: Ledger) -> APIRouter:
+    """What chats came to."""
+    routes = APIRouter(prefix="/v1/preview/usage", tags=["chat"])
+
+    @routes.get("")
     def list_usage() -> UsageList:
         return UsageList(object="list", data=ledger.entries())
 

@@ -32,7 +32,10 @@ _MIGRATIONS = [
         project TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
         PRIMARY KEY (project, model)
-    )
+    );
+    ALTER TABLE models ADD COLUMN last_step INTEGER NOT NULL DEFAULT 0;
+    UPDATE models SET last_step = (SELECT coalesce(max(step), 0) FROM checkpoints WHERE model_id = models.id);
+    ALTER TABLE jobs ADD COLUMN digest TEXT
     """,
 ]
 

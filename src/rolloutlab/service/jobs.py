@@ -1,58 +1,108 @@
 """The queue of training jobs: durable, one job at a time, oldest first."""
 
 import json
+import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from sqlite3 import Connection
+from typing import TypeVar
 
-from rolloutlab.errors import Cancelled, NotFoundError, RolloutlabError
+from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.policy.trainer import train
+from rolloutlab.service import job_file
 from rolloutlab.service.registry import Registry
+from rolloutlab.store.disk import flush, remove, sweep
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.events import Event
-from rolloutlab.wire.training import CreateTrainingJob, TrainingJob
+from rolloutlab.wire.training import TrainingJob
+
+T = TypeVar("T")
+
+_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a job ended. step: the checkpoint that it made, if any; metrics: those of its last gradient step."""
+
+    status: str
+    kind: str
+    data: dict[str, object]
+    error: str | None = None
+    step: int | None = None
+    metrics: dict[str, object] = field(default_factory=dict)
 
 
 class Jobs:
     """Accepts jobs, and trains them in a thread of its own while chat is answered.
 
     A job that was running when the service was killed is queued again: it starts over from its starting checkpoint.
+    pause: seconds until what the disk refused is tried again.
     """
 
-    def __init__(self, database: Database, folder: Path, registry: Registry) -> None:
+    def __init__(self, database: Database, folder: Path, registry: Registry, *, pause: float = _PAUSE) -> None:
         self._database = database
         self._folder = folder
         self._registry = registry
+        self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
+        self.listened_to = True
+        self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.carrier()
-        self._queue_again()
+        self._sweep()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
-    def create(self, job: CreateTrainingJob, idempotency_key: str | None = None) -> str:
-        """Queue a job and return its id; the same key again returns the same job. A key that is a UUID becomes its id.
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Where the body of a job may be written before the job is created; what is not taken over is removed.
 
         Raises:
-            NotFoundError: there is no such model.
+            LabError: the disk refuses what is done inside, for instance because it is full.
         """
-        self._registry.model(str(job.model_id))
-        job_id = self._new_id(idempotency_key)
-        self._body(job_id).parent.mkdir(parents=True, exist_ok=True)
-        self._body(job_id).write_text(job.to_json())
+        path = self._folder / "jobs" / f".{uuid.uuid4()}.draft"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield path
+        except OSError as error:
+            raise LabError(f"{path.parent} cannot be written: {error}", hint="free some disk space") from error
+        finally:
+            remove(path)
+
+    def create(self, draft: Path, digest: str, key: str | None = None) -> str:
+        """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
+
+        The same key again is the same job. digest: of the body, which must be the same then.
+
+        Raises:
+            InvalidBody: the draft is no job. NotFoundError: there is no such model. ConflictError: the key is another
+            job's.
+        """
+        job_id = self._new_id(key)
+        known = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
+        if row := self._database.read(known[0], *known[1]):
+            return _same(row[0], digest)
+        model_id = str(job_file.check(draft).model_id)
         with self._changed, self._database.write() as connection:
-            known = connection.execute("SELECT id FROM jobs WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
-            if known:
-                if known["id"] != job_id:
-                    self._body(job_id).unlink()
-                return str(known["id"])
-            connection.execute(
-                "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key) VALUES (?, ?, 'queued', ?, ?)",
-                (job_id, str(job.model_id), _now(), idempotency_key),
+            if row := connection.execute(*known).fetchall():
+                return _same(row[0], digest)
+            draft.replace(self._body(job_id))
+            flush(self._body(job_id).parent)
+            queued = connection.execute(
+                "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
+                " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
+                (job_id, _now(), key or None, digest, model_id),
             )
+            if not queued.rowcount:
+                remove(self._body(job_id))
+                raise NotFoundError(f"there is no model with id {model_id}")
             self._changed.notify()
         return job_id
 
@@ -71,6 +121,24 @@ class Jobs:
         )
         return [Event(id=str(row["id"]), type=row["type"], data=json.loads(row["data"])) for row in rows]
 
+    def ended(self, job_id: str) -> bool:
+        """Whether a job reports nothing more."""
+        return self.job(job_id).status not in {"queued", "running"}
+
+    @contextmanager
+    def heard(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Have `listener` called, in any thread, whenever a job may have something new to say."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+
+    def hang_up(self) -> None:
+        """Nobody is to listen any more: the service is about to stop."""
+        self.listened_to = False
+        self._tell()
+
     def cancel(self, job_id: str) -> TrainingJob:
         """Ask a job to end: a running one ends at its next row, and its step does not count."""
         self.job(job_id)
@@ -78,8 +146,24 @@ class Jobs:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
         return self.job(job_id)
 
+    def forget(self, model_id: str) -> None:
+        """Delete a model with all that belongs to it; a job of it that runs ends quietly.
+
+        Raises:
+            NotFoundError: there is no such model.
+        """
+        bodies = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
+        self._registry.delete(model_id)
+        for row in bodies:
+            remove(self._body(row["id"]))
+        self._tell()
+
     def busy(self) -> bool:
-        return bool(self._database.read("SELECT 1 FROM jobs WHERE status IN ('queued', 'running') LIMIT 1"))
+        """Whether a job waits or runs, or it cannot be known."""
+        try:
+            return bool(self._database.read("SELECT 1 FROM jobs WHERE status IN ('queued', 'running') LIMIT 1"))
+        except LabError:
+            return True
 
     def close(self) -> None:
         """Stop at the next row; the running job starts over when the service does."""
@@ -97,17 +181,21 @@ class Jobs:
             return str(uuid.uuid4())
 
     def _run(self) -> None:
-        while (row := self._next()) is not None:
+        self._insist(self._queue_again)
+        while row := self._insist(self._next):
+            if end := self._outcome(row):
+                self._insist(partial(self._record, row, end))
+
+    def _insist(self, work: Callable[[], T]) -> T | None:
+        """Do what the queue cannot go on without, however long the disk is full or locked; None when it is closed."""
+        while True:
             try:
-                self._train(row)
-            except Cancelled:
-                if self._closed:
-                    return
-                self._end(row["id"], "cancelled", "training_cancelled", {})
-            except RolloutlabError as error:
-                self._fail(row["id"], f"{error.message} ({error.hint})" if error.hint else error.message)
-            except Exception as error:  # noqa: BLE001 - the queue must go on, and the client must hear of it
-                self._fail(row["id"], f"{type(error).__name__}: {error}")
+                return work()
+            except Exception as error:  # noqa: BLE001 - the queue must go on
+                logging.getLogger(__name__).warning("%s; it is tried again", error)
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, timeout=self._pause):
+                    return None
 
     def _next(self) -> Row | None:
         with self._changed:
@@ -118,7 +206,18 @@ class Jobs:
                 self._changed.wait()
         return None
 
-    def _train(self, row: Row) -> None:
+    def _outcome(self, row: Row) -> _End | None:
+        """Train a job: how it ended, or None when the service is closing and the job starts over with the next."""
+        try:
+            return self._train(row)
+        except Cancelled:
+            return None if self._closed else _End("cancelled", "training_cancelled", {})
+        except RolloutlabError as error:
+            return _failed(f"{error.message} ({error.hint})" if error.hint else error.message)
+        except Exception as error:  # noqa: BLE001 - the queue must go on, and the client must hear of it
+            return _failed(f"{type(error).__name__}: {error}")
+
+    def _train(self, row: Row) -> _End:
         job_id, model_id = row["id"], row["model_id"]
         step = self._registry.newest_step(model_id)
         with self._database.write() as connection:
@@ -126,76 +225,85 @@ class Jobs:
                 "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ?", (_now(), step, job_id)
             )
         self._stop_if_wanted(job_id)
-        job = CreateTrainingJob.model_validate_json(self._body(job_id).read_bytes())
+        config, groups = job_file.read(self._body(job_id))
         start = self._registry.state(model_id, step)
-        last: dict[str, Any] = {}
+        last: dict[str, object] = {}
 
         def report(kind: str, data: dict[str, object]) -> None:
             last.update(data if kind == "gradient_step" else {})
             with self._database.write() as connection:
-                connection.execute(*_event(job_id, kind, data))
+                _say(connection, job_id, kind, data)
+            self._tell()
 
-        groups = [group.trajectories for group in job.trajectory_groups]
-        end = train(
-            self._registry.policy,
-            self._model,
-            start,
-            groups,
-            job.experimental_config,
-            step,
-            report,
-            lambda: self._should_stop(job_id),
-        )
+        stop = partial(self._should_stop, job_id)
+        state = train(self._registry.policy, self._model, start, groups, config, step, report, stop)
         self._stop_if_wanted(job_id)
-        self._registry.save(model_id, step + 1, end)
-        saved = _event(job_id, "checkpoint_saved", {"step": step + 1})
-        checkpoint = "INSERT INTO checkpoints VALUES (?, ?, ?, ?)", (model_id, step + 1, json.dumps(last), _now())
-        final = "UPDATE jobs SET final_step = ? WHERE id = ?", (step + 1, job_id)
-        self._end(job_id, "succeeded", "training_ended", {"step": step + 1}, also=(checkpoint, saved, final))
+        made = self._registry.next_step(model_id)
+        self._registry.save(model_id, made, state)
+        return _End("succeeded", "training_ended", {"step": made}, step=made, metrics=last)
 
     def _should_stop(self, job_id: str) -> bool:
-        return self._closed or bool(self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)[0][0])
+        rows = self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)
+        return self._closed or not rows or bool(rows[0][0])
 
     def _stop_if_wanted(self, job_id: str) -> None:
         if self._should_stop(job_id):
             raise Cancelled
 
-    def _fail(self, job_id: str, message: str) -> None:
-        self._end(job_id, "failed", "training_failed", {"error_message": message}, error=message)
-
-    def _end(
-        self,
-        job_id: str,
-        status: str,
-        kind: str,
-        data: dict[str, object],
-        *,
-        error: str | None = None,
-        also: Sequence[tuple[str, tuple[Any, ...]]] = (),
-    ) -> None:
-        """Everything that ends a job becomes visible in one transaction."""
+    def _record(self, row: Row, end: _End) -> None:
+        """Everything that ends a job becomes visible in one transaction. One whose model was deleted ends quietly."""
+        job_id, model_id = row["id"], row["model_id"]
         with self._database.write() as connection:
-            for statement in also:
-                connection.execute(*statement)
-            connection.execute(
-                "UPDATE jobs SET status = ?, ended_at = ?, error = ? WHERE id = ?", (status, _now(), error, job_id)
+            ended = connection.execute(
+                "UPDATE jobs SET status = ?, final_step = ?, ended_at = ?, error = ? WHERE id = ?",
+                (end.status, end.step, _now(), end.error, job_id),
             )
-            connection.execute(*_event(job_id, kind, data))
-        self._body(job_id).unlink(missing_ok=True)
+            if ended.rowcount and end.step is not None:
+                values = model_id, end.step, json.dumps(end.metrics), _now()
+                connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
+                connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (end.step, model_id))
+                _say(connection, job_id, "checkpoint_saved", {"step": end.step})
+            _say(connection, job_id, end.kind, end.data)
+        self._tell()
+        if not ended.rowcount:
+            self._registry.discard(model_id)
+        remove(self._body(job_id))
 
     def _queue_again(self) -> None:
-        for row in self._database.read("SELECT id FROM jobs WHERE status = 'running'"):
-            with self._database.write() as connection:
+        with self._database.write() as connection:
+            for row in connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall():
                 connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
                 connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
-                connection.execute(*_event(row["id"], "restarted", {"reason": "the service stopped while it trained"}))
+                _say(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    def _sweep(self) -> None:
+        """Remove the bodies of jobs that ended or were never accepted, which a killed service left on disk."""
+        waiting = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
+        sweep(self._folder / "jobs", [self._body(row["id"]).name for row in waiting])
 
     def _body(self, job_id: str) -> Path:
         return self._folder / "jobs" / f"{job_id}.json"
 
 
-def _event(job_id: str, kind: str, data: dict[str, object]) -> tuple[str, tuple[Any, ...]]:
-    return "INSERT INTO events (job_id, type, data) VALUES (?, ?, ?)", (job_id, kind, json.dumps(data, allow_nan=False))
+def _say(connection: Connection, job_id: str, kind: str, data: dict[str, object]) -> None:
+    """Add an event to a job, if it is still there."""
+    values = kind, json.dumps(data, allow_nan=False), job_id
+    connection.execute("INSERT INTO events (job_id, type, data) SELECT id, ?, ? FROM jobs WHERE id = ?", values)
+
+
+def _same(row: Row, digest: str) -> str:
+    """The id of a job whose key was sent again; ConflictError when it came with another body."""
+    if row["digest"] not in {None, digest}:
+        raise ConflictError(f"the Idempotency-Key is that of the job {row['id']}, whose body was another")
+    return str(row["id"])
+
+
+def _failed(message: str) -> _End:
+    return _End("failed", "training_failed", {"error_message": message}, error=message)
 
 
 def _now() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rolloutlab.errors import InputError, LabError
+from rolloutlab.store.disk import flush
 
 
 class Folder:
@@ -41,11 +42,14 @@ class Folder:
 
     def token(self) -> str:
         """The bearer token of this folder, made on first use in a file that only the user can read."""
-        path = self.path / "token"
-        if not path.exists():
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        path, draft = self.path / "token", self.path / "token.draft"
+        if not path.exists() or not path.read_text():
+            draft.unlink(missing_ok=True)
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w") as file:
                 file.write(secrets.token_urlsafe(32))
+            flush(draft)
+            draft.replace(path)  # whole or not at all: an empty token would let anyone in
         return path.read_text()
 
     def publish(self, base_url: str) -> None:

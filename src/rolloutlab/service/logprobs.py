@@ -1,14 +1,14 @@
 """POST /v1/preview/logprobs: what a checkpoint thinks of conversations that exist already."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.rendering import Renderer, TokenSequence
 from rolloutlab.policy.scoring import Scorer
-from rolloutlab.service.body import StrictRoute
+from rolloutlab.service.body import describe, reads
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.chat import (
     AssistantMessage,
@@ -29,11 +29,16 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     which the policy's chat template writes them. Imported conversations get what training needs, stored ones how much
     their logprobs have changed.
     """
-    routes = APIRouter(route_class=StrictRoute, prefix="/v1/preview", tags=["logprobs"])
+    routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
     renderer = Renderer(registry.policy.tokenizer, registry.policy.end_ids, registry.policy.vocabulary)
 
-    @routes.post("/logprobs", response_model=ScoredHistories, response_model_exclude_unset=True)
-    def create_logprobs(body: LogprobsRequest) -> ScoredHistories:
+    @routes.post(
+        "/logprobs",
+        response_model=ScoredHistories,
+        response_model_exclude_unset=True,
+        openapi_extra=describe(LogprobsRequest),
+    )
+    def create_logprobs(body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))]) -> ScoredHistories:
         model, step = registry.resolve(body.model)
         spoken = [_Spoken(history, f"histories.{i}", renderer) for i, history in enumerate(body.histories)]
         found = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in spoken])

@@ -4,16 +4,18 @@ import json
 import re
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Adapter, Policy, read_adapter
 from rolloutlab.policy.trainer import State
+from rolloutlab.store.disk import remove, sweep
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.training import Checkpoint, Model, RegisterModel
+from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, RegisterModel
 
 _ENTITY = "local"
 _ARTIFACT = re.compile(
@@ -34,6 +36,7 @@ class Registry:
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
         self._registering = Lock()
+        self._sweep()
 
     def register(self, wanted: RegisterModel) -> Model:
         """Register a model; checkpoint 0 exists at once and is the base policy.
@@ -70,13 +73,64 @@ class Registry:
     def checkpoints(self, model_id: str) -> list[Checkpoint]:
         """All checkpoints of a model, oldest first."""
         rows = self._database.read("SELECT * FROM checkpoints WHERE model_id = ? ORDER BY step", model_id)
-        return [
-            Checkpoint(id=f"{model_id}:{row['step']}", step=row["step"], metrics=json.loads(row["metrics"]))
-            for row in rows
-        ]
+        return [_checkpoint(row) for row in rows]
+
+    def page(self, model_id: str, after: int | None, limit: int, descending: bool) -> list[Checkpoint]:
+        """Up to `limit` checkpoints of a model beyond the step `after`, which need not be there any more."""
+        way, beyond = ("DESC", "<") if descending else ("ASC", ">")
+        which = f"model_id = ? AND (? IS NULL OR step {beyond} ?) ORDER BY step {way} LIMIT ?"
+        rows = self._database.read(f"SELECT * FROM checkpoints WHERE {which}", model_id, after, after, limit)
+        return [_checkpoint(row) for row in rows]
+
+    def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
+        """Delete checkpoints: first they are no longer listed, then their files go. A step is never used again.
+
+        Raises:
+            NotFoundError: there is no such model. ConflictError: none of its checkpoints would be left.
+        """
+        model = self.model(model_id)
+        with self._database.write() as connection:
+            rows = connection.execute("SELECT step FROM checkpoints WHERE model_id = ?", (model_id,)).fetchall()
+            listed, wanted = {row["step"] for row in rows}, dict.fromkeys(steps)
+            found = listed & wanted.keys()
+            if found and found == listed:
+                raise ConflictError(
+                    f"{model.project}/{model.name} would be left without a checkpoint",
+                    hint=f"keep one of its steps, or DELETE /v1/preview/models/{model_id}",
+                )
+            deleted = "DELETE FROM checkpoints WHERE model_id = ? AND step = ?"
+            connection.executemany(deleted, [(model_id, step) for step in found])
+        for step in found:
+            remove(self._place(model_id, step))
+        self._forget(model_id, found)
+        return DeletedCheckpoints(deleted_count=len(found), not_found_steps=[s for s in wanted if s not in found])
+
+    def delete(self, model_id: str) -> None:
+        """Delete a model with its jobs and checkpoints; NotFoundError when there is none."""
+        self.model(model_id)
+        listed = {checkpoint.step for checkpoint in self.checkpoints(model_id)}
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
+        self.discard(model_id)
+        self._forget(model_id, listed)
+
+    def discard(self, model_id: str) -> None:
+        """Remove the files of a model that is no longer listed."""
+        remove(self._folder / "models" / model_id)
 
     def newest_step(self, model_id: str) -> int:
-        return int(self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)[0][0])
+        """The largest step that is listed; NotFoundError when the model is not."""
+        [[step]] = self._database.read("SELECT max(step) FROM checkpoints WHERE model_id = ?", model_id)
+        if step is None:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        return int(step)
+
+    def next_step(self, model_id: str) -> int:
+        """One more than the largest step there ever was; NotFoundError when the model is not listed."""
+        rows = self._database.read("SELECT last_step FROM models WHERE id = ?", model_id)
+        if not rows:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        return int(rows[0]["last_step"]) + 1
 
     def resolve(self, name: str) -> tuple[Model | None, int]:
         """The model and the step that a name of chat completions means; no model means the base policy.
@@ -114,20 +168,39 @@ class Registry:
             return self._adapters[key]
 
     def state(self, model_id: str, step: int) -> State:
-        return read_checkpoint(self._place(model_id, step))
+        """What a checkpoint holds; CheckpointError, with the request that is the way out, when it is damaged."""
+        try:
+            return read_checkpoint(self._place(model_id, step))
+        except CheckpointError as error:
+            way_out = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
+            raise CheckpointError(error.message, hint=f"{error.hint}: {way_out}") from error
 
     def save(self, model_id: str, step: int, state: State) -> None:
         """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
         write_checkpoint(self._place(model_id, step), state, self.policy.lora)
+
+    def _sweep(self) -> None:
+        """Remove what a killed service left on disk: drafts, and the tensors of what is not listed."""
+        steps: dict[str, list[str]] = {str(model.id): [] for model in self.models()}
+        for row in self._database.read("SELECT model_id, step FROM checkpoints"):
+            steps[row["model_id"]].append(str(row["step"]))
+        sweep(self._folder / "models", steps)
+        for model_id, listed in steps.items():
+            sweep(self._folder / "models" / model_id, listed)
 
     def _create(self, entity: str, wanted: RegisterModel) -> Model:
         model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], datetime.now(UTC).isoformat()
         self.save(model_id, 0, self._initial)
         values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now)
         with self._database.write() as connection:
-            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0)", values)
             connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
         return self.model(model_id)
+
+    def _forget(self, model_id: str, steps: Iterable[int]) -> None:
+        with self._lock:
+            for step in steps:
+                self._adapters.pop((model_id, step), None)
 
     def _named(self, name: str) -> tuple[Model, str | None]:
         found = _ARTIFACT.match(name) or _SHORT.match(name)
@@ -145,6 +218,11 @@ class Registry:
 
     def _place(self, model_id: str, step: int) -> Path:
         return self._folder / "models" / model_id / str(step)
+
+
+def _checkpoint(row: Row) -> Checkpoint:
+    step = row["step"]
+    return Checkpoint(id=f"{row['model_id']}:{step}", step=step, metrics=json.loads(row["metrics"]))
 
 
 def _model(row: Row) -> Model:

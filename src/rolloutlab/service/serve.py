@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import warnings
+from collections.abc import Callable
 
 import transformers
 import uvicorn
@@ -17,6 +18,18 @@ from rolloutlab.service.lifecycle import Folder, watch
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy
+
+
+class Server(uvicorn.Server):
+    """Before it waits for its last requests to end, it ends those that would last as long as a job."""
+
+    def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._hang_up = hang_up
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hang_up()
+        await super().shutdown(sockets)
 
 
 def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> None:
@@ -43,7 +56,7 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    server = Server(uvicorn.Config(app, log_level="warning", lifespan="off"), jobs.hang_up)
 
     async def run() -> None:
         folder.publish(url)

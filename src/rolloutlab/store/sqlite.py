@@ -14,6 +14,8 @@ from rolloutlab.errors import LabError
 Row = sqlite3.Row
 
 _PATIENCE = 30.0
+_OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
+"""What the disk or another process does: full, locked for too long, read-only, damaged. Their subclasses are bugs."""
 
 
 class Database:
@@ -40,22 +42,31 @@ class Database:
             ) from error
 
     def read(self, sql: str, *values: Any) -> list[Row]:
-        with self._lock:
+        """The rows of a query; LabError when the file cannot be read."""
+        with self._lock, self._told("read"):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that has the file to itself."""
-        with self._lock:
+        """A transaction that has the file to itself; LabError when the file cannot be written."""
+        with self._lock, self._told("written"):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
-            except sqlite3.OperationalError as error:  # full, locked for too long, read-only
-                raise LabError(f"{self.path} cannot be written: {error}") from error
             finally:
                 if self._connection.in_transaction:  # SQLite has undone some failures itself
                     self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _told(self, deed: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if type(error) not in _OUTSIDE:
+                raise
+            hint = "free some disk space" if error.sqlite_errorcode == sqlite3.SQLITE_FULL else None
+            raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
 
     def close(self) -> None:
         with self._lock:

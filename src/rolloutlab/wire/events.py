@@ -8,7 +8,7 @@ from rolloutlab.wire.base import Boolean, Wire
 class Event(Wire):
     """One event of a job; `data` is free-form, and the values of a `gradient_step` are all numbers.
 
-    Types: training_started, preflight, gradient_step, checkpoint_saved, training_ended, training_failed, heartbeat.
+    Types: training_started, preflight, gradient_step, checkpoint_saved, restarted, and those of `ENDINGS`.
     Readers ignore types they do not know.
     """
 

@@ -21,6 +21,25 @@ class HTTPValidationError(Wire):
     detail: list[ValidationError] | None = None
 
 
+class Problem(Wire):
+    """Any other refusal of the training side."""
+
+    detail: str
+
+
+class ChatError(Wire):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ChatProblem(Wire):
+    """A refusal of the chat side, as OpenAI's clients read it."""
+
+    error: ChatError
+
+
 def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | int, ...] = ()) -> list[ValidationError]:
     """Pydantic's errors with a `loc` that is a path into `body`.
 

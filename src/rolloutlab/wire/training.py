@@ -8,6 +8,9 @@ from pydantic import AliasChoices, Field
 from rolloutlab.wire.base import Boolean, DateTime, Integer, Number, Wire
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
+_NAME = r"^[\w.-]+$"
+_LONGEST_NAME = 255
+
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 
 
@@ -66,9 +69,9 @@ class TrainingJob(Wire):
 class RegisterModel(Wire):
     """Body of `POST {base_url}/v1/preview/models`."""
 
-    entity: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    project: str = Field(pattern=r"^[\w.-]+$")
-    name: str = Field(pattern=r"^[\w.-]+$")
+    entity: str | None = Field(default=None, pattern=_NAME, max_length=_LONGEST_NAME)
+    project: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
+    name: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
     base_model: str | None = None
     return_existing: Boolean = False
 
@@ -98,6 +101,24 @@ class CheckpointList(Wire):
     first_id: str | None = None
     last_id: str | None = None
     has_more: Boolean
+
+
+class DeleteCheckpoints(Wire):
+    """Body of `DELETE {base_url}/v1/preview/models/{id}/checkpoints`."""
+
+    steps: list[Integer]
+
+
+class DeletedCheckpoints(Wire):
+    """What was deleted; `not_found_steps` were asked for and are not there."""
+
+    deleted_count: Integer
+    not_found_steps: list[Integer]
+
+
+class DeletedModel(Wire):
+    id: UUID
+    deleted: Boolean
 
 
 class ModelCard(Wire):

@@ -1,0 +1,144 @@
+"""The body of a training job in a file: checked when it arrives and read when it trains, a trajectory at a time."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic_core import to_json
+
+from rolloutlab.service.body import MOST_ERRORS, InvalidBody, M, parse
+from rolloutlab.service.json_reader import Malformed, Reader
+from rolloutlab.wire.chat import Choice
+from rolloutlab.wire.problem import ValidationError
+from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
+from rolloutlab.wire.trajectories import Trajectory, TrajectoryGroup
+
+T = TypeVar("T")
+
+_ROUNDING = 1e-3
+
+
+def check(path: Path) -> CreateTrainingJob:
+    """The job in a file without its groups, all of which have been validated and let go.
+
+    Raises:
+        InvalidBody: the file is not JSON, or not a job.
+    """
+    with path.open("rb") as file:
+        return _Check(Reader(file)).job()
+
+
+def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory]]]:
+    """The options and the groups of a job in a file that was checked.
+
+    The groups are read once, as they are asked for: each must be used before the next, as with `itertools.groupby`.
+    """
+    return _config(path), _groups(path)
+
+
+class _Check:
+    """Validates a job piece by piece, and collects what is wrong up to some tens of errors."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._found: list[ValidationError] = []
+
+    def job(self) -> CreateTrainingJob:
+        job = None
+        try:
+            job = self._hollow(CreateTrainingJob, "trajectory_groups", self._group)
+            self._reader.end()
+        except Malformed as error:
+            self._add([ValidationError(loc=["body", *error.path], msg=str(error), type="json_invalid")])
+        if job is None or self._found:
+            raise InvalidBody(self._found)
+        return job
+
+    def _group(self) -> None:
+        self._hollow(TrajectoryGroup, "trajectories", self._trajectory)
+
+    def _trajectory(self) -> None:
+        if found := self._parse(Trajectory, self._reader.value()):
+            self._add(list(islice(_impossible(found, ("body", *self._reader.path)), MOST_ERRORS)))
+
+    def _hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
+        """Validate an object whose one long array is validated item by item, and is empty in what is returned."""
+        if self._reader.peek() != b"{":
+            return self._parse(model, self._reader.value())
+        members = []
+        for name in self._reader.members():
+            text = b"[]"
+            if name == long and self._reader.peek() == b"[":
+                for _ in self._reader.items():
+                    item()
+            else:
+                text = self._reader.value()
+            members.append(to_json(name) + b":" + text)
+        return self._parse(model, b"{" + b",".join(members) + b"}")
+
+    def _parse(self, model: type[M], text: bytes) -> M | None:
+        try:
+            return parse(model, text, ("body", *self._reader.path))
+        except InvalidBody as error:
+            self._add(error.found)
+            return None
+
+    def _add(self, found: list[ValidationError]) -> None:
+        self._found += found
+        if len(self._found) >= MOST_ERRORS:
+            raise InvalidBody(self._found[:MOST_ERRORS])
+
+
+def _impossible(trajectory: Trajectory, place: tuple[str | int, ...]) -> Iterator[ValidationError]:
+    """Logprobs of sampled tokens that are those of no probability, beyond what rounding explains."""
+    for i, history in enumerate(trajectory.histories()):
+        here = (*place, "additional_histories", i - 1) if i else place
+        for j, item in enumerate(history.messages_and_choices):
+            if not isinstance(item, Choice) or item.logprobs is None:
+                continue
+            kind = "content" if item.logprobs.content else "refusal"
+            for k, token in enumerate(item.sampled_tokens()):
+                if token.logprob > _ROUNDING:
+                    loc = [*here, "messages_and_choices", j, "logprobs", kind, k, "logprob"]
+                    yield ValidationError(loc=loc, msg="A logprob should be at most 0", type="less_than_equal")
+
+
+def _config(path: Path) -> ExperimentalTrainingConfig | None:
+    with path.open("rb") as file:
+        reader = Reader(file)
+        for name in reader.members():
+            if name == "trajectory_groups":
+                deque(_items_of(reader, bytes), maxlen=0)
+            elif (text := reader.value()) != b"null" and name == "experimental_config":
+                return ExperimentalTrainingConfig.model_validate_json(text)
+    return None
+
+
+def _groups(path: Path) -> Iterator[Iterator[Trajectory]]:
+    with path.open("rb") as file:
+        reader = Reader(file)
+        for name in reader.members():
+            if name == "trajectory_groups":
+                yield from _items_of(reader, Trajectory.model_validate_json)
+            else:
+                reader.value()
+
+
+def _items_of(reader: Reader, made: Callable[[bytes], T]) -> Iterator[Iterator[T]]:
+    """The groups in the array at hand."""
+    for _ in reader.items():
+        group = _members_of(reader, made)
+        yield group
+        deque(group, maxlen=0)  # what nobody has asked for
+
+
+def _members_of(reader: Reader, made: Callable[[bytes], T]) -> Iterator[T]:
+    """The trajectories of the group at hand."""
+    for name in reader.members():
+        if name == "trajectories":
+            for _ in reader.items():
+                yield made(reader.value())
+        else:
+            reader.value()

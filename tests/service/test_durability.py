@@ -1,0 +1,168 @@
+"""What is kept and what is said when the disk is full, a checkpoint is damaged, or a service was cut off."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from rolloutlab.errors import RefusedError, ServiceError
+
+FULL = "I/O error: No space left on device (os error 28)"
+
+
+def submit(service, body):
+    return service.call("POST", "/v1/preview/training-jobs", json=body)["id"]
+
+
+def steps(service, model):
+    listed = service.call("GET", f"/v1/preview/models/{model.id}/checkpoints")
+    return [checkpoint["step"] for checkpoint in listed["data"]]
+
+
+def last(service, job_id):
+    return service.ended(job_id)[-1]
+
+
+def left_over(service):
+    """Whatever lies in the service's folder besides the database, and checkpoints that are listed."""
+    listed = {f"models/{row['model_id']}/{row['step']}" for row in service.database.read("SELECT * FROM checkpoints")}
+    found = {str(path.relative_to(service.folder)) for path in service.folder.glob("models/*/*")}
+    return (found - listed) | {path.name for path in service.folder.glob("jobs/*")}
+
+
+def failing(body):
+    """The job with a token that no policy has: what is said of it when it fails needs more room than there is."""
+    choice = body["trajectory_groups"][0]["trajectories"][0]["messages_and_choices"][1]
+    choice["logprobs"]["content"][0] = {"token": "x" * 50_000, "logprob": -1.0, "top_logprobs": []}
+    return body
+
+
+def fill(service):
+    [[pages]] = service.database.read("PRAGMA page_count")
+    service.database.read(f"PRAGMA max_page_count = {pages}")
+
+
+def make_room(service):
+    service.database.read("PRAGMA max_page_count = 1000000")
+
+
+def damage(path: Path):
+    path.write_bytes(path.read_bytes()[:-1] + b"#")
+
+
+@pytest.fixture
+def full_for_tensors(monkeypatch):
+    """Makes the disk too full for tensors, until it is asked again."""
+
+    def fail(*_, **__):
+        raise SafetensorError(FULL)
+
+    monkeypatch.setattr("rolloutlab.policy.checkpoints.save_file", fail)
+    return monkeypatch.undo
+
+
+def test_a_disk_too_full_for_a_checkpoint_fails_the_job_and_keeps_the_last_good_one(service, body, request):
+    model = service.register()
+    make_room_again = request.getfixturevalue("full_for_tensors")
+    end = last(service, submit(service, body(model.id)))
+    assert end.type == "training_failed"
+    assert "No space left on device" in end.data["error_message"]
+    assert "free some disk space" in end.data["error_message"]
+    assert steps(service, model) == [0]
+    assert left_over(service) == set()
+    assert service.chat(model="lab/first").model == "lab/first@0"
+    make_room_again()
+    assert last(service, submit(service, body(model.id))).type == "training_ended"
+    assert steps(service, model) == [0, 1]
+
+
+def test_a_disk_too_full_for_a_new_model_is_told_as_what_it_is(service, full_for_tensors):
+    with pytest.raises(ServiceError, match=r"507 the checkpoint .* cannot be written: .*No space left"):
+        service.register()
+    assert left_over(service) == set()
+
+
+def test_a_disk_too_full_for_a_body_refuses_the_job(service, body, monkeypatch):
+    model = service.register()
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rolloutlab.service.body.flush", fail)
+    with pytest.raises(ServiceError, match=r"507 .*jobs cannot be written: .*No space left"):
+        submit(service, body(model.id))
+    assert left_over(service) == set()
+    monkeypatch.undo()
+    assert last(service, submit(service, body(model.id))).type == "training_ended"
+
+
+def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(service, body, caplog):
+    model = service.register()
+    fill(service)
+    job_id = submit(service, failing(body(model.id)))
+    while "it is tried again" not in caplog.text:
+        assert service.call("GET", f"/v1/preview/training-jobs/{job_id}")["status"] in {"queued", "running"}
+    make_room(service)
+    assert last(service, job_id).type == "training_failed"
+    assert last(service, submit(service, body(model.id))).data == {"step": 1}
+
+
+def test_a_job_whose_end_cannot_be_recorded_does_not_keep_the_service_from_stopping(start, body, caplog):
+    service = start()
+    model = service.register()
+    fill(service)
+    job_id = submit(service, failing(body(model.id)))
+    while "it is tried again" not in caplog.text:
+        service.call("GET", f"/v1/preview/training-jobs/{job_id}")
+    assert [event.type for event in start().ended(job_id)] == ["restarted", "training_failed"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"])
+def test_a_damaged_checkpoint_fails_jobs_and_chats_with_its_path_and_the_way_out(start, body, name):
+    service = start()
+    model = service.register()
+    last(service, submit(service, body(model.id)))
+    damaged = service.folder / "models" / str(model.id) / "1" / name
+    damage(damaged)
+    service = start()
+    way_out = f'delete that step: .*DELETE /v1/preview/models/{model.id}/checkpoints {{"steps": \\[1\\]}}'
+    with pytest.raises(RefusedError, match=f"410 {damaged} is damaged.*{way_out}"):
+        service.chat(model="lab/first")
+    end = last(service, submit(service, body(model.id)))
+    assert end.type == "training_failed"
+    assert f"{damaged} is damaged" in end.data["error_message"]
+
+
+def test_what_a_killed_service_left_behind_is_swept_at_the_next_start(start, body):
+    service = start()
+    model = service.register()
+    last(service, submit(service, body(model.id)))
+    models = service.folder / "models"
+    for stale in (models / str(model.id) / ".2-abc", models / str(model.id) / "2", models / "of-nobody" / "0"):
+        stale.mkdir(parents=True)
+        (stale / "adapter_model.safetensors").write_bytes(b"x")
+    (service.folder / "jobs" / "of-nobody.json").write_text("{}")
+    (service.folder / "jobs" / ".draft").write_text("{")
+    service = start()
+    assert left_over(service) == set()
+    assert {path.name for path in models.iterdir()} == {str(model.id)}
+    assert steps(service, model) == [0, 1]
+
+
+def test_a_job_that_was_running_starts_over_from_its_checkpoint_and_says_so(start, body):
+    service = start()
+    model = service.register()
+    job_id = submit(service, body(model.id))
+    last(service, job_id)
+    with service.database.write() as connection:  # as a kill half way would have left it
+        connection.execute("UPDATE jobs SET status = 'running', final_step = NULL WHERE id = ?", (job_id,))
+        connection.execute("DELETE FROM checkpoints WHERE step = 1")
+        connection.execute("UPDATE models SET last_step = 0")
+    (service.folder / "jobs" / f"{job_id}.json").write_text(json.dumps(body(model.id)))
+    service = start()
+    events = service.ended(job_id)
+    assert events[0].type == "restarted"
+    assert events[-1].data == {"step": 1}
+    assert left_over(service) == set()
