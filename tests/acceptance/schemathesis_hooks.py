@@ -10,6 +10,7 @@ import uuid
 
 import schemathesis
 
+NAMED = {"/v1/chat/completions", "/v1/preview/logprobs"}
 LARGEST = {"n": 2, "max_tokens": 8, "max_completion_tokens": 8}
 KNOWN = {"model_id": os.environ["KNOWN_MODEL"], "job_id": os.environ["KNOWN_JOB"]}
 EVERY_OTHER_ID = re.compile(r"[0-9a-f-]{35}[02468ace]")
@@ -17,7 +18,7 @@ EVERY_OTHER_ID = re.compile(r"[0-9a-f-]{35}[02468ace]")
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    if case.operation.path == "/v1/chat/completions" and isinstance(case.body, dict):
+    if case.operation.path in NAMED and isinstance(case.body, dict):
         ask_little(case.body)
     elif case.method == "DELETE":
         spare_what_is_known(case.path_parameters)

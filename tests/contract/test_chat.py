@@ -93,7 +93,7 @@ def test_a_message_with_an_unknown_role_is_refused_at_its_place(service):
 
 
 def test_a_chat_without_messages_is_refused(service):
-    with pytest.raises(RefusedError, match="400 messages is empty"):
+    with pytest.raises(RefusedError, match="400 messages: List should have at least 1 item"):
         service.call("POST", "/v1/chat/completions", json={"model": "tiny", "messages": []})
 
 

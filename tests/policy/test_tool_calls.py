@@ -84,9 +84,9 @@ def test_whatever_was_written_is_read_without_an_error(text):
 def test_the_beginning_of_a_call_is_what_the_template_begins_it_with(form):
     found = learned(form)
     text = written(form, {"name": "sum", "arguments": {"a": 1}})
-    assert text.startswith(found.beginning("sum"))
-    assert text.startswith(found.beginning(None))
-    assert found.beginning("sum").endswith(('arguments": ', 'parameters": ', 'args": '))
+    assert text.startswith(found.beginning("sum")[0])
+    assert text.startswith(found.beginning(None)[0])
+    assert found.beginning("sum")[0].endswith(('arguments": ', 'parameters": ', 'args": '))
 
 
 @pytest.mark.parametrize("form", ["", "call({{ f.name }})", "<f={{ f.name }}><a>1</a></f>"])

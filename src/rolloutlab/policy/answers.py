@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -64,7 +65,11 @@ class Reader:
         """
         if self._format is None:
             raise InputError("a call cannot be required of this policy", hint='tool_choice: "auto"')
-        return tuple(self._tokenizer(self._format.beginning(function), add_special_tokens=False)["input_ids"])
+        begins, goes_on = self._format.beginning(function)
+        whole: list[int] = self._tokenizer(begins + goes_on, add_special_tokens=False)["input_ids"]
+        # only tokens that the policy would write itself: one that reaches into what follows is left to it
+        texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
+        return tuple(whole[: sum(1 for _ in takewhile(begins.startswith, texts))])
 
     def _parse(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> tuple[str, list[Call]]:
         if not self._template:

@@ -128,16 +128,18 @@ def _mask(segment_BL: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _filled(sequences: Sequence[TokenSequence], members: list[int], limit: int) -> Iterator[Bundle]:
-    """Bundles of the members of one prompt, in order, each of about the length that costs least, or of one sequence."""
+    """Bundles of the members of one prompt, in order and alike, each of about the length that costs least."""
     prompt = _prompt(sequences[members[0]])
-    limit = min(limit, prompt + math.isqrt(prompt * (prompt + _TWICE)))
-    bundle = Bundle(prompt, [], prompt)
-    for i in members:
-        rest = len(sequences[i]) - prompt
-        if bundle.members and bundle.length + rest > limit:
+    rests = [len(sequences[i]) - prompt for i in members]
+    count = max(1, round(sum(rests) / math.isqrt(prompt * (prompt + _TWICE))))
+    share = math.ceil(sum(rests) / count)
+    bundle, filled, before = Bundle(prompt, [], prompt), 0, 0
+    for i, rest in zip(members, rests, strict=True):
+        place = (before + rest // 2) // share
+        if bundle.members and (place > filled or bundle.length + rest > limit):
             yield bundle
             bundle = Bundle(prompt, [], prompt)
-        bundle = Bundle(prompt, [*bundle.members, i], bundle.length + rest)
+        bundle, filled, before = Bundle(prompt, [*bundle.members, i], bundle.length + rest), place, before + rest
     yield bundle
 
 

@@ -24,20 +24,24 @@ class Call:
 class ToolCallFormat:
     """JSON objects between two markers, such as `<tool_call>` and `</tool_call>`; either may be empty.
 
-    name_key, arguments_key: the object's keys. before_name, before_arguments: what a call begins with, up to the
-    function's name and up to its arguments, with `_NAME` for the name.
+    name_key, arguments_key: the object's keys. example: a whole call of the function `_NAME`. before_name,
+    before_arguments: how many characters of it come before the name, and before the arguments.
     """
 
     opening: str
     closing: str
     name_key: str
     arguments_key: str
-    before_name: str
-    before_arguments: str
+    example: str
+    before_name: int
+    before_arguments: int
 
-    def beginning(self, function: str | None) -> str:
-        """What a call of this function, or of any, begins with."""
-        return self.before_name if function is None else self.before_arguments.replace(_NAME, function)
+    def beginning(self, function: str | None) -> tuple[str, str]:
+        """What a call of this function, or of any, begins with; and how it may go on."""
+        if function is None:
+            return self.example[: self.before_name], self.example[self.before_name :]
+        begins = self.example[: self.before_arguments].replace(_NAME, function)
+        return begins, self.example[self.before_arguments :]
 
     def parse(self, text: str) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls; all of the text and no call when one is malformed."""
@@ -100,8 +104,9 @@ def learn(template: Template, end: str) -> ToolCallFormat | None:
                 closing=closing.lstrip(_AFTER).rstrip(),
                 name_key=keys["name"],
                 arguments_key=keys["arguments"],
-                before_name=written[: written.index(_NAME)],
-                before_arguments=written[:arguments],
+                example=written,
+                before_name=written.index(_NAME),
+                before_arguments=arguments,
             )
     return None
 

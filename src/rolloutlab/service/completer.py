@@ -131,8 +131,6 @@ class Completer:
 
 
 def _check_offered(body: ChatRequest) -> None:
-    if not body.messages:
-        raise InputError("messages is empty", hint="at least one message")
     if body.top_logprobs and body.logprobs is False:
         raise InputError("top_logprobs needs logprobs", hint="logprobs: true")
     for name in _NOT_OFFERED:

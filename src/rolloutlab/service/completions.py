@@ -82,9 +82,11 @@ class Writer:
             choice = self._choice(plan, row)
             rest = (choice.message.content or "")[shown.get(row.ask.index, 0) :]
             calls = [ToolCallDelta(index=i, **call.to_wire()) for i, call in enumerate(choice.message.tool_calls or [])]
-            delta = Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
+            if rest or calls:
+                delta = Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
+                yield _chunk(plan, [ChunkChoice(index=choice.index, delta=delta)])
             end = ChunkChoice(
-                index=choice.index, delta=delta, finish_reason=choice.finish_reason, policy_version=plan.step
+                index=choice.index, delta=Delta(), finish_reason=choice.finish_reason, policy_version=plan.step
             )
             yield _chunk(plan, [end])
         if plan.with_usage:

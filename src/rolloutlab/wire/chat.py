@@ -285,7 +285,7 @@ class ChatRequest(Wire):
     """Body of `POST {inference_base_url}/chat/completions`."""
 
     model: str
-    messages: list[Message]
+    messages: list[Message] = Field(min_length=1)
     n: Integer = Field(default=1, ge=1, le=1024)
     temperature: Number = Field(default=1.0, ge=0, le=2)
     top_p: Number = Field(default=1.0, gt=0, le=1)
