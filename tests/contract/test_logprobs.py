@@ -60,6 +60,16 @@ def test_imported_conversations_can_train_once_they_have_logprobs(practice_servi
     assert better > 0 > worse
 
 
+def test_what_a_template_does_not_read_of_a_message_does_not_matter(practice_service):
+    odd = {"audio": {"id": "1"}, "name": "x", "annotations": 7}
+    plain, written = score(
+        practice_service,
+        [ASKED, {"role": "assistant", "content": "Paris."}],
+        [ASKED, {"role": "assistant", "content": "Paris.", **odd}],
+    )["data"]
+    assert values(plain["turns"][0]) == pytest.approx(values(written["turns"][0]), abs=1e-4)
+
+
 def test_a_conversation_without_an_answer_has_no_turns(practice_service):
     assert score(practice_service, [ASKED], [])["data"] == [{"turns": []}, {"turns": []}]
 

@@ -21,6 +21,8 @@ from rolloutlab.wire.chat import (
 from rolloutlab.wire.logprobs import LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
 from rolloutlab.wire.trajectories import History
 
+_SAID = {"role", "content", "refusal", "tool_calls", "function_call"}
+
 
 def router(registry: Registry, scorer: Scorer) -> APIRouter:
     """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
@@ -86,12 +88,13 @@ class _Spoken:
         before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
         ids = self._renderer.answer(before, history.tools)
         entries = [TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
-        said = CompletionMessage.model_validate(_with_one_text(before[-1].to_wire()))
+        said = CompletionMessage.model_validate(_as_said(before[-1].to_wire()))
         return Choice(finish_reason="stop", index=0, message=said, logprobs=ChoiceLogprobs(content=entries))
 
 
-def _with_one_text(message: dict[str, Any]) -> dict[str, Any]:
-    parts = message.get("content")
-    if not isinstance(parts, list):
-        return message
-    return message | {"content": "".join(part.get("text", part.get("refusal")) for part in parts)}
+def _as_said(message: dict[str, Any]) -> dict[str, Any]:
+    """What a chat template reads of an assistant's message, in the form in which models say it."""
+    said = {name: value for name, value in message.items() if name in _SAID}
+    if isinstance(said.get("content"), list):
+        said["content"] = "".join(part.get("text", part.get("refusal")) for part in said["content"])
+    return said
