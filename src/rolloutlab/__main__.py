@@ -43,8 +43,8 @@ def _serve(options: argparse.Namespace) -> None:
 
     folder = Folder(options.home.expanduser().absolute() / "service")
     folder.claim(patience=0.0 if options.linger is None else _PATIENCE)
-    # torch's threads otherwise spin while they wait for each other, which halves its speed beside a busy notebook
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # torch's threads otherwise spin for long while they wait for each other, at the cost of whoever else would work
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:

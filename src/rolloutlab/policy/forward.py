@@ -28,6 +28,7 @@ class Forward:
         self._model = model
         self._dtype = policy.base.dtype
         self._limit = policy.row_tokens
+        self._workers = policy.workers
         causal: Any = model.get_base_model()
         head = causal.get_output_embeddings()
         self._body = causal.base_model
@@ -36,10 +37,13 @@ class Forward:
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
         """The sequences, each with at least one trained token and one before it, in batches: similar lengths together.
 
-        A batch has at most twice as many tokens as a row, padding included, or is one sequence.
+        A batch has at most twice as many tokens as a row, padding included, or is one sequence; there are enough of
+        them for everyone who works.
         """
         found = bundles(sequences, self._limit, self._probe.shares)
-        for batch in batches(found, 2 * self._limit):
+        lengths = [bundle.length for bundle in found]
+        share = (sum(lengths) // self._workers) + max(lengths, default=0) // 2  # half a bundle too many is still even
+        for batch in batches(found, min(2 * self._limit, share)):
             yield lay_out(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import os
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,6 +25,7 @@ PRACTICE = "practice"
 """The name of the policy that comes with rolloutlab."""
 
 _SMALL = 20_000_000
+_MOST_WORKERS = 4
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
@@ -68,6 +70,11 @@ class Policy:
         model = previous or self.carrier()
         write_adapter(model, adapter)
         return model
+
+    @property
+    def workers(self) -> int:
+        """How many batches to train on at a time: one for each core where a tensor is too small for several."""
+        return min(os.cpu_count() or 1, _MOST_WORKERS) if self.small and self.device.type == "cpu" else 1
 
     @property
     def vocabulary(self) -> int:
@@ -130,9 +137,9 @@ def load_policy(name: str) -> Policy:
 
 
 def limit_threads(policy: Policy) -> None:
-    """Let each part of the service compute in one thread where tensors are too small to share.
+    """Compute each tensor in one thread where tensors are too small to share; see `Policy.workers`.
 
-    A second thread would mostly wait, and worse: a sampler and a trainer that share their cores wait for each other.
+    Threads that share one wait for each other at every operation: beside any other busy process, most of the time.
     """
     if policy.small:
         torch.set_num_threads(1)

@@ -4,6 +4,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.policy.bundles import trained_at
+from rolloutlab.policy.bundles import Batch, trained_at
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
@@ -90,13 +91,14 @@ def train(
     if options.precalculate_logprobs:
         rows = [_recalculated(forward, row) for row in _until(cancelled, rows)]
     constant = {**_job_numbers(job, check), "learning_rate": learning_rate}
-    for i, row in enumerate(_until(cancelled, rows)):
-        numbers = _optimise(forward, optimizer, row, options)
-        if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["grad_norm"]):
-            raise TrainingError(
-                f"the loss of row {i} is not a finite number", hint="a lower learning_rate or epsilon_high"
-            )
-        report("gradient_step", _finite({**numbers, **constant}))
+    with ThreadPoolExecutor(policy.workers, "trainer") as pool:
+        for i, row in enumerate(_until(cancelled, rows)):
+            numbers = _optimise(forward, optimizer, row, options, pool)
+            if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["grad_norm"]):
+                raise TrainingError(
+                    f"the loss of row {i} is not a finite number", hint="a lower learning_rate or epsilon_high"
+                )
+            report("gradient_step", _finite({**numbers, **constant}))
     if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
         raise TrainingError("the weights stopped being finite numbers", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
@@ -157,22 +159,32 @@ def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
     return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
-def _optimise(forward: Forward, optimizer: torch.optim.Optimizer, row: Row, options: Options) -> dict[str, float]:
-    """One step of AdamW on one row, whose gradient adds up over its batches; what was seen, as numbers."""
-    optimizer.zero_grad(set_to_none=True)
+def _optimise(
+    forward: Forward, optimizer: torch.optim.Optimizer, row: Row, options: Options, pool: ThreadPoolExecutor
+) -> dict[str, float]:
+    """One step of AdamW on one row; what was seen, as numbers.
+
+    Batches are worked on at the same time, and their gradients added up in their order, so the sum is always the same.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     row_tokens = sum(s.tokens.trainable for s in row)
-    loss, seen = 0.0, []
-    for batch in forward.batches([s.tokens for s in row]):
+
+    def work(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
         old_T = _recorded(part).to(new_T.device)
         outcome = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
-        outcome.loss.backward()  # type: ignore[no-untyped-call]
-        loss += float(outcome.loss.detach())
-        seen.append(
-            torch.stack([new_T.detach(), old_T, entropy_T, outcome.ratio_T, outcome.clipped_T, outcome.masked_T])
-        )
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = torch.autograd.grad(outcome.loss, parameters)
+        parts = [new_T.detach(), old_T, entropy_T, outcome.ratio_T, outcome.clipped_T, outcome.masked_T]
+        return float(outcome.loss.detach()), gradients, torch.stack(parts)
+
+    optimizer.zero_grad(set_to_none=True)
+    loss, seen = 0.0, []
+    for loss_of_part, gradients, seen_of_part in pool.map(work, forward.batches([s.tokens for s in row])):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        loss += loss_of_part
+        seen.append(seen_of_part)
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
     if norm.isfinite():
         optimizer.step()
