@@ -8,7 +8,10 @@ from rolloutlab.errors import RefusedError
 from rolloutlab.wire.training import CreateTrainingJob
 
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
-TOOL = {"type": "function", "function": {"name": "calculator", "description": "A small calculator.", "parameters": PARAMETERS}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "calculator", "description": "A small calculator.", "parameters": PARAMETERS},
+}
 OTHER = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
 QUESTION = "What is 27 + 35?"
 

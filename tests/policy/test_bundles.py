@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.policy.bundles import Bundle, batches, bundles, lay_out
+from rolloutlab.policy.bundles import Bundle, batches, bundles, lay_out, parts
 from rolloutlab.policy.rendering import TokenSequence
 
 
@@ -88,3 +88,17 @@ def test_sequences_by_themselves_need_no_mask_and_no_positions():
 def test_there_may_be_nothing_to_bundle(count):
     assert members([sequence(3, 2)] * count) == [[0]] * count
     assert list(batches(bundles([], 10, lambda length: True), 10)) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_everyone_who_works_gets_about_as_many_tokens(workers):
+    group = [sequence(5, n) for n in (30, 2, 9, 14, 1, 25, 3, 8)]
+    found = parts(group, workers)
+    assert [i for part in found for i in part] == list(range(8))
+    assert len(found) <= workers
+    total = sum(map(len, group))
+    assert all(sum(len(group[i]) for i in part) <= total / workers + 35 for part in found)
+
+
+def test_there_are_no_parts_of_nothing():
+    assert parts([], 2) == []

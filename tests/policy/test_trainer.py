@@ -279,9 +279,23 @@ def weighted(tokens: int) -> Weighted:
 )
 def test_rows_hold_whole_sequences_in_order_up_to_the_budget(lengths, rows):
     sequences = [weighted(n) for n in lengths]
-    packed = list(pack(sequences, budget=10))
+    packed = list(pack([[each] for each in sequences], budget=10))
     assert [[len(s.tokens) for s in row] for row in packed] == rows
     assert all(a is b for a, b in zip([s for row in packed for s in row], sequences, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows"),
+    [
+        ([[3, 3], [3, 3]], [[3, 3], [3, 3]]),
+        ([[3, 3], [2, 2], [1]], [[3, 3, 2, 2], [1]]),
+        ([[4], [4, 4, 4], [2]], [[4, 4], [4, 4, 2]]),
+        ([[], [5], []], [[5]]),
+    ],
+)
+def test_a_group_that_fits_into_a_row_is_not_split_over_two(groups, rows):
+    packed = pack([[weighted(n) for n in group] for group in groups], budget=10)
+    assert [[len(s.tokens) for s in row] for row in packed] == rows
 
 
 @pytest.mark.parametrize(

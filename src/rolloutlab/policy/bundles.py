@@ -8,7 +8,7 @@ Axes: B bundles of a batch, L tokens of a bundle padded to the longest, T traine
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,14 +55,26 @@ class Batch:
         return {name: tensor.to(device) for name, tensor in given.items() if tensor is not None}
 
 
-def bundles(sequences: Sequence[TokenSequence], limit: int, shares: Callable[[int], bool]) -> list[Bundle]:
-    """Every sequence in one bundle; bundles of several are of at most `limit` tokens.
+def parts(sequences: Sequence[TokenSequence], workers: int) -> list[list[int]]:
+    """Indices of the sequences, in order, in as many parts of about as many tokens; fewer where they are few."""
+    total, before = sum(map(len, sequences)), 0
+    found: dict[int, list[int]] = {}
+    for i, sequence in enumerate(sequences):
+        found.setdefault((before + len(sequence) // 2) * workers // total, []).append(i)
+        before += len(sequence)
+    return list(found.values())
+
+
+def bundles(
+    sequences: Sequence[TokenSequence], limit: int, shares: Callable[[int], bool], part: Iterable[int] | None = None
+) -> list[Bundle]:
+    """Every sequence, or every one of a part, in one bundle; bundles of several are of at most `limit` tokens.
 
     shares: whether a bundle of this length may be made of several at all.
     """
     by_prompt: dict[bytes, list[int]] = {}
-    for i, sequence in enumerate(sequences):
-        by_prompt.setdefault(sequence.ids[: _prompt(sequence)].tobytes(), []).append(i)
+    for i in range(len(sequences)) if part is None else part:
+        by_prompt.setdefault(sequences[i].ids[: _prompt(sequences[i])].tobytes(), []).append(i)
     return [
         bundle
         for members in by_prompt.values()

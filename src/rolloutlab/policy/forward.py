@@ -11,7 +11,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from rolloutlab.policy.bundles import Batch, batches, bundles, lay_out
+from rolloutlab.policy.bundles import Batch, batches, bundles, lay_out, parts
 from rolloutlab.policy.model import Policy
 from rolloutlab.policy.rendering import TokenSequence
 
@@ -40,11 +40,9 @@ class Forward:
         A batch has at most twice as many tokens as a row, padding included, or is one sequence; there are enough of
         them for everyone who works.
         """
-        found = bundles(sequences, self._limit, self._probe.shares)
-        lengths = [bundle.length for bundle in found]
-        share = (sum(lengths) // self._workers) + max(lengths, default=0) // 2  # half a bundle too many is still even
-        for batch in batches(found, min(2 * self._limit, share)):
-            yield lay_out(batch, sequences, self._dtype)
+        for part in parts(sequences, self._workers):
+            for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
+                yield lay_out(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logprob of each trained token, with gradients, and entropy of its distribution, without; in fp32, in nats."""

@@ -127,25 +127,38 @@ def _in_fp32(options: Options) -> Options:
     return replace(options, **bounded)
 
 
-def pack(sequences: Sequence[Weighted], budget: int) -> Iterator[Row]:
-    """Rows of whole sequences, in order, each of at most `budget` tokens or of one sequence."""
+def pack(groups: Iterable[Sequence[Weighted]], budget: int) -> Iterator[Row]:
+    """Rows of whole sequences, in order, each of at most `budget` tokens or of one sequence.
+
+    A group that fits into a row is not split over two: its members share their prompt.
+    """
     row: Row = []
-    for sequence in sequences:
-        if row and sum(len(s.tokens) for s in row) + len(sequence.tokens) > budget:
-            yield row
-            row = []
-        row.append(sequence)
+    for group in groups:
+        whole = _tokens(group) if _tokens(group) <= budget else 0
+        for i, sequence in enumerate(group):
+            if row and _tokens(row) + (whole if whole and not i else len(sequence.tokens)) > budget:
+                yield row
+                row = []
+            row.append(sequence)
     if row:
         yield row
 
 
-def _weighted(check: Preflight, sequences: Sequence[Sequence[TokenSequence]]) -> list[Weighted]:
-    return [
-        Weighted(history, share.advantage, share.weight)
-        for share, histories in zip(check.all_shares(), sequences, strict=True)
-        if share.reason is None
-        for history in histories
-    ]
+def _tokens(sequences: Sequence[Weighted]) -> int:
+    return sum(len(s.tokens) for s in sequences)
+
+
+def _weighted(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[list[Weighted]]:
+    """What trains of each group."""
+    histories_of = iter(sequences)
+    for group in check.shares:
+        found = [(share, histories) for share, histories in zip(group, histories_of, strict=False)]
+        yield [
+            Weighted(history, share.advantage, share.weight)
+            for share, histories in found
+            if share.reason is None
+            for history in histories
+        ]
 
 
 def _recalculated(forward: Forward, row: Row) -> Row:
