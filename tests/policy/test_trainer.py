@@ -677,3 +677,12 @@ def test_answers_sampled_at_another_temperature_are_warned_of(policy, start):
     job = CreateTrainingJob.model_validate({"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": odd}]})
     _, events = run(policy, start, job)
     assert any("temperature 0.5" in warning for warning in events[1][1]["warnings"])
+
+
+def test_many_workers_give_the_bits_of_the_run_before_and_the_result_of_one(policy, start):
+    job = as_job(large_groups())
+    alone, _ = run(policy, start, job)
+    ends = [run(replace(policy, workers=3), start, job) for _ in range(2)]
+    assert same(ends[0][0].adapter, ends[1][0].adapter)
+    assert ends[0][1] == ends[1][1]
+    assert distance(ends[0][0].adapter, alone.adapter) < 1e-2 * distance(start.adapter, alone.adapter)

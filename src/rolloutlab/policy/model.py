@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import os
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -35,7 +34,7 @@ class Policy:
 
     context: the most tokens of one conversation, prompt and completion together. end_ids: tokens that end a turn.
     learning_rate: what a job uses when it does not say. row_tokens: the most tokens of one optimiser step, unless one
-    sequence alone has more.
+    sequence alone has more. workers: how many batches to train on at a time, each in a thread of its own.
     """
 
     name: str
@@ -46,6 +45,7 @@ class Policy:
     end_ids: frozenset[int]
     learning_rate: float
     row_tokens: int
+    workers: int
     probe: Probe
 
     @property
@@ -70,11 +70,6 @@ class Policy:
         model = previous or self.carrier()
         write_adapter(model, adapter)
         return model
-
-    @property
-    def workers(self) -> int:
-        """How many batches to train on at a time: one for each core where a tensor is too small for several."""
-        return min(os.cpu_count() or 1, _MOST_WORKERS) if self.small and self.device.type == "cpu" else 1
 
     @property
     def vocabulary(self) -> int:
@@ -132,12 +127,13 @@ def load_policy(name: str) -> Policy:
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
         row_tokens=_row_tokens(small, context),
+        workers=min(torch.get_num_threads(), _MOST_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
     )
 
 
 def limit_threads(policy: Policy) -> None:
-    """Compute each tensor in one thread where tensors are too small to share; see `Policy.workers`.
+    """From now on, compute each tensor in one thread where tensors are too small to share; see `Policy.workers`.
 
     Threads that share one wait for each other at every operation: beside any other busy process, most of the time.
     """
