@@ -81,7 +81,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(service):
 
 
 def test_a_setting_out_of_range_is_refused_by_name(service):
-    body = {"model": "tiny", "messages": [], "temperature": -1}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "temperature": -1}
     with pytest.raises(RefusedError, match="400 temperature"):
         service.call("POST", "/v1/chat/completions", json=body)
 

@@ -48,6 +48,7 @@ class Completer:
             NotFoundError: no such model. RenderingError: the policy cannot read its messages.
         """
         _check_offered(body)
+        _check_room(body, self._registry.policy.context)
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
         self._reader.check(tools)
@@ -137,6 +138,13 @@ def _check_offered(body: ChatRequest) -> None:
         value = (body.model_extra or {}).get(name)
         if value and value != {"type": "text"}:
             raise InputError(f"{name} is not offered by this service", hint=f"leave {name} out")
+
+
+def _check_room(body: ChatRequest, context: int) -> None:
+    """Refuse what is known to be too long without rendering it: a message or a tool is at least a token."""
+    for name, items in (("messages", body.messages), ("tools", body.tools or ())):
+        if len(items) > context:
+            raise ContextError(f"{len(items):,} {name} are more than the policy's context of {context:,} tokens")
 
 
 def _asks(body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tuple[int, ...]) -> list[Ask]:
