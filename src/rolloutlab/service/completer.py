@@ -1,17 +1,17 @@
 """A chat request from its parsed body to its answer: plan it, have it sampled, write what comes."""
 
 import asyncio
-import json
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError
+from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError, ServiceError
 from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.rendering import Renderer
@@ -20,8 +20,10 @@ from rolloutlab.service.completions import Plan, Writer, usage
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatRequest, FunctionTool
+from rolloutlab.wire.problem import ChatError, ChatProblem
 
 _NOT_OFFERED = ("frequency_penalty", "functions", "logit_bias", "presence_penalty", "response_format")
+_STOPPING = "the service is being stopped"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Sampled, int, str]
@@ -87,11 +89,12 @@ class Completer:
             while piece := await pieces.get():
                 shown[piece[0].ask.index] += len(piece[2])
                 yield _event(self._writer.piece(plan, *piece).to_json())
-            for chunk in self._writer.endings(plan, self._recorded(plan, future.result()), shown):
+            rows = await run_in_threadpool(self._recorded, plan, future.result())
+            for chunk in self._writer.endings(plan, rows, shown):
                 yield _event(chunk.to_json())
             yield _event("[DONE]")
-        except RolloutlabError as error:
-            yield _event(json.dumps({"error": {"message": error.message, "type": "server_error"}}))
+        except Exception as error:  # noqa: BLE001 - the answer has begun: what went wrong is its end
+            yield _event(_failure(error).to_json())
         finally:
             future.cancel()
 
@@ -173,10 +176,22 @@ async def _while_connected(future: "Future[list[Sampled]]", receive: Receive) ->
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             raise Cancelled
+        if answer.cancelled():
+            raise ServiceError(_STOPPING)
         return answer.result()
     finally:
         gone.cancel()
         answer.cancel()
+
+
+def _failure(error: Exception) -> ChatProblem:
+    """What a stream says of an error; one that nobody foresaw is in the log."""
+    said = _STOPPING if isinstance(error, CancelledError) else "the service failed; its log has the details"
+    if isinstance(error, RolloutlabError):
+        said = error.message
+    elif not isinstance(error, CancelledError):
+        logging.getLogger(__name__).error("a streamed completion failed", exc_info=error)
+    return ChatProblem(error=ChatError(message=said, type="server_error"))
 
 
 async def _disconnected(receive: Receive) -> None:
