@@ -3,8 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from rolloutlab.errors import NotFoundError, RefusedError, SignInError
+from rolloutlab.policy.decode import Decoder
 
 
 def test_eight_samples_of_a_prompt_are_one_request(service):
@@ -138,6 +140,21 @@ def test_the_most_likely_tokens_come_with_each_sampled_one(service):
         assert sorted((top.logprob for top in token.top_logprobs), reverse=True) == [
             top.logprob for top in token.top_logprobs
         ]
+
+
+def test_a_token_that_cannot_come_is_not_among_the_most_likely(service, monkeypatch):
+    logprobs = Decoder._logprobs
+
+    def of_three(decoder):
+        return (
+            logprobs(decoder)
+            .index_fill(1, torch.arange(23, 290), -torch.inf)
+            .index_fill(1, torch.arange(20), -torch.inf)
+        )
+
+    monkeypatch.setattr(Decoder, "_logprobs", of_three)
+    [choice] = service.chat(top_logprobs=20).choices
+    assert all(0 < len(token.top_logprobs) < 20 for token in choice.sampled_tokens())
 
 
 def test_several_checkpoints_answer_at_the_same_time(service):

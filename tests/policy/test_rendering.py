@@ -8,7 +8,7 @@ import pytest
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Policy, load_policy
 from rolloutlab.policy.rendering import Renderer, TokenSequence
-from rolloutlab.wire.chat import ChatRequest, FunctionTool
+from rolloutlab.wire.chat import ChatRequest, FunctionTool, UserMessage
 from rolloutlab.wire.trajectories import History
 
 TOOLS = (
@@ -388,3 +388,21 @@ def test_the_bytes_of_the_tokens_of_a_text_are_the_bytes_of_the_text(renderer, e
 def test_a_whole_token_has_its_own_text_special_ones_too(renderer, encode, end):
     assert renderer.token(encode(" fox")[0])[0].startswith(" ")
     assert renderer.token(end) == ("</s>", list(b"</s>"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages[9].content.x }}",
+        "{% for a in 5 %}{% endfor %}",
+        "{% for k, v in messages[0].content | items %}{% endfor %}",
+        "{{ missing() }}",
+        "{% if %}",
+    ],
+)
+def test_a_template_that_fails_in_any_way_refuses_the_conversation(with_template, template):
+    with pytest.raises(RenderingError, match="the chat template refuses this conversation"):
+        with_template(template).prompt([UserMessage(role="user", content="a")])

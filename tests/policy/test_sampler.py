@@ -322,3 +322,15 @@ def test_nobody_waits_for_a_closed_sampler(adapters, start):
     sampler.close()
     with pytest.raises((CancelledError, PolicyError)):
         sampler.submit(adapters["a"], asks()).result(timeout=1)
+
+
+def test_a_request_whose_watch_fails_fails_alone(start, adapters):
+    def broken(_):
+        raise ZeroDivisionError
+
+    sampler = start()
+    other = sampler.submit(adapters["a"], [Ask(PROMPTS[0], max_tokens=20, seed=1)])
+    failed = sampler.submit(adapters["a"], [Ask(PROMPTS[1], max_tokens=ENDLESS, index=i, watch=broken) for i in (0, 1)])
+    with pytest.raises(ZeroDivisionError):
+        failed.result(SOON)
+    assert len(other.result(SOON)[0].tokens) == 20

@@ -54,3 +54,11 @@ def test_nothing_is_shown_from_the_marker_of_a_call_on():
 
 def test_where_calls_have_no_marker_nothing_is_shown_before_the_end():
     assert "".join(shown('{"name"', held=[""])[0]) == ""
+
+
+def test_a_stop_string_counts_though_its_token_ends_within_a_character():
+    def of_words(ids):
+        return b"".join([b"see ", b"end\xc3", b"\xa9 on"][i] for i in ids).decode(errors="replace")
+
+    stream = TextStream(of_words, stops=["end"])
+    assert (stream.feed(0) + stream.feed(1), stream.stopped) == ("see ", True)

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from hypothesis import strategies as st
 
-from rolloutlab.wire import chat, events, problem, training, trajectories
+from rolloutlab.wire import chat, events, logprobs, problem, training, trajectories
 from rolloutlab.wire.base import Wire
 
 Pair = tuple[Any, Any]
@@ -39,8 +39,10 @@ def _or_null(values: Pairs) -> Pairs:
     return values | st.just((None, None))
 
 
-def _array(items: Pairs, most: int = 2) -> Pairs:
-    return st.lists(items, max_size=most).map(lambda pairs: ([sent for sent, _ in pairs], [kept for _, kept in pairs]))
+def _array(items: Pairs, most: int = 2, least: int = 0) -> Pairs:
+    return st.lists(items, min_size=least, max_size=most).map(
+        lambda pairs: ([sent for sent, _ in pairs], [kept for _, kept in pairs])
+    )
 
 
 def _values(values: st.SearchStrategy[Any]) -> Pairs:
@@ -166,9 +168,10 @@ MODELS[chat.CompletionMessage] = completion_message = _object(
         "tool_calls": tool_calls,
     },
 )
+finish_reason = _one_of("stop", "length", "tool_calls", "content_filter", "function_call")
 MODELS[chat.Choice] = choice = _object(
     {
-        "finish_reason": _one_of("stop", "length", "tool_calls", "content_filter", "function_call"),
+        "finish_reason": finish_reason,
         "index": integer,
         "message": completion_message,
     },
@@ -179,18 +182,46 @@ MODELS[chat.ChatCompletion] = _object(
     {"id": text, "object": _constant("chat.completion"), "created": integer, "model": text, "choices": _array(choice)},
     {"usage": usage},
 )
+MODELS[chat.NamedFunction] = named_function = _object({"name": text})
+MODELS[chat.NamedToolChoice] = named_tool_choice = _object({"type": _constant("function"), "function": named_function})
+MODELS[chat.StreamOptions] = stream_options = _object({}, {"include_usage": boolean})
+stop = _same(st.text(min_size=1, max_size=6))
 MODELS[chat.ChatRequest] = _object(
-    {"model": text, "messages": _array(message)},
+    {"model": text, "messages": _array(message, least=1)},
     {
         "n": _same(st.integers(1, 1024)),
         "temperature": _same(st.floats(0, 2)),
         "top_p": _same(st.floats(0, 1, exclude_min=True)),
         "max_tokens": _same(st.integers(1)),
         "max_completion_tokens": _same(st.integers(1)),
+        "stop": stop | _array(stop, most=4),
         "seed": integer,
         "logprobs": boolean,
+        "top_logprobs": _same(st.integers(0, 20)),
         "tools": tools,
+        "tool_choice": _one_of("none", "auto", "required") | named_tool_choice,
+        "stream": boolean,
+        "stream_options": stream_options,
     },
+)
+MODELS[chat.ToolCallDelta] = tool_call_delta = _object(
+    {"index": integer, "id": text, "type": _constant("function"), "function": function_call}
+)
+MODELS[chat.Delta] = delta = _object(
+    {}, {"role": _constant("assistant"), "content": text, "tool_calls": _array(tool_call_delta)}
+)
+MODELS[chat.ChunkChoice] = chunk_choice = _object(
+    {"index": integer, "delta": delta}, {"finish_reason": finish_reason, "logprobs": choice_logprobs}
+)
+MODELS[chat.ChatCompletionChunk] = _object(
+    {
+        "id": text,
+        "object": _constant("chat.completion.chunk"),
+        "created": integer,
+        "model": text,
+        "choices": _array(chunk_choice),
+    },
+    {"usage": usage},
 )
 
 # Trajectories
@@ -254,10 +285,23 @@ MODELS[training.CheckpointList] = _object(
     {"object": _constant("list"), "data": _array(checkpoint), "has_more": boolean},
     {"first_id": text, "last_id": text},
 )
+MODELS[training.DeleteCheckpoints] = _object({"steps": _array(integer)})
+MODELS[training.DeletedCheckpoints] = _object({"deleted_count": integer, "not_found_steps": _array(integer)})
+MODELS[training.DeletedModel] = _object({"id": uuid, "deleted": boolean})
 MODELS[training.ModelCard] = model_card = _object(
     {"id": text, "object": _constant("model"), "created": integer, "owned_by": text}
 )
 MODELS[training.ModelCardList] = _object({"object": _constant("list"), "data": _array(model_card)})
+MODELS[training.UsageEntry] = usage_entry = _object(
+    {"project": text, "model": text, "requests": integer, "prompt_tokens": integer, "completion_tokens": integer}
+)
+MODELS[training.UsageList] = _object({"object": _constant("list"), "data": _array(usage_entry)})
+
+# Logprobs
+MODELS[logprobs.LogprobsRequest] = _object({"model": text, "histories": _array(history)})
+MODELS[logprobs.ScoredTurn] = scored_turn = _object({"index": integer, "logprobs": choice_logprobs})
+MODELS[logprobs.ScoredHistory] = scored_history = _object({"turns": _array(scored_turn)})
+MODELS[logprobs.ScoredHistories] = _object({"object": _constant("list"), "model": text, "data": _array(scored_history)})
 
 # Events and refusals
 MODELS[events.Event] = event = _object({"id": text, "type": text}, {"data": free_form})
@@ -266,6 +310,9 @@ MODELS[problem.ValidationError] = validation_error = _object(
     {"loc": _array(text | integer, most=4), "msg": text, "type": text}
 )
 MODELS[problem.HTTPValidationError] = _object({}, {"detail": _array(validation_error)})
+MODELS[problem.Problem] = _object({"detail": text})
+MODELS[problem.ChatError] = chat_error = _object({"message": text, "type": text}, {"param": text, "code": text})
+MODELS[problem.ChatProblem] = _object({"error": chat_error})
 
 _TOKEN = {
     "token": "hi",

@@ -41,6 +41,12 @@ OBJECTS = [
     chat.CompletionMessage,
     chat.Choice,
     chat.Usage,
+    chat.NamedFunction,
+    chat.NamedToolChoice,
+    chat.StreamOptions,
+    chat.ToolCallDelta,
+    chat.Delta,
+    chat.ChunkChoice,
 ]
 
 ITEM_CLASSES = {
@@ -84,7 +90,7 @@ def test_a_valid_object_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 
 
-@pytest.mark.parametrize("model", [chat.ChatRequest, chat.ChatCompletion])
+@pytest.mark.parametrize("model", [chat.ChatRequest, chat.ChatCompletion, chat.ChatCompletionChunk])
 @given(data=st.data())
 @settings(deadline=None, max_examples=15)
 def test_a_valid_request_or_completion_survives_the_round_trip(valid, survives, model, data):
@@ -152,6 +158,7 @@ def test_the_sampled_tokens_are_the_content_logprobs_or_else_those_of_the_refusa
         ("model", None),
         ("messages", None),
         ("messages", {}),
+        ("messages", []),
         ("messages.0", "hi"),
         ("messages.0.role", "robot"),
         ("messages.0.content", 5),
@@ -172,6 +179,16 @@ def test_the_sampled_tokens_are_the_content_logprobs_or_else_those_of_the_refusa
         ("logprobs", 1),
         ("tools", {}),
         ("tools", [5]),
+        ("stop", ""),
+        ("stop", 5),
+        ("stop", ["a"] * 5),
+        ("stop", [5]),
+        ("top_logprobs", 21),
+        ("top_logprobs", -1),
+        ("tool_choice", "sometimes"),
+        ("tool_choice", 5),
+        ("stream", 1),
+        ("stream_options", True),
     ],
 )
 def test_a_bad_chat_request_is_refused_at_the_path(refusals, changed, steps, path, bad):
@@ -194,8 +211,13 @@ def test_a_choice_is_not_a_message_of_a_chat_request(refusals):
     assert refusals(chat.ChatRequest, request(messages=[choice()])) == {("messages", 0, "role")}
 
 
+@pytest.mark.parametrize(("stop", "strings"), [(None, ()), ("a", ("a",)), ([], ()), (["a", "b"], ("a", "b"))])
+def test_one_stop_string_is_a_list_of_one(stop, strings):
+    assert chat.ChatRequest.model_validate(request(stop=stop)).stops() == strings
+
+
 def test_options_of_a_chat_request_that_have_no_field_are_kept(survives):
-    sent = request(stop=["\n"], stream=True, tool_choice="auto", top_logprobs=3)
+    sent = request(user="me", logit_bias={"1": 5}, service_tier="auto")
     survives(chat.ChatRequest, sent, sent)
 
 

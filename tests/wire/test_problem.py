@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolloutlab.wire.chat import Choice
-from rolloutlab.wire.problem import HTTPValidationError, ValidationError, locate
+from rolloutlab.wire.problem import ChatError, ChatProblem, HTTPValidationError, Problem, ValidationError, locate
 from rolloutlab.wire.trajectories import History, Trajectory
 
 
-@pytest.mark.parametrize("model", [ValidationError, HTTPValidationError])
+@pytest.mark.parametrize("model", [ValidationError, HTTPValidationError, Problem, ChatError, ChatProblem])
 @given(data=st.data())
 @settings(deadline=None, max_examples=20)
 def test_a_valid_refusal_survives_the_round_trip(valid, survives, model, data):

@@ -230,6 +230,11 @@ def test_a_valid_training_object_survives_the_round_trip(valid, survives, model,
         training.CheckpointList,
         training.ModelCard,
         training.ModelCardList,
+        training.DeleteCheckpoints,
+        training.DeletedCheckpoints,
+        training.DeletedModel,
+        training.UsageEntry,
+        training.UsageList,
     ],
 )
 @given(data=st.data())

@@ -1,6 +1,5 @@
 """Token ids to messages: the text that a policy said, and the tool calls in it."""
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -11,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from rolloutlab.errors import InputError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.text import TextStream, cut_at_stop
-from rolloutlab.policy.tool_calls import Call, ToolCallFormat, learn
+from rolloutlab.policy.tool_calls import Call, ToolCallFormat, learn, written_call
 from rolloutlab.wire.chat import FunctionTool, UserMessage
 
 _ASKED = [UserMessage(role="user", content="?")]
@@ -78,10 +77,11 @@ class Reader:
             parsed = self._tokenizer.parse_response(
                 text, prefix=str(self._tokenizer.decode(list(prompt))), tools=[tool.to_wire() for tool in tools]
             )
-        except (ValueError, KeyError, TypeError):  # what was sampled may be malformed in any way
+            found = [_call(each.get("function", each)) for each in parsed.get("tool_calls") or []]
+        except Exception:  # noqa: BLE001 - what was sampled may be malformed in any way
             return text, []
-        calls = [_call(each.get("function", each)) for each in parsed.get("tool_calls") or []]
-        return str(parsed.get("content") or ""), calls
+        calls = [call for call in found if call]
+        return (str(parsed.get("content") or ""), calls) if len(calls) == len(found) else (text, [])
 
     @property
     def _template(self) -> Any:
@@ -89,8 +89,13 @@ class Reader:
 
     @property
     def _marker(self) -> str:
-        """What a call begins with in a stream; any text may be one where there is no marker."""
-        return (self._format.opening if self._format and not self._template else "") or ""
+        """What a call begins with in a stream; any text may be one where there is no marker, or none in the text."""
+        marker = self._format.opening if self._format and not self._template else ""
+        return (
+            marker
+            if marker in self._renderer.text(self._tokenizer(marker, add_special_tokens=False)["input_ids"])
+            else ""
+        )
 
     @cached_property
     def _format(self) -> ToolCallFormat | None:
@@ -103,7 +108,5 @@ class Reader:
             return None
 
 
-def _call(function: dict[str, Any]) -> Call:
-    arguments = function.get("arguments") or {}
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return Call(str(function["name"]), text)
+def _call(function: dict[str, Any]) -> Call | None:
+    return written_call(function.get("name"), function.get("arguments") or {})

@@ -140,7 +140,8 @@ class Decoder:
         best = logprobs_BV.topk(min(most, logprobs_BV.shape[1]))
         for row, ids, values in zip(self._rows, best.indices.tolist(), best.values.tolist(), strict=True):
             if row.ask.top:
-                row.top.append(list(zip(ids, values, strict=True))[: row.ask.top])
+                possible = [pair for pair in zip(ids, values, strict=True) if pair[1] > -torch.inf]
+                row.top.append(possible[: row.ask.top])
 
     def _finish(self, row: Sampled) -> Finish | None:
         noticed = row.ask.watch(row) if row.ask.watch else None

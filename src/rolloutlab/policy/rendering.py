@@ -3,14 +3,13 @@
 What trains is what was sampled, id by id: a text is never tokenised again to find the tokens of a completion.
 """
 
-import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
+from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.errors import RenderingError
@@ -18,6 +17,8 @@ from rolloutlab.wire.chat import Choice, FunctionTool, Message, MessageOrChoice,
 from rolloutlab.wire.trajectories import History
 
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+_LONGEST_ID = 18
+"""Digits of a token's id."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Renderer:
                 add_generation_prompt=begin,
                 tokenize=False,
             )
-        except (TemplateError, ValueError) as error:
+        except Exception as error:  # a template is a program: what it meets in a message it may not be made for
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
         return str(text)
 
@@ -189,7 +190,7 @@ def _mark(i: int) -> str:
 def _named_id(token: str) -> int | None:
     """The N of `token_id:N`, which some servers write instead of a text."""
     name, _, number = token.partition(":")
-    return int(number) if name == "token_id" and number.isdecimal() else None
+    return int(number) if name == "token_id" and number.isdecimal() and len(number) <= _LONGEST_ID else None
 
 
 def _plain(item: Any, name: str = "a message") -> dict[str, Any]:
@@ -215,7 +216,7 @@ def _part_text(part: dict[str, Any], name: str) -> str:
 
 def _arguments(text: str) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
 

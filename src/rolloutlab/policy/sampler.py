@@ -189,6 +189,13 @@ def _leaving(ask: Ask, future: "Future[list[Sampled]]") -> Callable[[Sampled], F
     """What the ask watches for, and whether anyone still waits for the answer."""
 
     def watch(row: Sampled) -> Finish | None:
-        return "abandoned" if future.cancelled() else ask.watch(row) if ask.watch else None
+        if future.done():
+            return "abandoned"
+        try:
+            return ask.watch(row) if ask.watch else None
+        except Exception as error:  # noqa: BLE001 - it is this request's error, not its neighbours'
+            with suppress(InvalidStateError):
+                future.set_exception(error)
+            return "abandoned"
 
     return watch

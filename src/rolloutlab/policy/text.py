@@ -29,11 +29,13 @@ class TextStream:
         self._ids.append(token_id)
         # a window over the last tokens: a token's text may depend on its neighbours, but not on those far away
         before, now = self._decode(self._ids[self._known : self._read]), self._decode(self._ids[self._known :])
-        if len(now) > len(before) and not now.endswith(_UNREADABLE):
-            self._text += now[len(before) :]
+        added = now[len(before) :]
+        text = self._text + added.rstrip(_UNREADABLE)  # a character whose last bytes are yet to come
+        if added and not added.endswith(_UNREADABLE):
+            self._text = text
             self._known, self._read = self._read, len(self._ids)
-        cut = cut_at_stop(self._text, self._stops)
-        self.stopped = len(cut) < len(self._text)
+        cut = cut_at_stop(text, self._stops)
+        self.stopped = len(cut) < len(text)
         shown = cut[self._sent : len(cut) if self.stopped else _settled(cut, self._held)]
         self._sent += len(shown)
         return shown

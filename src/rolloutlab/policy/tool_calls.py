@@ -61,10 +61,7 @@ class ToolCallFormat:
             found, end = json.JSONDecoder(strict=False).raw_decode(text)
         except (ValueError, RecursionError):
             return None, len(text)
-        name, arguments = found.get(self.name_key), found.get(self.arguments_key)
-        if not isinstance(name, str) or not isinstance(arguments, dict | str):
-            return None, end
-        return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)), end
+        return written_call(found.get(self.name_key), found.get(self.arguments_key)), end
 
     def _bare(self, text: str) -> str:
         """The text without the markers and separators that it begins with."""
@@ -76,6 +73,18 @@ class ToolCallFormat:
             if text[:1] in {*_BEFORE, *_AFTER}:
                 text = text[1:]
         return text
+
+
+def written_call(name: Any, arguments: Any) -> Call | None:
+    """The call that was written, or None: it has no name, or arguments that JSON of whole characters cannot say."""
+    if not isinstance(name, str) or not isinstance(arguments, dict | str):
+        return None
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        f"{name}{text}".encode()
+    except (ValueError, RecursionError):
+        return None
+    return Call(name, text)
 
 
 def learn(template: Template, end: str) -> ToolCallFormat | None:

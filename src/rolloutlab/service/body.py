@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,9 @@ MOST_ERRORS = 50
 
 BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
 """What endpoints read."""
+
+_NO_NUMBERS = (b"NaN", b"Infinity")
+"""JSON does not have them, but pydantic reads them where a model does not say what is there."""
 
 _PIECE = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
@@ -84,19 +88,17 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
 
 def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",)) -> M:
     """What a JSON text holds, or InvalidBody; `place` is where the text lies in the body."""
-    try:
-        return model.model_validate_json(text)
-    except pydantic.ValidationError as error:
-        refused = error
+    if not any(name in text for name in _NO_NUMBERS):
+        with suppress(pydantic.ValidationError):
+            return model.model_validate_json(text)
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidBody([ValidationError(loc=list(place), msg=str(error), type="json_invalid")]) from error
     try:  # again, as values: only so do the errors hold what was refused, by which its path is found
-        model.model_validate(value)
+        return model.model_validate(value)
     except pydantic.ValidationError as error:
-        refused = error
-    raise InvalidBody(locate(refused.errors(include_url=False)[:MOST_ERRORS], value, place)) from refused
+        raise InvalidBody(locate(error.errors(include_url=False)[:MOST_ERRORS], value, place)) from error
 
 
 def describe(model: type[Wire]) -> dict[str, Any]:

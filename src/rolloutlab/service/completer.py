@@ -1,17 +1,17 @@
 """A chat request from its parsed body to its answer: plan it, have it sampled, write what comes."""
 
 import asyncio
-import json
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError
+from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError, ServiceError
 from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.rendering import Renderer
@@ -20,8 +20,10 @@ from rolloutlab.service.completions import Plan, Writer, usage
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatRequest, FunctionTool
+from rolloutlab.wire.problem import ChatError, ChatProblem
 
 _NOT_OFFERED = ("frequency_penalty", "functions", "logit_bias", "presence_penalty", "response_format")
+_STOPPING = "the service is being stopped"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Sampled, int, str]
@@ -48,6 +50,7 @@ class Completer:
             NotFoundError: no such model. RenderingError: the policy cannot read its messages.
         """
         _check_offered(body)
+        _check_room(body, self._registry.policy.context)
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
         self._reader.check(tools)
@@ -86,11 +89,12 @@ class Completer:
             while piece := await pieces.get():
                 shown[piece[0].ask.index] += len(piece[2])
                 yield _event(self._writer.piece(plan, *piece).to_json())
-            for chunk in self._writer.endings(plan, self._recorded(plan, future.result()), shown):
+            rows = await run_in_threadpool(self._recorded, plan, future.result())
+            for chunk in self._writer.endings(plan, rows, shown):
                 yield _event(chunk.to_json())
             yield _event("[DONE]")
-        except RolloutlabError as error:
-            yield _event(json.dumps({"error": {"message": error.message, "type": "server_error"}}))
+        except Exception as error:  # noqa: BLE001 - the answer has begun: what went wrong is its end
+            yield _event(_failure(error).to_json())
         finally:
             future.cancel()
 
@@ -139,6 +143,13 @@ def _check_offered(body: ChatRequest) -> None:
             raise InputError(f"{name} is not offered by this service", hint=f"leave {name} out")
 
 
+def _check_room(body: ChatRequest, context: int) -> None:
+    """Refuse what is known to be too long without rendering it: a message or a tool is at least a token."""
+    for name, items in (("messages", body.messages), ("tools", body.tools or ())):
+        if len(items) > context:
+            raise ContextError(f"{len(items):,} {name} are more than the policy's context of {context:,} tokens")
+
+
 def _asks(body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tuple[int, ...]) -> list[Ask]:
     """One Ask per completion; without a seed, one is drawn."""
     room = context - len(prompt)
@@ -165,10 +176,22 @@ async def _while_connected(future: "Future[list[Sampled]]", receive: Receive) ->
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             raise Cancelled
+        if answer.cancelled():
+            raise ServiceError(_STOPPING)
         return answer.result()
     finally:
         gone.cancel()
         answer.cancel()
+
+
+def _failure(error: Exception) -> ChatProblem:
+    """What a stream says of an error; one that nobody foresaw is in the log."""
+    said = _STOPPING if isinstance(error, CancelledError) else "the service failed; its log has the details"
+    if isinstance(error, RolloutlabError):
+        said = error.message
+    elif not isinstance(error, CancelledError):
+        logging.getLogger(__name__).error("a streamed completion failed", exc_info=error)
+    return ChatProblem(error=ChatError(message=said, type="server_error"))
 
 
 async def _disconnected(receive: Receive) -> None:

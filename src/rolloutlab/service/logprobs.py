@@ -42,7 +42,10 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     )
     def create_logprobs(body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))]) -> ScoredHistories:
         model, step = registry.resolve(body.model)
-        spoken = [_Spoken(history, f"histories.{i}", renderer) for i, history in enumerate(body.histories)]
+        spoken = [
+            _Spoken(history, f"histories.{i}", renderer, registry.policy.context)
+            for i, history in enumerate(body.histories)
+        ]
         found = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in spoken])
         data = [ScoredHistory(turns=each.turns(values)) for each, values in zip(spoken, found, strict=True)]
         name = f"{model.project}/{model.name}@{step}" if model else registry.policy.name
@@ -54,9 +57,10 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
 class _Spoken:
     """A history in which every assistant turn has tokens, and where they are in its sequence."""
 
-    def __init__(self, history: History, name: str, renderer: Renderer) -> None:
+    def __init__(self, history: History, name: str, renderer: Renderer, context: int) -> None:
         self._renderer = renderer
         try:
+            _check_room(history, context)
             self._items = [self._with_tokens(history, i) for i in range(len(history.messages_and_choices))]
             self.sequence: TokenSequence = renderer.sequence(
                 History(messages_and_choices=self._items, **({"tools": history.tools} if history.tools else {}))
@@ -90,6 +94,13 @@ class _Spoken:
         entries = [TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
         said = CompletionMessage.model_validate(_as_said(before[-1].to_wire()))
         return Choice(finish_reason="stop", index=0, message=said, logprobs=ChoiceLogprobs(content=entries))
+
+
+def _check_room(history: History, context: int) -> None:
+    """Refuse what is known to be too long without rendering it: a message is at least a token."""
+    count = len(history.messages_and_choices)
+    if count > context:
+        raise RenderingError(f"{count:,} messages are more than the policy's context of {context:,} tokens")
 
 
 def _as_said(message: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rolloutlab.errors import (
     NotFoundError,
     RenderingError,
     RolloutlabError,
+    ServiceError,
 )
 from rolloutlab.service.body import InvalidBody
 from rolloutlab.wire.problem import ChatProblem, HTTPValidationError, Problem, ValidationError, locate
@@ -29,6 +30,7 @@ _STATUS: dict[type[RolloutlabError], int] = {
     RenderingError: 422,
     CheckpointError: 410,
     LabError: 507,
+    ServiceError: 503,
 }
 """Any other error is the service's own: 500."""
 
@@ -39,6 +41,7 @@ _MEANINGS = {
     409: "it contradicts what is there",
     410: "the checkpoint is damaged",
     422: "the request is malformed, or the policy cannot read it",
+    503: "the service is being stopped",
     507: "the disk is full",
 }
 

@@ -19,9 +19,9 @@ from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, Regi
 
 _ENTITY = "local"
 _ARTIFACT = re.compile(
-    r"wandb-artifact:///?(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?::(?P<at>\w+))?$"
+    r"wandb-artifact:///?(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?::(?P<at>\w+))?\Z"
 )
-_SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?$")
+_SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?\Z")
 _CACHED_ADAPTERS = 8
 
 
@@ -147,7 +147,7 @@ class Registry:
         steps = [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]
         if at in {None, "latest"}:
             return model, steps[-1]
-        step = re.fullmatch(r"(?:step)?(\d+)", str(at))
+        step = re.fullmatch(r"(?:step)?([0-9]{1,18})", str(at))
         if step is None or int(step[1]) not in steps:
             raise NotFoundError(
                 f"{model.project}/{model.name} has no checkpoint {at}; it has {steps[0]} to {steps[-1]}"

@@ -56,7 +56,12 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity)
-    server = Server(uvicorn.Config(app, log_level="warning", lifespan="off"), jobs.hang_up)
+
+    def hang_up() -> None:
+        jobs.hang_up()
+        sampler.close()
+
+    server = Server(uvicorn.Config(app, log_level="warning", lifespan="off"), hang_up)
 
     async def run() -> None:
         folder.publish(url)
