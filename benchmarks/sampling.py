@@ -19,6 +19,8 @@ import torch
 from goals import Goal, conclude
 from measure import THREADS, alone, best
 from models import mid_size
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from rolloutlab.client.inference import complete
 from rolloutlab.policy.decode import Ask
@@ -72,9 +74,24 @@ def static(name: str, batch: int, threads: int) -> float:
     return best(lambda: model.generate(input_ids=ids, attention_mask=mask, **settings))
 
 
+def manager(name: str, batch: int, threads: int) -> float:
+    """Seconds of the continuous batching of transformers, which draws without a seed per request."""
+    torch.set_num_threads(threads)
+    policy = load_policy(name)
+    prompts = [list(prompt) for prompt in prompts_of(policy, batch)]
+    settings = GenerationConfig(max_new_tokens=TOKENS, do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=0)
+    small = ContinuousBatchingConfig(
+        num_blocks=2 * batch, max_batch_tokens=512, use_async_batching=False, allow_block_sharing=False
+    )
+    return best(lambda: policy.base.generate_batch(prompts, settings, continuous_batching_config=small))
+
+
 def compare(name: str, policy: str, batch: int) -> list[Goal]:
     """Completions and tokens a second of both, for completions of one length and of many."""
     peer = min(alone(static, policy, batch, threads) for threads in THREADS)
+    if name == "practice":
+        rate = batch * TOKENS / min(alone(manager, policy, batch, threads) for threads in THREADS)
+        print(f"{name:9} {batch:3} requests: continuous batching of transformers {rate:7.0f} tokens/s")
     goals = []
     for ragged in (False, True):
         seconds, tokens = alone(ours, policy, batch, ragged), sum(lengths(batch, ragged))
