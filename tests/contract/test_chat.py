@@ -219,3 +219,25 @@ def test_tokens_are_counted_by_project(service, header):
         "prompt_tokens": sum(count["prompt_tokens"] for count in counts),
         "completion_tokens": sum(count["completion_tokens"] for count in counts),
     }
+
+
+def test_a_text_of_megabytes_is_refused_without_being_tokenised(service):
+    with pytest.raises(RefusedError, match=r"400 [\d,]+ characters are more than the policy's context of 128 tokens"):
+        service.chat("ab " * 1_000_000)
+
+
+def test_a_body_without_bounds_is_refused(service):
+    with pytest.raises(RefusedError, match=r"413 the body is larger than 64,000,000 bytes"):
+        service.call("POST", "/v1/chat/completions", content='{"model": "' + "a" * 65_000_000 + '"}')
+
+
+@pytest.mark.parametrize("option", [{"modalities": ["audio"]}, {"prediction": {"type": "content"}}, {"audio": {}}])
+def test_an_option_that_would_be_ignored_is_refused(service, option):
+    options = {name: value or {"voice": "x"} for name, value in option.items()}
+    with pytest.raises(RefusedError, match=r"400 \w+ is not offered"):
+        service.chat(**options)
+
+
+def test_the_smallest_top_p_takes_the_most_likely_token(service):
+    [choice] = service.chat(top_p=1e-300, seed=1).choices
+    assert choice.message.content == service.chat(temperature=0).choices[0].message.content

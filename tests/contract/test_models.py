@@ -1,10 +1,13 @@
 """Registering models and listing checkpoints, as a client sees it."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from rolloutlab.errors import NotFoundError, RefusedError
+from rolloutlab.wire.training import CreateTrainingJob
 
 
 def test_a_registered_model_has_checkpoint_zero_at_once(service):
@@ -42,3 +45,24 @@ def test_a_name_with_a_slash_is_refused_at_its_place(service):
 def test_checkpoints_of_an_unknown_model_are_not_found(service):
     with pytest.raises(NotFoundError, match="there is no model with id"):
         service.call("GET", "/v1/preview/models/00000000-0000-4000-8000-000000000000/checkpoints")
+
+
+def test_a_model_of_another_base_policy_is_neither_listed_nor_answered_nor_trained(start, policy, body):
+    service = start()
+    model = service.register()
+    other = replace(policy, base=copy.deepcopy(policy.base))
+    other.base.get_input_embeddings().weight.data += 1
+    service = start(other)
+    assert [card["id"] for card in service.call("GET", "/v1/models")["data"]] == ["tiny"]
+    with pytest.raises(RefusedError, match=r"409 lab/first stands on another base policy"):
+        service.chat(model="lab/first")
+    job = service.train(CreateTrainingJob.model_validate(body(model.id)))
+    assert "stands on another base policy" in service.ended(job)[-1].data["error_message"]
+    assert start().chat(model="lab/first").model == "lab/first@0"
+
+
+def test_a_model_of_another_entity_is_listed_under_a_name_that_can_be_sampled(service):
+    service.call("POST", "/v1/preview/models", json={"entity": "team", "project": "lab", "name": "first"})
+    name = service.call("GET", "/v1/models")["data"][1]["id"]
+    assert name == "wandb-artifact:///team/lab/first"
+    assert service.chat(model=name).choices

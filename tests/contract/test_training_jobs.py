@@ -298,3 +298,15 @@ def test_the_openapi_document_names_the_operation_of_the_specification(service):
     assert create["tags"] == ["training-jobs"]
     assert document["info"]["version"] == "1.0.0"
     assert create["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/HTTPValidationError")
+
+
+def test_a_job_that_waits_is_cancelled_at_once(service, body):
+    model = service.register()
+    groups = [body(model.id)["trajectory_groups"][0]] * 400
+    long = service.train(CreateTrainingJob.model_validate(body(model.id, trajectory_groups=groups)), "long")
+    waiting = service.train(CreateTrainingJob.model_validate(body(model.id)), "waiting")
+    found = service.call("POST", f"/v1/preview/training-jobs/{waiting}/cancel")
+    assert (found["status"], found.get("started_at")) == ("cancelled", None)
+    assert [event.type for event in service.ended(waiting)] == ["training_cancelled"]
+    service.call("POST", f"/v1/preview/training-jobs/{long}/cancel")
+    assert service.ended(long)[-1].type == "training_cancelled"

@@ -184,6 +184,17 @@ def test_an_error_under_one_adapter_leaves_the_others_alone(policy, adapters, st
     assert not busy.done()
 
 
+def test_a_newcomer_that_cannot_be_read_leaves_those_who_are_under_way_alone(policy, adapters, start):
+    gate = Gate()
+    sampler = start(gate)
+    running = sampler.submit(adapters["a"], asks(2, max_tokens=20))
+    assert gate.reached.wait(SOON)
+    newcomer = sampler.submit(adapters["a"], asks(1, prompt=(100_000,)))
+    gate.opened.set()
+    assert newcomer.exception(SOON)
+    assert tokens(running) == expected(policy, adapters["a"], asks(2, max_tokens=20))
+
+
 def test_many_long_prompts_are_read_a_few_at_a_time(policy, adapters, start):
     gate = Gate()
     gate.opened.set()

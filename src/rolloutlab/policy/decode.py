@@ -251,6 +251,7 @@ def _nucleus(scores_BV: Tensor, top_p_B: Tensor) -> Tensor:
     """Keep the fewest tokens whose probability reaches top_p (arXiv 1904.09751); the most likely one always stays."""
     sorted_BV, order_BV = scores_BV.softmax(-1).sort(-1, descending=True)
     cut_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p_B[:, None]
+    cut_BV[:, 0] = False  # a top_p below the smallest number of fp32 is 0
     return scores_BV.masked_fill(cut_BV.scatter(1, order_BV, cut_BV), -torch.inf)
 
 

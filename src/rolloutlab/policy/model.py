@@ -25,6 +25,7 @@ PRACTICE = "practice"
 
 _SMALL = 20_000_000
 _MOST_WORKERS = 4
+_LOOKED_AT = 64
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
@@ -130,6 +131,15 @@ def load_policy(name: str) -> Policy:
         workers=min(torch.get_num_threads(), _MOST_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
     )
+
+
+def fingerprint(policy: Policy) -> str:
+    """Tells a base model from others of the same name: a hash of its configuration and of some of each weight."""
+    digest = hashlib.sha256(policy.base.config.to_json_string().encode())
+    for name, weight in policy.base.state_dict().items():
+        some = weight.flatten()[:: max(1, weight.numel() // _LOOKED_AT)].float().cpu().contiguous()
+        digest.update(f"{name}{tuple(weight.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def limit_threads(policy: Policy) -> None:

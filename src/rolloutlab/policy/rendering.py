@@ -12,9 +12,12 @@ from typing import Any
 from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.errors import RenderingError
+from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
 from rolloutlab.wire.trajectories import History
+
+_QUICK = 100_000
+"""Characters that are tokenised in a moment."""
 
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_ID = 18
@@ -44,12 +47,18 @@ class TokenSequence:
 class Renderer:
     """Renders conversations with a tokenizer's own chat template.
 
-    vocabulary: how many tokens the policy can sample; often more than its tokenizer knows.
+    vocabulary: how many tokens the policy can sample; often more than its tokenizer knows. context: refuse prompts and
+    answers that cannot fit without tokenising them, which takes minutes and gigabytes for a text of megabytes.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int], vocabulary: int | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: frozenset[int],
+        vocabulary: int | None = None,
+        context: int | None = None,
     ) -> None:
+        self._context = context
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
@@ -60,7 +69,8 @@ class Renderer:
         Raises:
             RenderingError: a part of it is not text, or the chat template refuses it.
         """
-        return self._encode(self._template([_plain(m, f"messages.{i}") for i, m in enumerate(messages)], tools))
+        plain = [_plain(m, f"messages.{i}") for i, m in enumerate(messages)]
+        return self._encode(self._fitting(self._template(plain, tools)))
 
     def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
         """Token ids of the last message, an assistant's, as the template writes it, its end-of-turn token included.
@@ -69,7 +79,7 @@ class Renderer:
             RenderingError: as for a prompt, or the template writes an answer elsewhere than behind its prompt.
         """
         plain = [_plain(m, f"messages.{i}") for i, m in enumerate(messages)]
-        prompt, whole = self._template(plain[:-1], tools), self._template(plain, tools, begin=False)
+        prompt, whole = self._template(plain[:-1], tools), self._fitting(self._template(plain, tools, begin=False))
         if not whole.startswith(prompt):
             raise RenderingError("the chat template does not write an answer behind its prompt")
         ids = self._encode(whole[len(prompt) :])
@@ -124,6 +134,20 @@ class Renderer:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _fitting(self, text: str) -> str:
+        """The text, or ContextError where even the longest tokens could not hold it."""
+        if self._context is not None and len(text) > max(_QUICK, self._context * self._longest_token):
+            raise ContextError(
+                f"{len(text):,} characters are more than the policy's context of {self._context:,} tokens can hold",
+                hint="shorten it",
+            )
+        return text
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Characters of the longest token; a byte-level token has at least as many as its text."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     def _splice(self, sequence: TokenSequence, context: list[int], sampled: list[TokenLogprob]) -> None:
         if sequence.ids and context and context[0] == sequence.ids[-1] and context[0] in self._end_ids:

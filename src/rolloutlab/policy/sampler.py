@@ -67,6 +67,12 @@ class _Lane:
             for row in self._decoder.step():
                 self.running.pop(id(row.ask)).end(row)
 
+    def refuse(self, joining: Sequence[tuple[_Request, Ask]], error: Exception) -> None:
+        """Tell those who could not join; the others of the batch go on."""
+        for request, ask in joining:
+            self.running.pop(id(ask), None)
+            request.fail(error)
+
     def fail(self, error: Exception) -> None:
         """Tell everyone in this batch, and begin with an empty one."""
         failed, self.running = self.running, {}
@@ -132,7 +138,7 @@ class Sampler:
                 try:
                     lane.admit(joining)
                 except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
-                    lane.fail(error)
+                    lane.refuse(joining, error)
             for lane in self._lanes:
                 try:
                     lane.step()

@@ -40,7 +40,7 @@ class ToolCallFormat:
         """What a call of this function, or of any, begins with; and how it may go on."""
         if function is None:
             return self.example[: self.before_name], self.example[self.before_name :]
-        begins = self.example[: self.before_arguments].replace(_NAME, function)
+        begins = self.example[: self.before_arguments].replace(_NAME, json.dumps(function, ensure_ascii=False)[1:-1])
         return begins, self.example[self.before_arguments :]
 
     def parse(self, text: str) -> tuple[str, list[Call]]:

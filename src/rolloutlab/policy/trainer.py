@@ -187,7 +187,7 @@ def _optimise(
         new_T, entropy_T = forward(batch)
         old_T = _recorded(part).to(new_T.device)
         outcome = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
-        gradients = torch.autograd.grad(outcome.loss, parameters)
+        gradients = torch.autograd.grad(outcome.loss, parameters, allow_unused=True, materialize_grads=True)
         parts = [new_T.detach(), old_T, entropy_T, outcome.ratio_T, outcome.clipped_T, outcome.masked_T]
         return float(outcome.loss.detach()), gradients, torch.stack(parts)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
@@ -32,6 +32,9 @@ BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, Re
 _NO_NUMBERS = (b"NaN", b"Infinity")
 """JSON does not have them, but pydantic reads them where a model does not say what is there."""
 
+LARGEST = 64_000_000
+"""Bytes of a body that is read as a whole; those of training jobs, which are not, may have any size."""
+
 _PIECE = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
 
@@ -48,11 +51,15 @@ def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
     """A dependency of an endpoint: its body as a `model`, or InvalidBody."""
 
     async def read(request: Request) -> M:
+        body = bytearray()
         try:
-            body = await request.body()
+            async for part in request.stream():
+                body += part
+                if len(body) > LARGEST:
+                    raise HTTPException(413, f"the body is larger than {LARGEST:,} bytes")
         except ClientDisconnect as error:
             raise Cancelled from error
-        return await run_in_threadpool(parse, model, body)
+        return await run_in_threadpool(parse, model, bytes(body))
 
     return read
 

@@ -40,8 +40,7 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
 
     @routes.get("/models", response_model=ModelCardList)
     async def list_models() -> ModelCardList:
-        names = [registry.policy.name, *(f"{m.project}/{m.name}" for m in registry.models())]
-        cards = [ModelCard(id=name, object="model", created=0, owned_by="rolloutlab") for name in names]
+        cards = [ModelCard(id=name, object="model", created=0, owned_by="rolloutlab") for name in registry.names()]
         return ModelCardList(object="list", data=cards)
 
     return routes

@@ -4,14 +4,22 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.errors import Cancelled, ContextError, InputError, LabError, RolloutlabError, ServiceError
+from rolloutlab.errors import (
+    Cancelled,
+    ContextError,
+    InputError,
+    LabError,
+    RenderingError,
+    RolloutlabError,
+    ServiceError,
+)
 from rolloutlab.policy.answers import Reader
 from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.rendering import Renderer
@@ -22,9 +30,22 @@ from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatRequest, FunctionTool
 from rolloutlab.wire.problem import ChatError, ChatProblem
 
-_NOT_OFFERED = ("frequency_penalty", "functions", "logit_bias", "presence_penalty", "response_format")
+_NOT_OFFERED = (
+    "audio",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "logit_bias",
+    "modalities",
+    "prediction",
+    "presence_penalty",
+    "response_format",
+    "web_search_options",
+)
+_HARMLESS = ({"type": "text"}, ["text"], "none")
 _STOPPING = "the service is being stopped"
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Sampled, int, str]
 """A row, the position of a new token in it, and the text that the token settled."""
@@ -38,7 +59,7 @@ class Completer:
         self._registry = registry
         self._sampler = sampler
         self._ledger = ledger
-        self._renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
+        self._renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
         self._reader = Reader(policy.tokenizer, self._renderer, policy.end_ids)
         self._writer = Writer(self._renderer, self._reader)
 
@@ -74,7 +95,7 @@ class Completer:
             Cancelled: the client went away; decoding stops.
         """
         asks = [self._watched(ask, plan) for ask in plan.asks] if plan.stops else plan.asks
-        rows = await _while_connected(self._sampler.submit(plan.adapter, asks), receive)
+        rows = await while_connected(asyncio.wrap_future(self._sampler.submit(plan.adapter, asks)), receive)
         return await run_in_threadpool(self._written, plan, rows)
 
     async def stream(self, plan: Plan) -> AsyncIterator[str]:
@@ -139,7 +160,7 @@ def _check_offered(body: ChatRequest) -> None:
         raise InputError("top_logprobs needs logprobs", hint="logprobs: true")
     for name in _NOT_OFFERED:
         value = (body.model_extra or {}).get(name)
-        if value and value != {"type": "text"}:
+        if value and value not in _HARMLESS:
             raise InputError(f"{name} is not offered by this service", hint=f"leave {name} out")
 
 
@@ -152,6 +173,8 @@ def _check_room(body: ChatRequest, context: int) -> None:
 
 def _asks(body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tuple[int, ...]) -> list[Ask]:
     """One Ask per completion; without a seed, one is drawn."""
+    if not prompt:
+        raise RenderingError("the chat template writes nothing for these messages", hint="a message with some text")
     room = context - len(prompt)
     if room < 1:
         raise ContextError(f"the prompt has {len(prompt)} tokens and the policy's context {context}", hint="shorten it")
@@ -167,9 +190,8 @@ def _asks(body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tupl
     return [replace(first, index=index) for index in range(body.n)]
 
 
-async def _while_connected(future: "Future[list[Sampled]]", receive: Receive) -> list[Sampled]:
-    """The sampled completions; their decoding stops when the client goes away."""
-    answer = asyncio.wrap_future(future)
+async def while_connected(answer: "asyncio.Future[T]", receive: Receive) -> T:
+    """The answer; it is cancelled when the client goes away, and Cancelled raised."""
     gone = asyncio.create_task(_disconnected(receive))
     try:
         pending: set[asyncio.Future[Any]] = {answer, gone}

@@ -37,9 +37,10 @@ _MIGRATIONS = [
     UPDATE models SET last_step = (SELECT coalesce(max(step), 0) FROM checkpoints WHERE model_id = models.id);
     ALTER TABLE jobs ADD COLUMN digest TEXT
     """,
+    "ALTER TABLE models ADD COLUMN base TEXT",
 ]
 
 
 def open_service_database(folder: Path) -> Database:
     """The service's database in its folder; see `Database` for what can go wrong."""
-    return Database(folder / "service.db", _MIGRATIONS)
+    return Database(folder / "service.db", _MIGRATIONS, durable=True)

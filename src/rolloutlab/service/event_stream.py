@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.wire.events import Event
 
@@ -30,7 +30,7 @@ async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTB
         with suppress(RuntimeError):  # the loop has been closed: nobody listens any more
             loop.call_soon_threadsafe(news.set)
 
-    with jobs.heard(wake), suppress(NotFoundError):  # its model may be deleted
+    with jobs.heard(wake), suppress(NotFoundError, LabError):  # its model may be deleted, the disk full
         while jobs.listened_to:
             news.clear()
             ended = await run_in_threadpool(jobs.ended, job_id)  # asked first: then all its events are there

@@ -140,10 +140,19 @@ class Jobs:
         self._tell()
 
     def cancel(self, job_id: str) -> TrainingJob:
-        """Ask a job to end: a running one ends at its next row, and its step does not count."""
+        """Ask a job to end: one that waits ends at once, one that runs at its next row; its step does not count."""
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
+            waited = connection.execute(
+                "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'",
+                (_now(), job_id),
+            ).rowcount
+            if waited:
+                _say(connection, job_id, "training_cancelled", {})
+        if waited:
+            self._tell()
+            remove(self._body(job_id))
         return self.job(job_id)
 
     def forget(self, model_id: str) -> None:
@@ -217,13 +226,16 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 - the queue must go on, and the client must hear of it
             return _failed(f"{type(error).__name__}: {error}")
 
-    def _train(self, row: Row) -> _End:
+    def _train(self, row: Row) -> _End | None:
         job_id, model_id = row["id"], row["model_id"]
         step = self._registry.newest_step(model_id)
         with self._database.write() as connection:
-            connection.execute(
-                "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ?", (_now(), step, job_id)
+            begun = connection.execute(
+                "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ? AND status = 'queued'",
+                (_now(), step, job_id),
             )
+        if not begun.rowcount:  # it was cancelled in this very moment
+            return None
         self._stop_if_wanted(job_id)
         config, groups = job_file.read(self._body(job_id))
         start = self._registry.state(model_id, step)

@@ -1,14 +1,17 @@
 """POST /v1/preview/logprobs: what a checkpoint thinks of conversations that exist already."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Request
 
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.rendering import Renderer, TokenSequence
 from rolloutlab.policy.scoring import Scorer
 from rolloutlab.service.body import describe, reads
+from rolloutlab.service.completer import while_connected
 from rolloutlab.service.registry import Registry
 from rolloutlab.wire.chat import (
     AssistantMessage,
@@ -32,7 +35,8 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     their logprobs have changed.
     """
     routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
-    renderer = Renderer(registry.policy.tokenizer, registry.policy.end_ids, registry.policy.vocabulary)
+    policy, alone = registry.policy, CapacityLimiter(1)  # waiting for one's turn must not take threads from others
+    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
 
     @routes.post(
         "/logprobs",
@@ -40,15 +44,20 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
         response_model_exclude_unset=True,
         openapi_extra=describe(LogprobsRequest),
     )
-    def create_logprobs(body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))]) -> ScoredHistories:
+    async def create_logprobs(
+        body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))], request: Request
+    ) -> ScoredHistories:
+        work = to_thread.run_sync(score, body, limiter=alone, abandon_on_cancel=True)
+        return await while_connected(asyncio.ensure_future(work), request.receive)
+
+    def score(body: LogprobsRequest) -> ScoredHistories:
         model, step = registry.resolve(body.model)
         spoken = [
-            _Spoken(history, f"histories.{i}", renderer, registry.policy.context)
-            for i, history in enumerate(body.histories)
+            _Spoken(history, f"histories.{i}", renderer, policy.context) for i, history in enumerate(body.histories)
         ]
         found = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in spoken])
         data = [ScoredHistory(turns=each.turns(values)) for each, values in zip(spoken, found, strict=True)]
-        name = f"{model.project}/{model.name}@{step}" if model else registry.policy.name
+        name = f"{model.project}/{model.name}@{step}" if model else policy.name
         return ScoredHistories(object="list", model=name, data=data)
 
     return routes
@@ -67,6 +76,8 @@ class _Spoken:
             )
         except RenderingError as error:
             raise RenderingError(f"{name}: {error.message}", hint=error.hint) from error
+        if self.sequence.trained[:1] == b"\1":
+            raise RenderingError(f"{name}: nothing comes before its first token", hint="a message before the answer")
 
     def turns(self, logprobs: Sequence[float]) -> list[ScoredTurn]:
         """The turns with their logprobs, which are those of the sequence's trained tokens in order."""

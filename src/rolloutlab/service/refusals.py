@@ -40,6 +40,7 @@ _MEANINGS = {
     404: "there is no such model, checkpoint or job",
     409: "it contradicts what is there",
     410: "the checkpoint is damaged",
+    413: "the body is too large",
     422: "the request is malformed, or the policy cannot read it",
     503: "the service is being stopped",
     507: "the disk is full",

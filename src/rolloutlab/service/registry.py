@@ -11,7 +11,7 @@ from threading import Lock
 
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
-from rolloutlab.policy.model import Adapter, Policy, read_adapter
+from rolloutlab.policy.model import Adapter, Policy, fingerprint, read_adapter
 from rolloutlab.policy.trainer import State
 from rolloutlab.store.disk import remove, sweep
 from rolloutlab.store.sqlite import Database, Row
@@ -32,6 +32,7 @@ class Registry:
         self._database = database
         self._folder = folder
         self.policy = policy
+        self._base = fingerprint(policy)
         self._initial = State(read_adapter(policy.carrier()), {})
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
@@ -145,6 +146,8 @@ class Registry:
             return None, 0
         model, at = self._named(name)
         steps = [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]
+        if not steps:
+            raise NotFoundError(f"{model.project}/{model.name} has just been deleted")
         if at in {None, "latest"}:
             return model, steps[-1]
         step = re.fullmatch(r"(?:step)?([0-9]{1,18})", str(at))
@@ -161,19 +164,45 @@ class Registry:
         key = str(model.id), step
         with self._lock:
             if key not in self._adapters:
-                self._adapters[key] = self.state(*key).adapter
+                self._adapters[key] = self._listed_state(*key).adapter
             self._adapters.move_to_end(key)
             if len(self._adapters) > _CACHED_ADAPTERS:
                 self._adapters.popitem(last=False)
             return self._adapters[key]
 
     def state(self, model_id: str, step: int) -> State:
-        """What a checkpoint holds; CheckpointError, with the request that is the way out, when it is damaged."""
+        """What a checkpoint holds.
+
+        Raises:
+            CheckpointError: it is damaged; the hint is the request that is the way out.
+            ConflictError: its model stands on another base policy than the one that is served.
+        """
+        for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):
+            if row["base"] not in {None, self._base}:
+                raise ConflictError(
+                    f"{row['project']}/{row['name']} stands on another base policy than is served here: "
+                    f"on {row['base_model']!r} as it was when the model was registered",
+                    hint="rolloutlab serve --policy with that one",
+                )
         try:
             return read_checkpoint(self._place(model_id, step))
         except CheckpointError as error:
             way_out = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
             raise CheckpointError(error.message, hint=f"{error.hint}: {way_out}") from error
+
+    def _listed_state(self, model_id: str, step: int) -> State:
+        """The state; NotFoundError when it was deleted meanwhile."""
+        try:
+            return self.state(model_id, step)
+        except CheckpointError:
+            if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
+                raise NotFoundError(f"the checkpoint {step} has just been deleted") from None
+            raise
+
+    def names(self) -> list[str]:
+        """What can be sampled: the base policy, and each model under its shortest name."""
+        rows = self._database.read("SELECT * FROM models ORDER BY created_at, rowid")
+        return [self.policy.name, *(_name(row) for row in rows if row["base"] in {None, self._base})]
 
     def save(self, model_id: str, step: int, state: State) -> None:
         """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
@@ -191,9 +220,9 @@ class Registry:
     def _create(self, entity: str, wanted: RegisterModel) -> Model:
         model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], datetime.now(UTC).isoformat()
         self.save(model_id, 0, self._initial)
-        values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now)
+        values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now, self._base)
         with self._database.write() as connection:
-            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0)", values)
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
             connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
         return self.model(model_id)
 
@@ -212,8 +241,7 @@ class Registry:
             parts.get("entity", _ENTITY),
         )
         if not rows:
-            known = [self.policy.name, *(f"{m.project}/{m.name}" for m in self.models())]
-            raise NotFoundError(f"there is no model {name!r}; there are {', '.join(known)}")
+            raise NotFoundError(f"there is no model {name!r}; there are {', '.join(self.names())}")
         return _model(rows[0]), parts.get("at")
 
     def _place(self, model_id: str, step: int) -> Path:
@@ -223,6 +251,11 @@ class Registry:
 def _checkpoint(row: Row) -> Checkpoint:
     step = row["step"]
     return Checkpoint(id=f"{row['model_id']}:{step}", step=step, metrics=json.loads(row["metrics"]))
+
+
+def _name(row: Row) -> str:
+    short = f"{row['project']}/{row['name']}"
+    return short if row["entity"] == _ENTITY else f"wandb-artifact:///{row['entity']}/{short}"
 
 
 def _model(row: Row) -> Model:

@@ -27,8 +27,9 @@ class Database:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str], *, durable: bool = False) -> None:
         self.path = path
+        self._durable = durable
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -76,7 +77,7 @@ class Database:
         mode = self._journal_mode()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{self.path} is on a file system without WAL: using journal mode {mode}", stacklevel=4)
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _journal_mode(self) -> str:
