@@ -127,7 +127,7 @@ def main() -> int:
     subprocess.run(["make", "--silent", ".venvs/trl/.ready"], cwd=ROOT, check=True)
     goals = [compare("practice", "practice", FOLDER, shape, 16) for shape in ((16, 4, 16), (8, 40, 32))]
     with mid_size() as folder:
-        goals += [compare("mid-size", str(folder), folder, shape, 8) for shape in ((2, 40, 60),)]
+        goals += [compare("mid-size", str(folder), folder, shape, 8) for shape in ((1, 40, 60),)]
     return conclude(goals)
 
 
