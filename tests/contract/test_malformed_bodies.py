@@ -319,7 +319,7 @@ def job(**trajectory: Any) -> dict[str, Any]:
         ("chat", lambda: {**CHAT, "messages": [5] * LONG}, 400, "messages.0"),
         ("chat", lambda: {**CHAT, "stop": ["a"] * 10 * LONG}, 400, "at most 4 items"),
         ("chat", lambda: {**CHAT, "tools": [TOOL] * (LONG // 4)}, 400, "25,000 tools are more than"),
-        ("chat", lambda: {**CHAT, "messages": [{**MESSAGE, "content": "ab " * LONG}]}, 400, "policy's context 128"),
+        ("chat", lambda: {**CHAT, "messages": [{**MESSAGE, "content": "ab " * LONG}]}, 400, "context_length_exceeded"),
         ("chat", lambda: {**CHAT, "model": "a/" * 5 * LONG}, 404, "there is no model"),
         (
             "logprobs",
