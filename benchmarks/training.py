@@ -98,7 +98,7 @@ def _timed(policy: Policy, model: Any, start: State, job: Groups) -> float:
 def trl(folder: Path, rank: int, rows: dict[str, Any]) -> float:
     """Seconds of TRL's step, the best over thread counts and batch sizes."""
     count = len(rows["completion_ids"])
-    settings = [(THREADS[-1], count), (THREADS[-1], 16), (1, count)]
+    settings = {(THREADS[-1], count), (THREADS[-1], min(16, count)), (1, count)}
     return min(seconds for setting in settings for seconds in _trl(folder, rank, rows, *setting))
 
 
