@@ -66,3 +66,18 @@ def test_a_model_of_another_entity_is_listed_under_a_name_that_can_be_sampled(se
     name = service.call("GET", "/v1/models")["data"][1]["id"]
     assert name == "wandb-artifact:///team/lab/first"
     assert service.chat(model=name).choices
+
+
+def test_chats_while_a_model_is_deleted_are_answered_or_not_found(service):
+    def chat():
+        try:
+            return service.chat(model="lab/first", max_tokens=1).model
+        except NotFoundError:
+            return "not found"
+
+    with ThreadPoolExecutor() as pool:
+        for _ in range(5):
+            model = service.register()
+            answers = [pool.submit(chat) for _ in range(8)]
+            service.call("DELETE", f"/v1/preview/models/{model.id}")
+            assert {answer.result() for answer in answers} <= {"lab/first@0", "not found"}
