@@ -14,7 +14,7 @@ from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.advantages import job_shares
 from rolloutlab.objective.options import Options
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Score
+from rolloutlab.store.records import Arrival, NewGroup, Score
 from rolloutlab.wire.chat import Choice, UserMessage
 
 ANSWERS = {"France": ["Paris", "Lyon", "Paris"], "Peru": ["Lima", "Cusco"]}
@@ -29,15 +29,15 @@ def choice(answer: str = "Paris", tokens: int = 2, **overrides: Any) -> Choice:
 
 def sample(lab: Lab, name: str = "capitals", answers: dict[str, list[str]] = ANSWERS) -> Collection:
     summary = lab.open_collection(name)
-    prompts = [([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
+    prompts = [NewGroup([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
     for group, said in zip(lab.add_groups(summary, prompts), answers.values(), strict=True):
-        items = [[choice(answer, tokens=i + 1)] for i, answer in enumerate(said)]
-        lab.add_trajectories(group, items, model="lab/practice", step=3, sampling={"temperature": 1.0})
+        arrivals = [Arrival(i, [choice(answer, tokens=i + 1)]) for i, answer in enumerate(said)]
+        lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
     return Collection(lab, lab.collection(name))
 
 
 def give(collection: Collection, lab: Lab, *rewards: float, **components: float) -> None:
-    lab.set_rewards(
+    lab.rewards.give(
         [Score(t, r, components) for t, r in zip(collection.trajectories, rewards, strict=False)], "function"
     )
 
@@ -109,9 +109,9 @@ def test_an_unscored_trajectory_counts_in_no_advantage(collection, lab):
 
 def test_a_frame_given_back_as_it_is_changes_nothing(collection, lab):
     give(collection, lab, 1.0, 0.5, right=0.5, short=0.0)
-    before = [lab.edits(t) for t in collection.trajectories]
+    before = [lab.rewards.history(t) for t in collection.trajectories]
     assert collection.update_rewards(collection.to_frame()) == []
-    assert [lab.edits(t) for t in collection.trajectories] == before
+    assert [lab.rewards.history(t) for t in collection.trajectories] == before
     assert collection.trajectories[0].components == {"right": 0.5, "short": 0.0}
 
 
@@ -132,7 +132,7 @@ def test_an_edit_is_logged_with_who_when_old_and_new(collection, lab, monkeypatc
     assert (edit.trajectory, edit.who, edit.source, edit.old, edit.new) == ("capitals/0/0", "ada", "hand", 0.25, 0.75)
     assert datetime.fromisoformat(edit.at).utcoffset() == timedelta(0)
     assert datetime.fromisoformat(edit.at) <= datetime.now(UTC)
-    assert lab.edits(collection.trajectories[0])[-1] == edit
+    assert lab.rewards.history(collection.trajectories[0])[-1] == edit
 
 
 def test_an_edit_by_hand_drops_the_components_that_no_longer_add_up(collection, lab):
@@ -169,7 +169,7 @@ def test_a_reward_that_is_no_finite_number_is_refused_and_nothing_is_changed(col
     with pytest.raises(RewardError, match="capitals/0/1"):
         collection.update_rewards(frame)
     assert rewards(collection) == [0.5, 0.5, None, None, None]
-    assert len(lab.edits(collection.trajectories[0])) == 1
+    assert len(lab.rewards.history(collection.trajectories[0])) == 1
 
 
 def test_a_row_that_names_no_trajectory_of_the_collection_is_refused_and_nothing_is_changed(collection, lab):
@@ -207,7 +207,7 @@ def test_the_mean_reward_is_over_what_has_one(collection, lab):
 
 def test_a_collection_reads_the_lab_when_asked(collection, lab):
     assert len(collection) == 5
-    lab.add_trajectories(collection.groups[0], [[choice()]], model="m", step=None, sampling={})
+    lab.put(collection.groups[0], [Arrival(3, [choice()])], model="m", step=None, sampling={})
     assert len(collection) == 6
 
 

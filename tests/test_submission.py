@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import job_shares
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Score
+from rolloutlab.store.records import Arrival, NewGroup, Score
 from rolloutlab.submission import OPTIONS, checked_config, prepare
 from rolloutlab.wire.chat import Choice, UserMessage
 from rolloutlab.wire.training import CreateTrainingJob
@@ -53,14 +53,14 @@ def collect(lab):
 
     def make(*groups: list[float | None], name: str = "capitals", tokens: int = 2, **sampling: Any) -> Collection:
         summary = lab.open_collection(name)
-        prompts = [([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
+        prompts = [NewGroup([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
         for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
-            items = [[choice(tokens)] for _ in rewards]
-            lab.add_trajectories(group, items, model=MODEL, step=0, sampling=sampling)
+            arrivals = [Arrival(i, [choice(tokens)]) for i in range(len(rewards))]
+            lab.put(group, arrivals, model=MODEL, step=0, sampling=sampling)
         collection = Collection(lab, lab.collection(name))
         given = [reward for rewards in groups for reward in rewards]
         scores = [Score(t, r) for t, r in zip(collection.trajectories, given, strict=True) if r is not None]
-        lab.set_rewards(scores, "function")
+        lab.rewards.give(scores, "function")
         return collection
 
     return make

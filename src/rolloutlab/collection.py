@@ -100,7 +100,7 @@ class Collection:
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         known = {f"{label}/{place}": t for label in (bare, self._label) for place, t in places.items()}
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
-        return self._lab.set_rewards([score for score in scores if score], source="hand")
+        return self._lab.rewards.give([score for score in scores if score], source="hand")
 
     def __len__(self) -> int:
         return len(self.trajectories)

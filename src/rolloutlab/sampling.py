@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 from rolloutlab.errors import InputError
 from rolloutlab.prompt import fill
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Group
+from rolloutlab.store.records import Arrival, Group, NewGroup
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 CONCURRENT = 64
@@ -89,12 +89,14 @@ class Arrivals:
         """Store the choices of the prompt at `place`."""
         if not self._groups:
             collection = self._lab.open_collection(self._name)
-            self._groups = self._lab.add_groups(collection, [(p.request.messages, p.row) for p in self._prompts])
+            self._groups = self._lab.add_groups(
+                collection, [NewGroup(p.request.messages, p.row) for p in self._prompts]
+            )
             self.label = f"{collection.name}:{collection.generation}"
         request = self._prompts[place].request
-        self._lab.add_trajectories(
+        self._lab.put(
             self._groups[place],
-            [[choice] for choice in completion.choices],
+            [Arrival(position, [choice]) for position, choice in enumerate(completion.choices)],
             model=request.model,
             step=_step(completion),
             sampling={"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed},

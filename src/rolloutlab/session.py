@@ -107,7 +107,7 @@ class Session:
         """
         collection = self.collection(name)
         scores = [_apply(function, trajectory) for trajectory in collection.trajectories]
-        self.store.set_rewards(scores, source="function")
+        self.store.rewards.give(scores, source="function")
         return collection
 
     def train(
@@ -137,14 +137,14 @@ class Session:
         model, address, key = self._select(self._selected), self._address(), str(uuid.uuid4())
         asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
-        self.store.add_job(SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now))
+        self.store.jobs.add(SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now))
         try:
             created = training.create_job(self._http, address, submission.to_job(model.id), key)
             job_id = self._http.run(created)
         except RolloutlabError:
-            self.store.forget_job(key)
+            self.store.jobs.forget(key)
             raise
-        self.store.rename_job(key, job_id)
+        self.store.jobs.rename(key, job_id)
         job = Job(self._http, self._address, job_id, model.name)
         return job.wait() if wait else job
 
@@ -184,7 +184,7 @@ class Session:
 
     def job(self, job_id: str) -> Job:
         """A job submitted from this lab, by its id or the beginning of it; from any kernel."""
-        matches = [job for job in self.store.jobs() if job.id.startswith(job_id)]
+        matches = [job for job in self.store.jobs.newest_first() if job.id.startswith(job_id)]
         if len(matches) != 1:
             found = "no job" if not matches else f"{len(matches)} jobs"
             raise NotFoundError(f"{found} of this lab begins with {job_id!r}", hint="%jobs lists them")
@@ -194,7 +194,7 @@ class Session:
         """Every job this lab submitted, newest first."""
         import pandas as pd
 
-        found = self.store.jobs()
+        found = self.store.jobs.newest_first()
         rows = [[job.model, ", ".join(job.collections), _said(job.options), _minute(job.created_at)] for job in found]
         columns = ["model", "collections", "options", "created (UTC)"]
         return pd.DataFrame(rows, columns=columns, index=pd.Index([job.id[:8] for job in found], name="job"))

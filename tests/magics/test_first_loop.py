@@ -72,7 +72,7 @@ def test_a_hand_edit_is_logged_with_old_and_new(notebook, session):
     frame.loc[frame.index[0], "reward"] = 1.0
     [edit] = collection.update_rewards(frame)
     assert (edit.old, edit.new, edit.source) == (0.0, 1.0, "hand")
-    history = session.store.edits(collection.trajectories[0])
+    history = session.store.rewards.history(collection.trajectories[0])
     assert [(e.old, e.new, e.source) for e in history] == [(None, 0.0, "function"), (0.0, 1.0, "hand")]
 
 

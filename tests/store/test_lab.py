@@ -10,7 +10,8 @@ import pytest
 
 from rolloutlab.errors import InputError, LabError, NotFoundError
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import CollectionSummary, Group, Score, SubmittedJob, Trajectory
+from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Score, SubmittedJob, Trajectory
+from rolloutlab.store.schema import FIRST
 from rolloutlab.wire.chat import SystemMessage, ToolMessage, UserMessage
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
@@ -41,10 +42,10 @@ def sample(lab, choice, question):
 
     def make(*sizes: int, name: str = "capitals") -> CollectionSummary:
         collection = lab.open_collection(name)
-        groups = lab.add_groups(collection, [(question(f"Question {i}?"), {"n": i}) for i in range(len(sizes))])
+        groups = lab.add_groups(collection, [NewGroup(question(f"Question {i}?"), {"n": i}) for i in range(len(sizes))])
         for group, size in zip(groups, sizes, strict=True):
-            items = [[choice(f"Answer {i}")] for i in range(size)]
-            lab.add_trajectories(group, items, model="lab/practice", step=2, sampling=SAMPLING)
+            arrivals = [Arrival(i, [choice(f"Answer {i}")]) for i in range(size)]
+            lab.put(group, arrivals, model="lab/practice", step=2, sampling=SAMPLING)
         return lab.collection(name)
 
     return make
@@ -87,7 +88,7 @@ def job(**overrides) -> SubmittedJob:
 
 
 def test_a_new_lab_is_empty(lab):
-    assert (lab.collections(), lab.jobs()) == ([], [])
+    assert (lab.collections(), lab.jobs.newest_first()) == ([], [])
 
 
 def test_the_bare_name_means_the_newest_generation_and_the_older_ones_stay(lab, sample):
@@ -116,7 +117,7 @@ def test_collections_are_listed_newest_first_and_counted(lab, sample):
     sample(name="rivers")
     sample(1)
     first = trajectories(lab, "capitals:1")
-    lab.set_rewards([Score(first[0], 1.0), Score(first[2], 0.5)], "function")
+    lab.rewards.give([Score(first[0], 1.0), Score(first[2], 0.5)], "function")
     listed = [(c.label, c.groups, c.trajectories, c.scored, c.mean_reward) for c in lab.collections()]
     assert listed == [("capitals", 1, 1, 0, None), ("rivers", 0, 0, 0, None), ("capitals:1", 2, 3, 2, 0.75)]
 
@@ -181,7 +182,9 @@ def test_a_name_like_no_other_comes_with_how_to_list_or_to_sample(lab, sample):
 
 def test_groups_come_back_in_their_order_with_prompt_and_row(lab, question):
     rows = [{"country": "France", "n": 1, "deep": {"a": [None, 1.5]}}, {}]
-    added = lab.add_groups(lab.open_collection("capitals"), [(question(f"{i}?"), row) for i, row in enumerate(rows)])
+    added = lab.add_groups(
+        lab.open_collection("capitals"), [NewGroup(question(f"{i}?"), row) for i, row in enumerate(rows)]
+    )
     found = lab.groups(lab.collection("capitals"))
     assert found == added
     assert [(g.name, g.prompt[0].content, g.row) for g in found] == [
@@ -200,13 +203,13 @@ def test_one_group_can_be_asked_for(lab, sample):
 def test_groups_that_cannot_be_added_all_are_not_added_at_all(lab, question):
     collection = lab.open_collection("capitals")
     with pytest.raises(AttributeError):
-        lab.add_groups(collection, [(question(), {}), (["no message"], {})])
+        lab.add_groups(collection, [NewGroup(question(), {}), NewGroup(["no message"], {})])
     assert lab.groups(collection) == []
 
 
-def test_completions_are_appended_in_the_order_of_their_arrival(lab, sample, choice):
+def test_completions_lie_at_their_places(lab, sample, choice):
     (group,) = lab.groups(sample(2))
-    lab.add_trajectories(group, [[choice("later")]], model="m", step=None, sampling={})
+    lab.put(group, [Arrival(2, [choice("later")])], model="m", step=None, sampling={})
     assert [(t.name, t.answer) for t in trajectories(lab)] == [
         ("capitals/0/0", "Answer 0"),
         ("capitals/0/1", "Answer 1"),
@@ -217,7 +220,7 @@ def test_completions_are_appended_in_the_order_of_their_arrival(lab, sample, cho
 def test_completions_that_cannot_be_added_all_are_not_added_at_all(lab, sample, choice):
     (group,) = lab.groups(sample(0))
     with pytest.raises(AttributeError):
-        lab.add_trajectories(group, [[choice()], ["no choice"]], model="m", step=None, sampling={})
+        lab.put(group, [Arrival(0, [choice()]), Arrival(1, ["no choice"])], model="m", step=None, sampling={})
     assert trajectories(lab) == []
 
 
@@ -229,8 +232,8 @@ def test_a_trajectory_survives_reopening_to_the_last_bit(lab, opened, choice):
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}", "x": 1}}
     called = choice(None, message={"role": "assistant", "content": None, "tool_calls": [call], "x_thought": "hm"})
     items = [called, ToolMessage(role="tool", tool_call_id="c", content="map"), choice("Paris\0", x_policy=4)]
-    (group,) = lab.add_groups(lab.open_collection("capitals"), [(prompt, {"country": "Fränce"})])
-    lab.add_trajectories(group, [items], model="lab/practice@2", step=2, sampling=SAMPLING)
+    (group,) = lab.add_groups(lab.open_collection("capitals"), [NewGroup(prompt, {"country": "Fränce"})])
+    lab.put(group, [Arrival(0, items)], model="lab/practice@2", step=2, sampling=SAMPLING)
     lab.close()
     ((kept,),) = [group.trajectories for group in opened().groups(opened().collection("capitals"))]
     assert kept.items == (*prompt, *items)
@@ -250,7 +253,7 @@ def test_completions_of_several_threads_and_connections_are_all_there_under_name
 
     def add(lab: Lab, who: int) -> None:
         for i in range(10):
-            lab.add_trajectories(group, [[choice(f"{who} {i}")]], model="m", step=None, sampling={})
+            lab.put(group, [Arrival(4 * i + who, [choice(f"{who} {i}")])], model="m", step=None, sampling={})
 
     together(*(lambda lab=lab, who=who: add(lab, who) for who, lab in enumerate(labs)))
     found = trajectories(lab)
@@ -264,13 +267,15 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Arrival
 from rolloutlab.wire.chat import Choice
 
 lab = Lab(Path(sys.argv[1]))
 (group,) = lab.groups(lab.collection("capitals"))
 for i in range(10):
     answer = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": f"{sys.argv[2]} {i}"}}
-    lab.add_trajectories(group, [[Choice.model_validate(answer)]], model="m", step=None, sampling={})
+    place = 2 * i + (sys.argv[2] == "b")
+    lab.put(group, [Arrival(place, [Choice.model_validate(answer)])], model="m", step=None, sampling={})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -285,7 +290,7 @@ def test_completions_of_several_processes_are_all_there_also_when_they_are_kille
 
 def test_a_reward_is_kept_with_its_components_and_who_gave_it(lab, opened, sample):
     sample(2)
-    lab.set_rewards([Score(trajectories(lab)[0], 0.75, {"right": 0.5, "short": 0.25})], "function")
+    lab.rewards.give([Score(trajectories(lab)[0], 0.75, {"right": 0.5, "short": 0.25})], "function")
     first, second = trajectories(opened())
     assert (first.reward, first.components, first.source) == (0.75, {"right": 0.5, "short": 0.25}, "function")
     assert (second.reward, second.components, second.source) == (None, {}, None)
@@ -294,17 +299,17 @@ def test_a_reward_is_kept_with_its_components_and_who_gave_it(lab, opened, sampl
 @pytest.mark.parametrize("reward", [0.0, -2.5, 1e-300, 1e300, 0.1])
 def test_a_reward_is_kept_to_the_last_bit(lab, sample, reward):
     sample(1)
-    lab.set_rewards([Score(trajectories(lab)[0], reward)], "hand")
+    lab.rewards.give([Score(trajectories(lab)[0], reward)], "hand")
     assert trajectories(lab)[0].reward == reward
 
 
 def test_every_change_of_a_reward_is_remembered(lab, opened, sample, monkeypatch):
     sample(1)
     monkeypatch.setenv("LOGNAME", "ada")
-    lab.set_rewards([Score(trajectories(lab)[0], 1.0, {"right": 1.0})], "function")
+    lab.rewards.give([Score(trajectories(lab)[0], 1.0, {"right": 1.0})], "function")
     monkeypatch.setenv("LOGNAME", "grace")
-    lab.set_rewards([Score(trajectories(lab)[0], 0.5)], "hand")
-    history = opened().edits(trajectories(lab)[0])
+    lab.rewards.give([Score(trajectories(lab)[0], 0.5)], "hand")
+    history = opened().rewards.history(trajectories(lab)[0])
     assert [(e.trajectory, e.who, e.source, e.old, e.new, e.components) for e in history] == [
         ("capitals/0/0", "ada", "function", None, 1.0, {"right": 1.0}),
         ("capitals/0/0", "grace", "hand", 1.0, 0.5, {}),
@@ -312,35 +317,35 @@ def test_every_change_of_a_reward_is_remembered(lab, opened, sample, monkeypatch
     assert history[0].at < history[1].at
 
 
-def test_what_set_rewards_returns_is_what_is_remembered(lab, sample):
+def test_what_give_returns_is_what_is_remembered(lab, sample):
     sample(2)
-    edits = lab.set_rewards([Score(t, 1.0) for t in trajectories(lab)], "hand")
-    assert edits == [edit for t in trajectories(lab) for edit in lab.edits(t)]
+    edits = lab.rewards.give([Score(t, 1.0) for t in trajectories(lab)], "hand")
+    assert edits == [edit for t in trajectories(lab) for edit in lab.rewards.history(t)]
 
 
 def test_a_reward_that_stays_the_same_is_not_remembered_again(lab, sample):
     sample(2)
     first, second = trajectories(lab)
-    lab.set_rewards([Score(first, 1.0)], "function")
+    lab.rewards.give([Score(first, 1.0)], "function")
     first, second = trajectories(lab)
-    assert [e.trajectory for e in lab.set_rewards([Score(first, 1.0), Score(second, 1.0)], "hand")] == ["capitals/0/1"]
-    assert len(lab.edits(first)) == 1
+    assert [e.trajectory for e in lab.rewards.give([Score(first, 1.0), Score(second, 1.0)], "hand")] == ["capitals/0/1"]
+    assert len(lab.rewards.history(first)) == 1
 
 
 def test_the_old_reward_is_the_one_that_was_there_whatever_the_caller_had_seen(lab, opened, sample):
     sample(1)
     (seen,) = trajectories(lab)
-    opened().set_rewards([Score(seen, 1.0)], "function")
-    lab.set_rewards([Score(seen, 0.0)], "hand")
-    assert [(e.old, e.new) for e in lab.edits(seen)] == [(None, 1.0), (1.0, 0.0)]
+    opened().rewards.give([Score(seen, 1.0)], "function")
+    lab.rewards.give([Score(seen, 0.0)], "hand")
+    assert [(e.old, e.new) for e in lab.rewards.history(seen)] == [(None, 1.0), (1.0, 0.0)]
 
 
 def test_a_reward_that_someone_else_has_changed_since_can_be_set_back(lab, opened, sample):
     sample(1)
-    lab.set_rewards([Score(trajectories(lab)[0], 0.5)], "hand")
+    lab.rewards.give([Score(trajectories(lab)[0], 0.5)], "hand")
     (seen,) = trajectories(lab)
-    opened().set_rewards([Score(trajectories(lab)[0], 1.0)], "function")
-    lab.set_rewards([Score(seen, 0.5)], "hand")
+    opened().rewards.give([Score(trajectories(lab)[0], 1.0)], "function")
+    lab.rewards.give([Score(seen, 0.5)], "hand")
     assert trajectories(lab)[0].reward == 0.5
 
 
@@ -350,19 +355,68 @@ def test_rewards_are_given_all_or_none(lab, sample, components):
     first, second = trajectories(lab)
     bad = Score(second, 1.0 if components else math.nan, components)
     with pytest.raises((TypeError, sqlite3.IntegrityError, LabError)):
-        lab.set_rewards([Score(first, 1.0), bad], "function")
+        lab.rewards.give([Score(first, 1.0), bad], "function")
     assert [t.reward for t in trajectories(lab)] == [None, None]
-    assert lab.edits(first) == []
+    assert lab.rewards.history(first) == []
 
 
 def test_jobs_come_back_newest_first(lab, opened):
     jobs = [job(id="b"), job(id="a", created_at="2026-01-30T12:00:00+00:00"), job(id="c", collections=(), options={})]
     for submitted in jobs:
-        lab.add_job(submitted)
-    assert opened().jobs() == jobs[::-1]
+        lab.jobs.add(submitted)
+    assert opened().jobs.newest_first() == jobs[::-1]
 
 
 def test_what_a_lab_remembers_is_a_plain_value(lab, sample):
     (group,) = lab.groups(sample(1))
     assert isinstance(group, Group)
     assert group == lab.groups(lab.collection("capitals"))[0]
+
+
+def test_what_is_finished_at_its_place_stays_as_it_is(lab, sample, choice):
+    (group,) = lab.groups(sample(1))
+    lab.put(group, [Arrival(0, [choice("another")])], model="m", step=9, sampling={})
+    assert [t.answer for t in trajectories(lab)] == ["Answer 0"]
+
+
+def test_a_conversation_cut_short_between_two_turns_waits_unseen_until_it_is_finished(lab, sample, choice, question):
+    (group,) = lab.groups(sample(0))
+    lab.put(group, [Arrival(0, [choice("first")], pending=1)], model="m", step=0, sampling={})
+    assert trajectories(lab) == []
+    ((waiting,),) = [g.trajectories for g in lab.groups(lab.collection("capitals"), unfinished=True)]
+    assert (waiting.answer, waiting.pending) == ("first", 1)
+    lab.put(group, [Arrival(0, [choice("first"), *question(), choice("second")])], model="m", step=0, sampling={})
+    assert [(t.answer, t.pending) for t in trajectories(lab)] == [("second", 0)]
+
+
+def test_a_collection_knows_its_plan_what_is_missing_and_what_it_cost(lab, choice, question):
+    collection = lab.open_collection("capitals", {"n": 2, "model": "lab/practice"})
+    groups = lab.add_groups(collection, [NewGroup(question(), {}), NewGroup(question(), {})])
+    for group in groups:
+        lab.put(group, [Arrival(0, [choice()])], model="m", step=0, sampling={}, usage=(10, 3))
+    found = lab.collection("capitals")
+    assert (found.plan["model"], found.missing) == ("lab/practice", 2)
+    assert (found.prompt_tokens, found.completion_tokens) == (20, 6)
+
+
+def test_a_lab_of_the_first_version_opens_with_its_reward_history(tmp_path):
+    file = sqlite3.connect(tmp_path / "lab.db")
+    file.executescript(FIRST)
+    file.executescript("""
+        INSERT INTO collections VALUES (1, 'capitals', 1, '2026-01-31');
+        INSERT INTO groups VALUES (1, 1, 0, '[{"role": "user", "content": "Capital?"}]', '{}');
+        INSERT INTO trajectories VALUES (1, 1, 0, '[]', 'm', 0, '{}', '2026-01-31', 0.5, '{}', 'hand');
+        INSERT INTO edits VALUES (1, 1, 'then', 'ada', 'function', NULL, 1.0, '{"right": 1.0}');
+        INSERT INTO edits VALUES (2, 1, 'later', 'bob', 'hand', 1.0, 0.5, '{}');
+        PRAGMA user_version = 1;
+    """)
+    file.close()
+    lab = Lab(tmp_path / "lab.db")
+    (found,) = trajectories(lab)
+    assert (found.reward, found.source, found.pending) == (0.5, "hand", 0)
+    history = lab.rewards.history(found)
+    assert [(e.who, e.source, e.old, e.new) for e in history] == [
+        ("ada", "function", None, 1.0),
+        ("bob", "hand", 1.0, 0.5),
+    ]
+    lab.close()

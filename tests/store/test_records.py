@@ -137,7 +137,9 @@ def test_how_it_was_sampled_is_never_hidden_by_a_column_of_the_same_name(traject
 
 
 def test_the_newest_generation_is_called_by_its_name_and_an_older_one_by_its_number():
-    counted = {"groups": 0, "trajectories": 0, "scored": 0, "mean_reward": None}
-    summary = CollectionSummary(id=1, name="a", generation=2, newest=True, created_at="", **counted)
+    counted = {"groups": 0, "trajectories": 0, "scored": 0, "mean_reward": None, "plan": {}, "prompt_tokens": 0}
+    summary = CollectionSummary(
+        id=1, name="a", generation=2, newest=True, created_at="", completion_tokens=0, **counted
+    )
     assert summary.label == "a"
     assert dataclasses.replace(summary, newest=False).label == "a:2"

@@ -1,6 +1,6 @@
 """What the lab remembers, as plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ class Trajectory:
     name: `capitals/0/3`, the collection, the group and the place in the group. items: messages and choices, in order.
     row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
     components: the parts of the reward, when it was given in parts. source: who gave it: function, hand or judge.
+    pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
+    trajectory on the wire, such as its tools.
     """
 
     id: int
@@ -29,6 +31,8 @@ class Trajectory:
     reward: float | None = None
     components: Mapping[str, float] = field(default_factory=dict)
     source: str | None = None
+    pending: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -80,18 +84,41 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Group:
-    """Trajectories of the same prompt. name: `capitals/0`."""
+    """Trajectories of the same prompt. name: `capitals/0`.
+
+    script: the turns of each trajectory: what is said before the policy answers. The first begins after the prompt.
+    """
 
     id: int
     name: str
     prompt: tuple[Message, ...]
     row: Mapping[str, Any]
     trajectories: tuple[Trajectory, ...] = ()
+    script: tuple[tuple[Message, ...], ...] = ((),)
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    """A group to be: its prompt, the row of prompts it comes from, and its script."""
+
+    prompt: Sequence[Message]
+    row: Mapping[str, Any]
+    script: Sequence[Sequence[Message]] = ((),)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What was sampled at one place of a group: everything after the prompt, with `pending` turns still to come."""
+
+    position: int
+    items: Sequence[MessageOrChoice]
+    pending: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CollectionSummary:
-    """One generation of a collection, counted."""
+    """One generation of a collection, counted. plan: how it is sampled. Tokens are what sampling it has cost."""
 
     id: int
     name: str
@@ -102,6 +129,14 @@ class CollectionSummary:
     trajectories: int
     scored: int
     mean_reward: float | None
+    plan: Mapping[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def missing(self) -> int:
+        """How many trajectories its plan still wants."""
+        return max(0, self.groups * int(self.plan.get("n", 0)) - self.trajectories)
 
     @property
     def label(self) -> str:

@@ -1,0 +1,43 @@
+"""Training jobs that a lab submitted."""
+
+import json
+
+from rolloutlab.store.records import SubmittedJob
+from rolloutlab.store.sqlite import Database, Row
+
+
+class SubmittedJobs:
+    """The jobs of a lab."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, job: SubmittedJob) -> None:
+        """Remember a submitted job."""
+        values = (job.id, job.service, job.model, json.dumps(job.collections), json.dumps(job.options), job.created_at)
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT INTO jobs (id, service, model, collections, options, created_at) VALUES (?, ?, ?, ?, ?, ?)",
+                values,
+            )
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a remembered job the id that its service chose."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE jobs SET id = ? WHERE id = ?", (new, old))
+
+    def forget(self, job_id: str) -> None:
+        """Forget a job that its service refused."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def newest_first(self) -> list[SubmittedJob]:
+        """Every job this lab submitted."""
+        return [_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
+
+
+def _job(row: Row) -> SubmittedJob:
+    collections = tuple(json.loads(row["collections"]))
+    return SubmittedJob(
+        row["id"], row["service"], row["model"], collections, json.loads(row["options"]), row["created_at"]
+    )

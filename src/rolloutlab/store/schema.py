@@ -1,0 +1,57 @@
+"""The tables of a lab, as one script per version of the file; a script that was released never changes."""
+
+FIRST = """
+    CREATE TABLE collections (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL, generation INTEGER NOT NULL, created_at TEXT NOT NULL,
+        UNIQUE (name, generation)
+    );
+    CREATE TABLE groups (
+        id INTEGER PRIMARY KEY, collection_id INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,
+        position INTEGER NOT NULL, prompt TEXT NOT NULL, row TEXT NOT NULL,
+        UNIQUE (collection_id, position)
+    );
+    CREATE TABLE trajectories (
+        id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+        position INTEGER NOT NULL, items TEXT NOT NULL, model TEXT NOT NULL, step INTEGER, sampling TEXT NOT NULL,
+        created_at TEXT NOT NULL, reward REAL, components TEXT NOT NULL DEFAULT '{}', source TEXT,
+        UNIQUE (group_id, position)
+    );
+    CREATE TABLE edits (
+        id INTEGER PRIMARY KEY, trajectory_id INTEGER NOT NULL REFERENCES trajectories ON DELETE CASCADE,
+        at TEXT NOT NULL, who TEXT NOT NULL, source TEXT NOT NULL, old REAL, new REAL NOT NULL,
+        components TEXT NOT NULL
+    );
+    CREATE INDEX edits_of_trajectory ON edits (trajectory_id, id);
+    CREATE TABLE jobs (
+        id TEXT PRIMARY KEY, service TEXT NOT NULL, model TEXT NOT NULL, collections TEXT NOT NULL,
+        options TEXT NOT NULL, created_at TEXT NOT NULL
+    )
+"""
+
+PLANS_AND_UNDO = """
+    ALTER TABLE collections ADD COLUMN plan TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE collections ADD COLUMN prompt_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE collections ADD COLUMN completion_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE collections ADD COLUMN deleted_at TEXT;
+    ALTER TABLE groups ADD COLUMN script TEXT NOT NULL DEFAULT '[[]]';
+    ALTER TABLE trajectories ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE trajectories ADD COLUMN extra TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE jobs ADD COLUMN status TEXT;
+    CREATE INDEX trajectories_of_group ON trajectories (group_id, pending, reward);
+    ALTER TABLE edits RENAME TO first_edits;
+    CREATE TABLE edits (
+        id INTEGER PRIMARY KEY, trajectory_id INTEGER NOT NULL REFERENCES trajectories ON DELETE CASCADE,
+        change INTEGER NOT NULL, at TEXT NOT NULL, who TEXT NOT NULL, source TEXT, note TEXT, undoes INTEGER,
+        old REAL, old_components TEXT NOT NULL, old_source TEXT, new REAL, components TEXT NOT NULL,
+        CHECK (new IS NOT NULL OR undoes IS NOT NULL)
+    );
+    INSERT INTO edits
+        SELECT id, trajectory_id, id, at, who, source, NULL, NULL,
+            old, coalesce(lag(components) OVER told, '{}'), lag(source) OVER told, new, components
+        FROM first_edits WINDOW told AS (PARTITION BY trajectory_id ORDER BY id);
+    DROP TABLE first_edits;
+    CREATE INDEX edits_of_trajectory ON edits (trajectory_id, id);
+    CREATE INDEX edits_of_change ON edits (change)
+"""
+
+MIGRATIONS = [FIRST, PLANS_AND_UNDO]
