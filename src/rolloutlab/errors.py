@@ -6,6 +6,7 @@
     ├── NotFoundError         no collection, model, job or checkpoint of that name
     ├── ConflictError         a request contradicts what there is
     ├── RewardError           a reward function failed or gave no finite number
+    ├── SamplingError         some completions did not come; the others are kept
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
     │   ├── UnreachableError  nothing answers at its address
@@ -58,6 +59,10 @@ class ConflictError(RolloutlabError):
 
 class RewardError(RolloutlabError):
     """A reward function failed or gave no finite number."""
+
+
+class SamplingError(RolloutlabError):
+    """Some completions did not come; the others are kept."""
 
 
 class NothingTrainsError(RolloutlabError):

@@ -51,7 +51,7 @@ class Lab:
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
         """A new generation of the collection: the first, or one more beside the older ones.
 
-        plan: how it is to be sampled; `n`, where it is there, is how many trajectories each group will have.
+        plan: how it is to be sampled; `total`, where it is there, is how many trajectories it will have.
 
         Raises:
             InputError: the name has other characters than letters, digits, `_`, `-` and `.`.

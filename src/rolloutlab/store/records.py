@@ -43,12 +43,12 @@ class Trajectory:
     def prompt(self) -> str:
         """The text of the last user message."""
         asked = [message for message in self.messages if message["role"] == "user"]
-        return _text(asked[-1].get("content")) if asked else ""
+        return plain_text(asked[-1].get("content")) if asked else ""
 
     @property
     def answer(self) -> str:
         """The text of the last thing the policy said."""
-        return _text(self.choices[-1].message.content) if self.choices else ""
+        return plain_text(self.choices[-1].message.content) if self.choices else ""
 
     @cached_property
     def choices(self) -> list[Choice]:
@@ -136,7 +136,7 @@ class CollectionSummary:
     @property
     def missing(self) -> int:
         """How many trajectories its plan still wants."""
-        return max(0, self.groups * int(self.plan.get("n", 0)) - self.trajectories)
+        return max(0, int(self.plan.get("total", 0)) - self.trajectories)
 
     @property
     def label(self) -> str:
@@ -178,7 +178,8 @@ class SubmittedJob:
     created_at: str
 
 
-def _text(content: Any) -> str:
+def plain_text(content: Any) -> str:
+    """The text of a message's content, which may come in parts."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return str(content or "")
