@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
@@ -20,6 +20,13 @@ class SelectedModel:
     @property
     def newest(self) -> int:
         return max(self.steps)
+
+    def checked(self, step: int) -> int:
+        """The step; NotFoundError when it has no checkpoint."""
+        if step not in self.steps:
+            some = ", ".join(map(str, sorted(self.steps)[-8:]))
+            raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
+        return step
 
     def __repr__(self) -> str:
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"

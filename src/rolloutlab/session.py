@@ -11,6 +11,7 @@ from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
 from rolloutlab.collection import Collection, scored
+from rolloutlab.comparison import Comparison, pairs_of
 from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.job import Job
@@ -18,7 +19,7 @@ from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled
+from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Score, SubmittedJob, Trajectory
@@ -49,6 +50,7 @@ class Session:
         self.settings = settings or read_settings()
         self._http = http or Http()
         self._selected = DEFAULT_MODEL
+        self._scorers: dict[str, RewardFunction] = {}
         self.embedded = Embedded(self.settings, self._http)
 
     @cached_property
@@ -175,9 +177,50 @@ class Session:
             RewardError: the function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
+        self._scorers[name.partition(":")[0]] = function
         scores = [_apply(function, trajectory) for trajectory in collection.trajectories]
         self.store.rewards.give(scores, source="function")
         return collection
+
+    def compare(
+        self,
+        name: str,
+        reward: RewardFunction | None = None,
+        *,
+        before: int = 0,
+        after: int | None = None,
+        n: int | None = None,
+        over: Any = None,
+        model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Comparison:
+        """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
+
+        reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
+        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones.
+        n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
+
+        What is sampled stays in the lab, as the collections `NAME.step0` and so on.
+
+        Raises:
+            NotFoundError: no such collection or checkpoint. InputError: there is no reward function; and as `chat` and
+            `reward`.
+        """
+        summary = self.store.collection(name)
+        scorer = reward or self._scorers.get(summary.name)
+        if scorer is None:
+            hint = f"%%compare {name}, with the reward function as its body"
+            raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
+        found = self._select(model or self._selected)
+        sides = []
+        for step in (found.checked(before), found.newest if after is None else found.checked(after)):
+            target, kept = f"{found.name}@{step}", f"{summary.name}.step{step}"
+            work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
+            sides.append((target, self.reward(self._sample(work, concurrency).label, scorer)))
+        (old, was), (new, became) = sides
+        return Comparison(name, old, new, pairs_of(was, became))
 
     def train(
         self,

@@ -22,7 +22,8 @@ class Plan(BaseModel):
 
     n: trajectories per prompt. total: trajectories of the whole collection. seed: the group at place i is sampled with
     seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
-    may call tools. continues: the collection whose conversations go on here.
+    may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
+    collection whose conversations go on here.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,6 +37,7 @@ class Plan(BaseModel):
     seed: int = Field(default_factory=lambda: secrets.randbits(31), ge=-(2**63), lt=2**63)
     tools: list[FunctionTool] = []
     max_turns: int = Field(default=10, ge=1)
+    template: list[list[dict[str, Any]]] = []
     total: int = 0
     continues: str | None = None
 

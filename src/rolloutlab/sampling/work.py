@@ -57,7 +57,33 @@ def sampled(
     Lab.check_name(name)
     turns = turns_of(with_system(as_messages(prompt), system))
     groups = [new_group(turns, row, variables) for row in rows_of(over)]
-    plan = make_plan({**settings, "tools": tools.schemas})
+    return _begun(name, make_plan({**settings, "template": turns, "tools": tools.schemas}), groups, tools)
+
+
+def sampled_again(
+    lab: Lab, label: str, name: str, model: str, over: Any, variables: Mapping[str, Any], n: int | None, tools: Tools
+) -> Work:
+    """A collection called `name` with the prompts and seeds of another one, from another model.
+
+    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
+    """
+    summary = lab.collection(label)
+    plan = Plan.model_validate(summary.plan) if summary.plan else None
+    if plan is None or plan.continues:
+        hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
+        raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    if over is None:
+        groups = [NewGroup(g.prompt, g.row, g.script) for g in lab.groups(summary)]
+    else:
+        groups = [new_group(plan.template, row, variables) for row in rows_of(over)]
+    changed = {"model": model, "tools": tools.schemas, **({} if n is None else {"n": n})}
+    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+
+
+def _begun(name: str, plan: Plan, groups: Sequence[NewGroup], tools: Tools) -> Work:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
     rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script))]
     return Work(name, plan, groups, rollouts, tools)
