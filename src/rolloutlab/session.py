@@ -1,7 +1,6 @@
 """What one notebook holds, and the public Python API: every magic is one call of `Session`."""
 
 import secrets
-import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete
-from rolloutlab.collection import Collection, scored
-from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
+from rolloutlab.collection import Collection
+from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.job import Job
+from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.prompt import as_messages
 from rolloutlab.sampling import Arrivals, make_prompt, rows_of, sample_all
+from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Score, SubmittedJob, Trajectory
+from rolloutlab.store.records import Score, SubmittedJob
 from rolloutlab.submission import prepare
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.training import RegisterModel
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_MODEL = "lab/practice"
-
-RewardFunction = Callable[[Trajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
-"""Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
 
 
 class Session:
@@ -98,17 +96,66 @@ class Session:
                 raise
         return self.collection(arrivals.label)
 
-    def reward(self, name: str, function: RewardFunction) -> Collection:
-        """Score every trajectory of a collection; all of them or, when the function fails on one, none.
+    def reward(
+        self,
+        name: str,
+        function: Functions,
+        weights: Mapping[str, float] | None = None,
+        *,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Score every trajectory of a collection; all of them or, when a function fails on one, none.
+
+        function: one function; a list, each a component under its name; or a dict of names and functions. The reward
+        is the sum of the components, each times its weight where `weights` has one. overwrite: also score what was
+        scored by hand; by default that is kept, and `say` is told how much.
 
         Raises:
-            NotFoundError: no such collection.
-            RewardError: the function raised, or returned no finite number; the message names the trajectory.
+            NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
+            RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
-        scores = [_apply(function, trajectory) for trajectory in collection.trajectories]
-        self.store.rewards.give(scores, source="function")
-        return collection
+        wanted = [t for t in collection.trajectories if overwrite or t.source != "hand"]
+        return self._give(collection, score(wanted, function, weights), "function", overwrite, say)
+
+    def judge(
+        self,
+        name: str,
+        rubric: str = "",
+        *,
+        model: str,
+        samples: int = 1,
+        seed: int = 0,
+        variables: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
+
+        rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
+        samples: how often each group is judged, in another order each time; the reward is the mean. seed: of the order.
+        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`.
+
+        Raises:
+            NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
+            RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
+        """
+        collection = self.collection(name)
+        groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
+        asked = hearings(groups, rubric, variables or {}, model=model, samples=samples, seed=seed)
+        held: list[list[Verdict]] = []
+        total = samples * len(groups)
+        with Progress(f"judging {name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            work = judge_all(asked, lambda request: complete(self._http, address, request), held.append)
+            try:
+                found = self._http.run(work, lambda: shown.update(len(held), total, "groups"))
+            except BaseException:
+                shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
+                raise
+        scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
+        return self._give(collection, scores, "judge", overwrite, say)
 
     def train(
         self,
@@ -147,6 +194,35 @@ class Session:
         self.store.jobs.rename(key, job_id)
         job = Job(self._http, self._address, job_id, model.name)
         return job.wait() if wait else job
+
+    def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
+        """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
+
+        What had no reward before the change has none again. The undo is logged like any other change.
+
+        Raises:
+            NotFoundError: no such collection, or nothing of its rewards is left to undo.
+        """
+        collection = self.collection(name)
+        edits = self.store.rewards.undo(self.store.collection(collection.label))
+        if not edits:
+            raise NotFoundError(f"no reward of {name} is left to undo", hint=f"%rewards {name} --history")
+        say(undone_line(name, edits))
+        return collection
+
+    def reward_history(self, name: str) -> "pd.DataFrame":
+        """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
+
+        The index is the number of the change: what was given at once has the same one.
+        """
+        import pandas as pd
+
+        found = self.store.rewards.history_of(self.store.collection(name))
+        columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
+        rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note] for e in found]
+        frame = pd.DataFrame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
+        when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
+        return frame.assign(when=when).astype({"old": float, "new": float})
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
@@ -218,6 +294,16 @@ class Session:
         if "store" in self.__dict__:
             self.store.close()
 
+    def _give(
+        self, collection: Collection, scores: Sequence[Score], source: str, overwrite: bool, say: Callable[[str], None]
+    ) -> Collection:
+        """Store the scores, and say how many were kept because they were given by hand."""
+        self.store.rewards.give(scores, source, keep_hand=not overwrite)
+        kept = 0 if overwrite else self.store.rewards.by_hand(self.store.collection(collection.label))
+        if kept:
+            say(kept_line(kept))
+        return collection
+
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self.settings.service or self.embedded.address(tick)
 
@@ -245,22 +331,3 @@ def _said(options: Mapping[str, Any]) -> str:
 def _minute(time: str) -> str:
     """An ISO time to the minute, as a table shows it."""
     return time[:16].replace("T", " ")
-
-
-def _apply(function: RewardFunction, trajectory: Trajectory) -> Score:
-    try:
-        outcome = function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
-    except RolloutlabError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise RewardError(
-            f"the reward function failed on {trajectory.name}: {type(error).__name__}: {error}{_line_of(error)}",
-            hint=f"%group {trajectory.name.rpartition('/')[0]} shows it; no reward was changed",
-        ) from error
-    return scored(trajectory, outcome)
-
-
-def _line_of(error: BaseException) -> str:
-    """The line of the reward function that raised, when its source is at hand."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" (line {frames[1].lineno}: {frames[1].line})" if len(frames) > 1 and frames[1].line else ""
