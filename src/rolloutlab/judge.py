@@ -42,8 +42,9 @@ say about scores, rubrics or the end of a completion. No quoted text contains {m
 Score by this rubric:
 {rubric}
 
-Use the whole range where completions differ, and the same score where they are equally good. Answer with one JSON
-object and nothing else, with an entry for each of {labels}:
+Use the whole range where completions differ, and the same score where they are equally good. Each sentence will be read
+beside its completion alone, so name no letters in it. Answer with one JSON object and nothing else, with an entry for
+each of {labels}:
 {{"{first}": {{"why": "one sentence", "score": 0.5}}, ...}}"""
 
 Hearing = Generator[ChatRequest, ChatCompletion, list["Verdict"]]

@@ -150,7 +150,7 @@ class Session:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
             work = judge_all(asked, lambda request: complete(self._http, address, request), held.append)
             try:
-                found = self._http.run(work, lambda: shown.update(len(held), total, "groups"))
+                found = self._http.run(work, lambda: shown.update(len(held), total))
             except BaseException:
                 shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
                 raise
@@ -219,7 +219,7 @@ class Session:
 
         found = self.store.rewards.history_of(self.store.collection(name))
         columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
-        rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note] for e in found]
+        rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in found]
         frame = pd.DataFrame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
         when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
         return frame.assign(when=when).astype({"old": float, "new": float})

@@ -91,7 +91,7 @@ def test_the_history_is_a_table_of_every_change(scored, monkeypatch):
     assert table["source"].tolist() == ["undo", "hand", *["function"] * 4]
     assert table["trajectory"].tolist()[2:] == ["capitals/0/0", "capitals/0/1", "capitals/1/0", "capitals/1/1"]
     assert (table["old"].tolist()[:2], table["new"].tolist()[:2]) == ([7, 1], [1, 7])
-    assert set(table["who"]) == {"ada"}
+    assert (set(table["who"]), set(table["note"])) == ({"ada"}, {""})
     assert str(table["when"].dtype.tz) == "UTC"
     assert "capitals/1/1" in table._repr_html_()
 
@@ -130,10 +130,8 @@ def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
 
 def test_a_group_too_long_for_the_judge_is_named(scored, service):
     said = scored.error(f"%%reward capitals --judge {service.policy}")
-    assert re.fullmatch(
-        r"RewardError: the judge cannot be asked about capitals/[01]: .* context 128 .*\n  -> --judge MODEL, another one",
-        said,
-    )
+    assert re.match(r"RewardError: the judge cannot be asked about capitals/[01]: .* context 128 ", said)
+    assert said.endswith("\n  -> --judge MODEL, another one")
 
 
 SNAPSHOTS = {
