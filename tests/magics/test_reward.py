@@ -159,6 +159,10 @@ InputError: a weight is given for 'lenght', which is no component of the reward
 InputError: --weight length is no weight
   -> --weight exact=0.5
 """,
+    "%%reward capitals --with length --weight length=1 --weight length=2": """
+InputError: the weight of length is given twice
+  -> --weight length=2
+""",
     "%%reward capitals --with length --weight length=inf": """
 InputError: the weight of length is inf, which is no finite number
   -> length=1.0

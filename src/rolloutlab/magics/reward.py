@@ -3,6 +3,7 @@
 import ast
 import linecache
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
@@ -60,7 +61,7 @@ class RewardMagics(LabMagics):
             functions |= {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
         else:
             functions = compile_reward(cell, self.variables)
-        weights = dict(map(parse_weight, options.weight or []))
+        weights = parse_weights(options.weight or [])
         collection = self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
         return self.bound(options.output, collection)
 
@@ -103,13 +104,18 @@ class RewardMagics(LabMagics):
         return {name: self.value(expression) for name, expression in wanted.items()}
 
 
-def parse_weight(text: str) -> tuple[str, float]:
-    """`exact=0.5` as a name and a number, or InputError."""
-    name, _, number = text.partition("=")
-    try:
-        return name.strip(), float(number)
-    except ValueError:
-        raise InputError(f"--weight {text} is no weight", hint="--weight exact=0.5") from None
+def parse_weights(texts: Sequence[str]) -> dict[str, float]:
+    """Names and numbers of texts such as `exact=0.5`; InputError for one of another form, or a name given twice."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, number = (part.strip() for part in text.partition("="))
+        if name in found:
+            raise InputError(f"the weight of {name} is given twice", hint=f"--weight {text}")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise InputError(f"--weight {text} is no weight", hint="--weight exact=0.5") from None
+    return found
 
 
 def compile_reward(body: str, namespace: dict[str, Any]) -> RewardFunction:
