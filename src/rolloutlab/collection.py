@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_BEFORE = ("prompt", "answer", "reward")
-_AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+BEFORE = ("prompt", "answer", "reward")
+"""Columns of a frame before those of the components."""
+AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+"""Columns of a frame after those of the components."""
 
 
 class Collection:
@@ -82,7 +84,7 @@ class Collection:
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
         names = pd.Index([t.name for t in trajectories], name="trajectory")
         parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
-        columns = [*_BEFORE, *parts, *_AFTER]
+        columns = [*BEFORE, *parts, *AFTER]
         return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
@@ -134,22 +136,6 @@ def finite(value: Any, name: str) -> float:
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
-def scored(trajectory: Trajectory, outcome: Any) -> Score:
-    """What a reward function returned, as a score.
-
-    A mapping gives components; their sum is the reward, unless one of them is called `reward`.
-    """
-    if not isinstance(outcome, Mapping):
-        return Score(trajectory, finite(outcome, trajectory.name))
-    if not outcome:
-        raise RewardError(f"the reward of {trajectory.name} has no components", hint="return 0.0, or a component")
-    for taken in set(map(str, outcome)) & {"", *_BEFORE, *_AFTER} - {"reward"}:
-        raise RewardError(f"a component cannot be called {taken!r}, as a column is", hint=f"right_{taken}: ...")
-    parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
-    total = parts.pop("reward") if "reward" in parts else sum(parts.values())
-    return Score(trajectory, finite(total, trajectory.name), parts)
-
-
 def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
     import pandas as pd
 
@@ -158,7 +144,8 @@ def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | N
     trajectory = known[name]
     if trajectory.reward is None and pd.isna(value):
         return None
-    return Score(trajectory, finite(value, name), trajectory.components if value == trajectory.reward else {})
+    reward = finite(value, name)
+    return None if reward == trajectory.reward else Score(trajectory, reward)  # a row left as it is says nothing
 
 
 def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:

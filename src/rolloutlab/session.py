@@ -1,6 +1,5 @@
 """What one notebook holds, and the public Python API: every magic is one call of `Session`."""
 
-import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
-from rolloutlab.collection import Collection, scored
+from rolloutlab.collection import Collection
 from rolloutlab.comparison import Comparison, pairs_of
-from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
+from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.job import Job
+from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
+from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Score, SubmittedJob, Trajectory
+from rolloutlab.store.records import Score, SubmittedJob
 from rolloutlab.submission import prepare
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "lab/practice"
 CONCURRENT = 64
 """Requests under way at once; a service batches what is."""
-
-RewardFunction = Callable[[Trajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
-"""Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
 
 
 class Session:
@@ -50,7 +48,7 @@ class Session:
         self.settings = settings or read_settings()
         self._http = http or Http()
         self._selected = DEFAULT_MODEL
-        self._scorers: dict[str, RewardFunction] = {}
+        self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
         self.embedded = Embedded(self.settings, self._http)
 
     @cached_property
@@ -169,23 +167,72 @@ class Session:
         work = continued(self.store, name, prompt, variables or {}, settings, Tools(tools))
         return self._sample(work, concurrency, register=model is None)
 
-    def reward(self, name: str, function: RewardFunction) -> Collection:
-        """Score every trajectory of a collection; all of them or, when the function fails on one, none.
+    def reward(
+        self,
+        name: str,
+        function: Functions,
+        weights: Mapping[str, float] | None = None,
+        *,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Score every trajectory of a collection; all of them or, when a function fails on one, none.
+
+        function: one function; a list, each a component under its name; or a dict of names and functions. The reward
+        is the sum of the components, each times its weight where `weights` has one. overwrite: also score what was
+        scored by hand; by default that is kept, and `say` is told how much.
 
         Raises:
-            NotFoundError: no such collection.
-            RewardError: the function raised, or returned no finite number; the message names the trajectory.
+            NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
+            RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
-        self._scorers[name.partition(":")[0]] = function
-        scores = [_apply(function, trajectory) for trajectory in collection.trajectories]
-        self.store.rewards.give(scores, source="function")
-        return collection
+        self._scorers[name.partition(":")[0]] = (function, weights)
+        wanted = [t for t in collection.trajectories if overwrite or t.source != "hand"]
+        return self._give(collection, score(wanted, function, weights), "function", overwrite, say)
+
+    def judge(
+        self,
+        name: str,
+        rubric: str = "",
+        *,
+        model: str,
+        samples: int = 1,
+        seed: int = 0,
+        variables: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
+
+        rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
+        samples: how often each group is judged, in another order each time; the reward is the mean. seed: of the order.
+        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`.
+
+        Raises:
+            NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
+            RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
+        """
+        collection = self.collection(name)
+        groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
+        asked = hearings(groups, rubric, variables or {}, model=model, samples=samples, seed=seed)
+        held: list[list[Verdict]] = []
+        total = samples * len(groups)
+        with Progress(f"judging {name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            work = judge_all(asked, lambda request: complete(self._http, address, request), held.append)
+            try:
+                found = self._http.run(work, lambda: shown.update(len(held), total))
+            except BaseException:
+                shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
+                raise
+        scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
+        return self._give(collection, scores, "judge", overwrite, say)
 
     def compare(
         self,
         name: str,
-        reward: RewardFunction | None = None,
+        reward: Functions | None = None,
         *,
         before: int = 0,
         after: int | None = None,
@@ -209,7 +256,7 @@ class Session:
             `reward`.
         """
         summary = self.store.collection(name)
-        scorer = reward or self._scorers.get(summary.name)
+        scorer = (reward, None) if reward else self._scorers.get(summary.name)
         if scorer is None:
             hint = f"%%compare {name}, with the reward function as its body"
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
@@ -218,7 +265,7 @@ class Session:
         for step in (found.checked(before), found.newest if after is None else found.checked(after)):
             target, kept = f"{found.name}@{step}", f"{summary.name}.step{step}"
             work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
-            sides.append((target, self.reward(self._sample(work, concurrency).label, scorer)))
+            sides.append((target, self.reward(self._sample(work, concurrency).label, *scorer)))
         (old, was), (new, became) = sides
         return Comparison(name, old, new, pairs_of(was, became))
 
@@ -259,6 +306,35 @@ class Session:
         self.store.jobs.rename(key, job_id)
         job = Job(self._http, self._address, job_id, model.name)
         return job.wait() if wait else job
+
+    def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
+        """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
+
+        What had no reward before the change has none again. The undo is logged like any other change.
+
+        Raises:
+            NotFoundError: no such collection, or nothing of its rewards is left to undo.
+        """
+        collection = self.collection(name)
+        edits = self.store.rewards.undo(self.store.collection(collection.label))
+        if not edits:
+            raise NotFoundError(f"no reward of {name} is left to undo", hint=f"%rewards {name} --history")
+        say(undone_line(name, edits))
+        return collection
+
+    def reward_history(self, name: str) -> "pd.DataFrame":
+        """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
+
+        The index is the number of the change: what was given at once has the same one.
+        """
+        import pandas as pd
+
+        found = self.store.rewards.history_of(self.store.collection(name))
+        columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
+        rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in found]
+        frame = pd.DataFrame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
+        when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
+        return frame.assign(when=when).astype({"old": float, "new": float})
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
@@ -357,6 +433,16 @@ class Session:
         arrivals.check()
         return self.collection(arrivals.label)
 
+    def _give(
+        self, collection: Collection, scores: Sequence[Score], source: str, overwrite: bool, say: Callable[[str], None]
+    ) -> Collection:
+        """Store the scores, and say how many were kept because they were given by hand."""
+        self.store.rewards.give(scores, source, keep_hand=not overwrite)
+        kept = 0 if overwrite else self.store.rewards.by_hand(self.store.collection(collection.label))
+        if kept:
+            say(kept_line(kept))
+        return collection
+
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self.settings.service or self.embedded.address(tick)
 
@@ -384,22 +470,3 @@ def _said(options: Mapping[str, Any]) -> str:
 def _minute(time: str) -> str:
     """An ISO time to the minute, as a table shows it."""
     return time[:16].replace("T", " ")
-
-
-def _apply(function: RewardFunction, trajectory: Trajectory) -> Score:
-    try:
-        outcome = function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
-    except RolloutlabError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise RewardError(
-            f"the reward function failed on {trajectory.name}: {type(error).__name__}: {error}{_line_of(error)}",
-            hint=f"%group {trajectory.name.rpartition('/')[0]} shows it; no reward was changed",
-        ) from error
-    return scored(trajectory, outcome)
-
-
-def _line_of(error: BaseException) -> str:
-    """The line of the reward function that raised, when its source is at hand."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" (line {frames[1].lineno}: {frames[1].line})" if len(frames) > 1 and frames[1].line else ""

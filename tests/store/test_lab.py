@@ -327,8 +327,8 @@ def test_a_reward_that_stays_the_same_is_not_remembered_again(lab, sample):
     sample(2)
     first, second = trajectories(lab)
     lab.rewards.give([Score(first, 1.0)], "function")
-    first, second = trajectories(lab)
-    assert [e.trajectory for e in lab.rewards.give([Score(first, 1.0), Score(second, 1.0)], "hand")] == ["capitals/0/1"]
+    edits = lab.rewards.give([Score(first, 1.0), Score(second, 1.0)], "function")
+    assert [e.trajectory for e in edits] == ["capitals/0/1"]
     assert len(lab.rewards.history(first)) == 1
 
 

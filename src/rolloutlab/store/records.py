@@ -146,24 +146,32 @@ class CollectionSummary:
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of one reward: when (UTC), who, by which source, from what to what."""
+    """One change of one reward: when (UTC), who, by which source, from what to what; None is no reward.
+
+    change: what was given at once has one number. note: why, where the source says so. undoes: the change that this one
+    takes back; its source is then `undo`.
+    """
 
     trajectory: str
     at: str
     who: str
     source: str
     old: float | None
-    new: float
+    new: float | None
     components: Mapping[str, float]
+    change: int
+    note: str | None = None
+    undoes: int | None = None
 
 
 @dataclass(frozen=True)
 class Score:
-    """A reward for a trajectory, with its components when it has some."""
+    """A reward for a trajectory, with its components when it has some, and a note that says why."""
 
     trajectory: Trajectory
     reward: float
     components: Mapping[str, float] = field(default_factory=dict)
+    note: str | None = None
 
 
 @dataclass(frozen=True)
