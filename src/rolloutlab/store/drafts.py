@@ -71,7 +71,7 @@ class Draft:
 
     def publish(self) -> list[str]:
         """Show everything, each collection as a new generation, by the number it had where that is free; the labels."""
-        labels = []
+        labels: dict[int, str] = {}
         with self._database.write() as connection:
             for (name, wanted), collection in sorted(self._collections.items(), key=lambda item: item[0][1] or 0):
                 (generation,) = connection.execute(
@@ -80,8 +80,8 @@ class Draft:
                     " WHERE id = ?3 RETURNING generation",
                     (name, wanted or 0, collection.id),
                 ).fetchone()
-                labels.append(f"{name}:{generation}")
-        return labels
+                labels[collection.id] = f"{name}:{generation}"
+        return [labels[collection.id] for collection in self._collections.values()]
 
     def _add(self, connection: Connection, new: Recorded) -> None:
         collection = self._collection(connection, new)
