@@ -182,7 +182,7 @@ def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect
     [
         ([[None, None]], 2, {}, "no reward yet", "%%reward capitals"),
         ([[1.0, 1.0], [0.0, 0.0]], 2, {}, "equal", "%%reward capitals"),
-        ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%%chat capitals"),
+        ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%logprobs capitals"),
         ([], 2, {}, "no trajectories", "%%chat capitals"),
     ],
 )

@@ -10,7 +10,7 @@ from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import CollectionSummary, Edit, Group, Score, Trajectory
+from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ class Collection:
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages.
     """
 
-    def __init__(self, lab: Lab, summary: CollectionSummary, position: int | None = None) -> None:
+    def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
         self._lab = lab
         self._label = f"{summary.name}:{summary.generation}"
         self._position = position
 
     @property
-    def _summary(self) -> CollectionSummary:
+    def stored(self) -> StoredCollection:
         """As it is now: a newer generation may have taken the bare name since."""
-        return self._lab.collection(self._label)
+        return self._lab.find(self._label)
 
     @property
     def name(self) -> str:
         """What `%%reward`, `%%train` and `lab.collection` call it."""
-        return self._summary.label if self._position is None else f"{self._summary.label}/{self._position}"
+        return self.stored.label if self._position is None else f"{self.stored.label}/{self._position}"
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class Collection:
     @property
     def groups(self) -> list[Group]:
         """Its groups with their trajectories, as stored now."""
-        return self._lab.groups(self._summary, self._position)
+        return self._lab.groups(self.stored, self._position)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -117,7 +117,8 @@ class Collection:
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:
     """The scored trajectories of stored groups, as the objective sees them."""
     return [
-        [Member(t.name, t.reward, (t.tokens,)) for t in group.trajectories if t.reward is not None] for group in groups
+        [Member(t.name, t.reward, t.history_tokens) for t in group.trajectories if t.reward is not None]
+        for group in groups
     ]
 
 

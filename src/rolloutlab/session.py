@@ -4,17 +4,25 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.catalogue import Price, catalogue
 from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
+from rolloutlab.client.logprobs import score as score_histories
 from rolloutlab.collection import Collection
 from rolloutlab.comparison import Comparison, pairs_of
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
+from rolloutlab.exports import Choosing, Export, export
 from rolloutlab.http import Http
+from rolloutlab.imports import import_file
 from rolloutlab.job import Job
 from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
+from rolloutlab.logprobs import add_logprobs
 from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
@@ -338,28 +346,123 @@ class Session:
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
-        return Collection(self.store, self.store.collection(name))
+        return Collection(self.store, self.store.find(name))
 
     def group(self, name: str) -> Collection:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
         label, _, position = name.rpartition("/")
         if not position.isdecimal():
             raise InputError(f"{name!r} names no group", hint=f"%group {name}/0")
-        found = Collection(self.store, self.store.collection(label), int(position))
+        found = Collection(self.store, self.store.find(label), int(position))
         if not found.groups:
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
         return found
 
-    def collections(self) -> "pd.DataFrame":
-        """Every generation of every collection, newest first, counted."""
-        import pandas as pd
+    def collections(
+        self, pattern: str | None = None, *, prices: Mapping[str, Price] = MappingProxyType({})
+    ) -> "pd.DataFrame":
+        """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
 
-        columns = ["groups", "trajectories", "scored", "mean_reward"]
-        found = self.store.collections()
-        rows = [[*(getattr(summary, column) for column in columns), _minute(summary.created_at)] for summary in found]
-        return pd.DataFrame(
-            rows, columns=[*columns, "created (UTC)"], index=pd.Index([s.label for s in found], name="collection")
-        )
+        prices: dollars per million tokens by model; where one is known, the table says what sampling has cost.
+        """
+        return catalogue(self.store.collections(), pattern, prices)
+
+    def delete(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
+        hidden = self.store.shelf.delete(name)
+        say(f"deleted {', '.join(hidden)}; undo: %collections --restore {name}")
+
+    def restore(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Bring back what was deleted last under this name; NotFoundError when nothing was."""
+        found = self.store.shelf.restore(name)
+        say(f"restored {', '.join(found)}; undo: %collections --delete {name}")
+
+    def rename(self, old: str, new: str, *, say: Callable[[str], None] = print) -> None:
+        """Give a collection, with all its generations, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
+        """
+        self.store.check_name(new)
+        self.store.shelf.rename(old, new)
+        say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
+
+    def export(
+        self,
+        names: str | Sequence[str],
+        path: str | PathLike[str],
+        format: str | None = None,  # noqa: A002 - what it is called on the line
+        *,
+        best: bool = False,
+        min_reward: float | None = None,
+        overwrite: bool = False,
+    ) -> Export:
+        """Write collections to a file, whole or not at all.
+
+        format: `jsonl` or `parquet`, which lose nothing; `openai`, fine-tuning messages; `art`, trajectory groups of
+        openpipe-art. By default what the path ends in says it. best: of each group only the highest reward.
+
+        Raises:
+            NotFoundError: no such collection. InputError: the file is there already, cannot be written, is of no known
+            format, or nothing would be in it.
+        """
+        found = [self.store.find(name) for name in ([names] if isinstance(names, str) else names)]
+        if not found:
+            raise InputError("no collection is given", hint="%export NAME FILE")
+        target = Path(path).expanduser()
+        with Progress(f"writing {target.name}") as shown:
+            total = sum(self.store.collection(f"{each.name}:{each.generation}").trajectories for each in found)
+            chosen = Choosing(best, min_reward)
+            return export(
+                self.store, found, target, format, chosen, overwrite=overwrite, written=lambda n: shown.update(n, total)
+            )
+
+    def import_(
+        self,
+        path: str | PathLike[str],
+        name: str | None = None,
+        format: str | None = None,  # noqa: A002 - what it is called on the line
+        *,
+        logprobs: bool = False,
+    ) -> Collection | list[Collection]:
+        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
+
+        name: what the collection is called, by default what the file says. format: as in `export`, by default what the
+        first line looks like. logprobs: then `logprobs` of each.
+
+        Raises:
+            NotFoundError: there is no such file. InputError: something in it is wrong; the message says where.
+        """
+        source = Path(path).expanduser()
+        with Progress(f"reading {source.name}") as shown:
+            labels = import_file(self.store, source, name, format, lambda n: shown.update(n, None))
+        found = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
+        return found[0] if len(found) == 1 else found
+
+    def logprobs(self, name: str, model: str | None = None, *, say: Callable[[str], None] = print) -> Collection:
+        """Give what the assistant said the token ids and logprobs that training needs, as a new generation.
+
+        For conversations from elsewhere; rewards are kept. model: whose logprobs, by default those of the newest
+        checkpoint of the selected one.
+
+        Raises:
+            NotFoundError: no such collection or model. NothingTrainsError: the policy can read none of it.
+            ServiceError: the service cannot do this.
+        """
+        collection, target = self.store.collection(name), model or self._selected
+        with Progress(f"logprobs of {name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            if model is None:
+                self._select(target)
+            outcome = add_logprobs(
+                self.store,
+                collection,
+                lambda histories: self._http.run(score_histories(self._http, address, target, histories)),
+                lambda n: shown.update(n, collection.trajectories),
+            )
+        for line in outcome.words():
+            say(line)
+        return self.collection(outcome.label or name)
 
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it at first; without a name, the selected one.

@@ -67,7 +67,9 @@ def prepare(collections: Sequence[Collection], options: Mapping[str, Any], model
     warnings = sampling_warnings(t for group in groups for t in group.trajectories)
     sources = Counter(t.model.partition("@")[0] for group in stored for t in group.trajectories)
     warnings += [
-        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n in sources if n != model
+        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}"
+        for n in sources
+        if n not in {model, ""}
     ]
     check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
     if not collections:

@@ -15,6 +15,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.chat import ChatMagics
     from rolloutlab.magics.collections import CollectionMagics
     from rolloutlab.magics.compare import CompareMagics
+    from rolloutlab.magics.exchange import ExchangeMagics
     from rolloutlab.magics.jobs import JobMagics
     from rolloutlab.magics.model import ModelMagics
     from rolloutlab.magics.reward import RewardMagics
@@ -27,6 +28,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         ChatMagics,
         CollectionMagics,
         CompareMagics,
+        ExchangeMagics,
         JobMagics,
         ModelMagics,
         RewardMagics,
