@@ -3,9 +3,13 @@
 import asyncio
 import atexit
 import random
+import socket
+import ssl
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +24,8 @@ T = TypeVar("T")
 _RETRIED_STATUS = {408, 409, 429}
 _MAX_CONNECTIONS = 512
 _LONGEST_CLEAN_UP = 1.0
+_LONGEST_WAIT = 60.0
+_LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
 class Http:
@@ -106,8 +112,7 @@ class Http:
             except (httpx.RequestError, aiohttp.ClientError) as error:
                 if not left:
                     raise UnreachableError(
-                        f"nothing answers at {_origin(url)}: {_why(error)}",
-                        hint="%service shows the embedded one; ROLLOUTLAB_URL names another",
+                        f"nothing answers at {_origin(url)}: {_why(error)}", hint=_what_to_look_at(request.url.host)
                     ) from error
             else:
                 if not left or not _worth_retrying(response.status_code):
@@ -148,8 +153,15 @@ def _worth_retrying(status: int) -> bool:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that an answer asks to wait, a minute at most. RFC 9110, 10.2.3: seconds, or a date by its own clock."""
     text = response.headers.get("Retry-After", "")
-    return min(float(text), 60.0) if text.isdecimal() else None
+    if text.isdecimal():
+        return min(float(text), _LONGEST_WAIT)
+    try:
+        now = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else datetime.now(UTC)
+        return min(max((parsedate_to_datetime(text) - now).total_seconds(), 0.0), _LONGEST_WAIT)
+    except (TypeError, ValueError):  # no date, or one without a zone
+        return None
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
@@ -163,7 +175,7 @@ def _answer(response: httpx.Response, token: str | None) -> Any:
     if response.status_code in {401, 403}:
         raise SignInError(
             f"{_origin(str(response.url))} refused the token: {said}",
-            hint="set ROLLOUTLAB_API_KEY and restart the kernel; for the embedded service, %service stop",
+            hint="%connect says which key was sent; for the embedded service, %service stop",
         )
     if response.status_code == 404:
         raise NotFoundError(words)
@@ -214,7 +226,23 @@ def _origin(url: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """The transport reports a refused connection as a time-out; the words must not."""
+    """The transport reports every failure to connect as a time-out; what lies below it knows better."""
+    below: BaseException | None = error
+    while below:
+        if isinstance(below, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {below.verify_message}"
+        if isinstance(below, ssl.SSLError):
+            return "it speaks no TLS; http:// might be meant"
+        if isinstance(below, socket.gaierror):
+            return "no host has that name"
+        if isinstance(below, ConnectionRefusedError):
+            return "the connection was refused"
+        below = below.__cause__ or below.__context__
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return "the connection could not be made"
     return str(error) or type(error).__name__
+
+
+def _what_to_look_at(host: str) -> str:
+    """What to type where nothing answers; the embedded service is the one on this machine."""
+    return "%service log, where it is the embedded one; %connect" if host in _LOCAL else "%connect names another"

@@ -19,7 +19,13 @@ async def complete(http: Http, address: Address, request: ChatRequest) -> ChatCo
     url = f"{address.inference_base_url}/chat/completions"
     try:
         body = await http.request(
-            "POST", url, token=address.token, content=request.to_json(), patience=_LONGEST_ANSWER, retry=True
+            "POST",
+            url,
+            token=address.token,
+            headers=address.headers,
+            content=request.to_json(),
+            patience=_LONGEST_ANSWER,
+            retry=True,
         )
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=f"%model {request.model} registers it") from error

@@ -1,0 +1,165 @@
+"""Which service a notebook talks to, and how it comes to talk to another."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from urllib.parse import urlsplit
+
+from rolloutlab.client import health
+from rolloutlab.client.embedded import Embedded
+from rolloutlab.errors import InputError, NotFoundError, ServiceError
+from rolloutlab.http import Http
+from rolloutlab.objective.preflight import count
+from rolloutlab.settings import Address, Settings, profile_address, unknown_profile
+from rolloutlab.settings_file import Profile, inference_url, project_name, service_url, variable_name
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a notebook talks to: `settings` as they are in force, in words whether it answers, and `models` it names."""
+
+    settings: Settings
+    state: str
+    models: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> Address | None:
+        """The service's; None for the embedded one."""
+        return self.settings.service
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value and origin of each setting."""
+        settings, address = self.settings, self.settings.service
+        shown = [("service", address.base_url if address else "embedded")]
+        if address:
+            shown += [("inference", address.inference_base_url), ("key", _key(address))]
+        shown += [("project", (address.project if address else settings.project) or "none")]
+        shown += [("lab", str(settings.home))]
+        if not address:
+            shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
+        origins = {**settings.origins, "lab": settings.origins.get("home", "")}
+        return [(name, value, origins.get(name, "")) for name, value in shown]
+
+    @property
+    def profiles(self) -> str:
+        """What else `%connect` knows by name."""
+        known = ", ".join(["embedded", *self.settings.profiles])
+        return f"profiles: {known} (settings file: {self.settings.file})"
+
+    def __repr__(self) -> str:
+        wide = max(len(value) for _, value, _ in self.rows)
+        lines = [
+            f"  {name:9}  {value:{wide}}  {origin and f'({origin})'}".rstrip() for name, value, origin in self.rows
+        ]
+        return "\n".join([self.state, *lines, self.profiles])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        head = "<tr><th>setting</th><th>value</th><th>from</th></tr>"
+        return f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>"
+
+
+def connected(
+    configured: Settings,
+    now: Settings,
+    service: str | None,
+    options: Mapping[str, str | None],
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The settings in force after `%connect SERVICE` with options.
+
+    configured: as read at first. now: as in force, which a call without a service goes on from. options: `inference`,
+    `key_env` and `project`; None where they are not given.
+
+    Raises:
+        InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
+    """
+    checks = {"inference": inference_url, "key_env": variable_name, "project": project_name}
+    given = {name: checks[name](value) for name, value in options.items() if value is not None}
+    if service == "embedded" or (service is None and now.service is None):
+        return _embedded(configured, given)
+    names = {"inference": "inference_url", "key_env": "api_key_env", "project": "project"}
+    profile = replace(_profile(configured, now, service), **{names[name]: value for name, value in given.items()})
+    if profile.api_key_env and not environment.get(profile.api_key_env):
+        key = profile.api_key_env
+        raise InputError(f"the environment variable {key}, which should hold the key, is not set", hint=f"%env {key}=")
+    address = profile_address(profile, environment, configured.project)
+    origins = _origins(configured, service or address.base_url, given)
+    if "project" not in given and profile.project:
+        origins["project"] = origins["service"]
+    return replace(configured, service=address, origins=origins)
+
+
+def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+    """What answers where the settings point; all that `health.ask` raises. The embedded service is not started."""
+    address = settings.service
+    if address is None:
+        running = embedded.running()
+        where = f"runs at {running.base_url}" if running else "is not running; it starts when it is needed"
+        return Connection(settings, f"the embedded service {where}")
+    offer = http.run(health.ask(http, address))
+    does = "samples and trains" if offer.trains else "samples, but does not train"
+    state = f"{address.base_url} answers: it {does}; {count(len(offer.models), 'model')} by name"
+    return Connection(settings, state, offer.models)
+
+
+def described(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+    """The same, where a service that does not answer is said to be so."""
+    try:
+        return inspect(http, embedded, settings)
+    except ServiceError as error:
+        return Connection(settings, "\n".join(error._render_traceback_()))
+
+
+def known_address(base_url: str, settings: Settings, former: Sequence[Address]) -> Address | None:
+    """The service with that address, with the key for it; None is the embedded one.
+
+    former: what the notebook talked to before.
+
+    Raises:
+        NotFoundError: it is neither known nor on this machine.
+    """
+    profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
+    for address in (settings.service, *former, *profiles):
+        if address and address.base_url == base_url:
+            return address
+    if (urlsplit(base_url).hostname or "") in {"127.0.0.1", "localhost", "::1"}:
+        return None
+    raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
+
+
+def _embedded(configured: Settings, given: Mapping[str, str]) -> Settings:
+    for name in given.keys() - {"project"}:
+        raise InputError(
+            f"--{name.replace('_', '-')} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT"
+        )
+    project = given.get("project", configured.project)
+    return replace(configured, service=None, project=project, origins=_origins(configured, "embedded", given))
+
+
+def _profile(configured: Settings, now: Settings, service: str | None) -> Profile:
+    """What is asked for, as a profile: one by its name, an address, or the present one."""
+    if service is None:
+        address = now.service
+        assert address is not None
+        return Profile(address.base_url, address.inference_base_url, address.key_env, address.project)
+    if service not in configured.profiles:
+        if "://" in service or not service.replace("-", "").replace("_", "").isalnum():
+            return Profile(service_url(service))
+        raise unknown_profile(service, configured.profiles)
+    profile = configured.profiles[service]
+    wins = configured.origins.get("project", "").startswith("ROLLOUTLAB_")  # the environment wins over the file
+    return replace(profile, project=configured.project if wins else profile.project)
+
+
+def _origins(configured: Settings, service: str, given: Mapping[str, str]) -> dict[str, str]:
+    changed = {"service": f"%connect {service}", **({"project": "%connect --project"} if "project" in given else {})}
+    return {**configured.origins, **changed}
+
+
+def _key(address: Address) -> str:
+    if not address.key_env:
+        return "none"
+    return address.key_env if address.token else f"{address.key_env}, which is not set"
