@@ -1,6 +1,7 @@
 """Which service a notebook talks to, and how it comes to talk to another."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -11,8 +12,15 @@ from rolloutlab.client.embedded import Embedded
 from rolloutlab.errors import InputError, NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.objective.preflight import count
-from rolloutlab.settings import Address, Settings, profile_address, unknown_profile
-from rolloutlab.settings_file import Profile, inference_url, project_name, service_url, variable_name
+from rolloutlab.settings import Address, Settings, profile_address
+from rolloutlab.settings_file import (
+    Profile,
+    inference_url,
+    project_name,
+    service_url,
+    unknown_profile,
+    variable_name,
+)
 
 
 @dataclass(frozen=True)
@@ -78,18 +86,32 @@ def connected(
     """
     checks = {"inference": inference_url, "key_env": variable_name, "project": project_name}
     given = {name: checks[name](value) for name, value in options.items() if value is not None}
-    if service == "embedded" or (service is None and now.service is None):
+    if service is None and now.service:
+        return replace(now, service=_changed(now.service, given, environment), origins=_origins(now, "", given))
+    if service is None or service == "embedded":
         return _embedded(configured, given)
-    names = {"inference": "inference_url", "key_env": "api_key_env", "project": "project"}
-    profile = replace(_profile(configured, now, service), **{names[name]: value for name, value in given.items()})
-    if profile.api_key_env and not environment.get(profile.api_key_env):
-        key = profile.api_key_env
-        raise InputError(f"the environment variable {key}, which should hold the key, is not set", hint=f"%env {key}=")
-    address = profile_address(profile, environment, configured.project)
-    origins = _origins(configured, service or address.base_url, given)
+    profile = _profile(configured, service)
+    address = _changed(profile_address(profile, environment, configured.project), given, environment)
+    origins = _origins(configured, service, given)
     if "project" not in given and profile.project:
         origins["project"] = origins["service"]
     return replace(configured, service=address, origins=origins)
+
+
+def _changed(address: Address, given: Mapping[str, str], environment: Mapping[str, str]) -> Address:
+    """The address with what was given for it; InputError when the variable that should hold its key is not set."""
+    key_env = given.get("key_env", address.key_env)
+    if key_env and not environment.get(key_env):
+        raise InputError(
+            f"the environment variable {key_env}, which should hold the key, is not set", hint=f"%env {key_env}="
+        )
+    return replace(
+        address,
+        inference_base_url=given.get("inference", address.inference_base_url),
+        token=environment[key_env] if key_env else address.token,
+        key_env=key_env,
+        project=given.get("project", address.project),
+    )
 
 
 def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
@@ -139,14 +161,10 @@ def _embedded(configured: Settings, given: Mapping[str, str]) -> Settings:
     return replace(configured, service=None, project=project, origins=_origins(configured, "embedded", given))
 
 
-def _profile(configured: Settings, now: Settings, service: str | None) -> Profile:
-    """What is asked for, as a profile: one by its name, an address, or the present one."""
-    if service is None:
-        address = now.service
-        assert address is not None
-        return Profile(address.base_url, address.inference_base_url, address.key_env, address.project)
+def _profile(configured: Settings, service: str) -> Profile:
+    """What is asked for, as a profile: one by its name, or an address."""
     if service not in configured.profiles:
-        if "://" in service or not service.replace("-", "").replace("_", "").isalnum():
+        if re.search(r"[/.:]", str(service)):
             return Profile(service_url(service))
         raise unknown_profile(service, configured.profiles)
     profile = configured.profiles[service]
@@ -155,11 +173,11 @@ def _profile(configured: Settings, now: Settings, service: str | None) -> Profil
 
 
 def _origins(configured: Settings, service: str, given: Mapping[str, str]) -> dict[str, str]:
-    changed = {"service": f"%connect {service}", **({"project": "%connect --project"} if "project" in given else {})}
-    return {**configured.origins, **changed}
+    changed = {"service": f"%connect {service}"} if service else {}
+    return {**configured.origins, **changed, **({"project": "%connect --project"} if "project" in given else {})}
 
 
 def _key(address: Address) -> str:
     if not address.key_env:
-        return "none"
+        return "given" if address.token else "none"
     return address.key_env if address.token else f"{address.key_env}, which is not set"

@@ -175,7 +175,7 @@ def _answer(response: httpx.Response, token: str | None) -> Any:
     if response.status_code in {401, 403}:
         raise SignInError(
             f"{_origin(str(response.url))} refused the token: {said}",
-            hint="%connect says which key was sent; for the embedded service, %service stop",
+            hint="%connect shows which key is sent, --key-env NAME sends another; or %service stop",
         )
     if response.status_code == 404:
         raise NotFoundError(words)
@@ -232,7 +232,7 @@ def _why(error: Exception) -> str:
         if isinstance(below, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {below.verify_message}"
         if isinstance(below, ssl.SSLError):
-            return "it speaks no TLS; http:// might be meant"
+            return "the TLS handshake failed; http:// might be meant"
         if isinstance(below, socket.gaierror):
             return "no host has that name"
         if isinstance(below, ConnectionRefusedError):

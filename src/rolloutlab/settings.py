@@ -3,14 +3,22 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings_file import CHECKS, Price, Profile, SettingsFile, inference_url, read_file, service_url
+from rolloutlab.settings_file import (
+    CHECKS,
+    Price,
+    Profile,
+    SettingsFile,
+    inference_url,
+    read_file,
+    service_url,
+    unknown_profile,
+)
 
 _DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": "embedded"}
 
@@ -144,12 +152,6 @@ def _service(
     if said.startswith("ROLLOUTLAB_"):  # the environment wins over the file
         profile = replace(profile, project=project)
     return profile_address(profile, environment, project), f"profile {name}, {origin}"
-
-
-def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
-    """There is no profile of that name; the hint is the closest, or what the file lacks."""
-    close = get_close_matches(name, [*profiles, "embedded"], n=1)
-    return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
 
 
 def _checked(variable: str, environment: Mapping[str, str], check: Callable[[Any], Any]) -> Any:

@@ -127,6 +127,12 @@ _PROFILE: Mapping[str, Callable[[Any], Any]] = {
 _PRICE: Mapping[str, Callable[[Any], Any]] = {"prompt": dollars, "completion": dollars}
 
 
+def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
+    """There is no profile of that name; the hint is the closest, or what the file lacks."""
+    close = get_close_matches(str(name), [*profiles, "embedded"], n=1)
+    return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
+
+
 def read_file(path: Path, *, needed: bool = False) -> SettingsFile:
     """The settings of a file; none when there is no file, unless it is `needed`.
 
@@ -144,10 +150,12 @@ def read_file(path: Path, *, needed: bool = False) -> SettingsFile:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        place = f"line {line[1]}" if line else "its end"
-        said = str(error).partition(" (at ")[0]
-        raise InputError(f"{path}, {place}: {said}", hint='policy = "practice" is how a setting is written') from None
+        said, _, place = str(error).partition(" (at ")
+        line = re.search(r"line (\d+)", place)
+        number = line[1] if line else text.count("\n") + 1
+        raise InputError(
+            f"{path}, line {number}: {said}", hint='policy = "practice" is how a setting is written'
+        ) from None
     return _Reader(path, text).read(found)
 
 
@@ -170,7 +178,13 @@ class _Reader:
             for name, table in tables["prices"].items()
         }
         if "embedded" in profiles:
-            raise self._error(("profiles", "embedded"), "embedded is the service that comes with rolloutlab", "...")
+            raise self._error(
+                ("profiles", "embedded"), "embedded is the service that comes with rolloutlab", "another name"
+            )
+        chosen = values.get("profile", "embedded")
+        if chosen not in {*profiles, "embedded"}:
+            error = unknown_profile(chosen, profiles)
+            raise self._error(("profile",), error.message, error.hint or "")
         return SettingsFile(self._path, values, profiles, prices)
 
     def _tables(self, found: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:

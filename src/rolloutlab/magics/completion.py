@@ -128,7 +128,7 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
         return begun, _beginning(begun, flags)
     place = _place(words, parser)
     found = _beginning(begun, _possible(place, values)) if place else []
-    return begun, found or (flags if not begun else [])
+    return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
 
 
 def training_option(line: str) -> tuple[str, list[str]]:
@@ -146,7 +146,7 @@ def training_option(line: str) -> tuple[str, list[str]]:
 def register(shell: "InteractiveShell") -> None:
     """Let a shell complete the magics that it has."""
     matcher = Matcher(shell)
-    if hasattr(shell.Completer, "custom_matchers"):
+    if _takes_matchers():
         shell.Completer.custom_matchers.append(_as_matcher(matcher))
         return
     for kind, prefix in (("line", "%"), ("cell", "%%")):  # IPython before 8.6
@@ -157,10 +157,9 @@ def register(shell: "InteractiveShell") -> None:
 
 def unregister(shell: "InteractiveShell") -> None:
     """Take it back."""
-    if hasattr(shell.Completer, "custom_matchers"):
-        mine = [m for m in shell.Completer.custom_matchers if getattr(m, "matcher_identifier", "") == _NAME]
-        for matcher in mine:
-            shell.Completer.custom_matchers.remove(matcher)
+    if _takes_matchers():
+        others = [matcher for matcher in shell.Completer.custom_matchers if not _is_ours(matcher)]
+        shell.Completer.custom_matchers[:] = others
         return
     hooks = shell.strdispatchers["complete_command"].strs
     for key in [key for key, chain in hooks.items() if any(_is_ours(hook) for _, hook in chain)]:
@@ -197,8 +196,15 @@ def _as_hook(matcher: Matcher) -> Callable[[Any, Any], list[str]]:
     return matches
 
 
-def _is_ours(hook: Any) -> bool:
-    return getattr(hook, "matcher_identifier", "") == _NAME
+def _is_ours(matcher: Any) -> bool:
+    return getattr(matcher, "matcher_identifier", "") == _NAME
+
+
+def _takes_matchers() -> bool:
+    """Matchers that see the whole cell came with IPython 8.6."""
+    from IPython.core import completer
+
+    return hasattr(completer, "context_matcher")
 
 
 def _place(words: list[str], parser: ArgumentParser) -> Action | None:
