@@ -48,6 +48,8 @@ class Connection:
         if not address:
             shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
         origins = {**settings.origins, "lab": settings.origins.get("home", "")}
+        if address and address.project != settings.project:
+            origins["project"] = origins.get("service", "")
         return [(name, value, origins.get(name, "")) for name, value in shown]
 
     @property
@@ -87,15 +89,14 @@ def connected(
     checks = {"inference": inference_url, "key_env": variable_name, "project": project_name}
     given = {name: checks[name](value) for name, value in options.items() if value is not None}
     if service is None and now.service:
-        return replace(now, service=_changed(now.service, given, environment), origins=_origins(now, "", given))
+        return _settled(now, _changed(now.service, given, environment), given, "")
     if service is None or service == "embedded":
-        return _embedded(configured, given)
-    profile = _profile(configured, service)
-    address = _changed(profile_address(profile, environment, configured.project), given, environment)
-    origins = _origins(configured, service, given)
-    if "project" not in given and profile.project:
-        origins["project"] = origins["service"]
-    return replace(configured, service=address, origins=origins)
+        for name in given.keys() - {"project"}:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
+        return _settled(configured, None, given, "embedded")
+    address = profile_address(_profile(configured, service), environment, configured.project)
+    return _settled(configured, _changed(address, given, environment), given, service)
 
 
 def _changed(address: Address, given: Mapping[str, str], environment: Mapping[str, str]) -> Address:
@@ -152,15 +153,6 @@ def known_address(base_url: str, settings: Settings, former: Sequence[Address]) 
     raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
 
 
-def _embedded(configured: Settings, given: Mapping[str, str]) -> Settings:
-    for name in given.keys() - {"project"}:
-        raise InputError(
-            f"--{name.replace('_', '-')} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT"
-        )
-    project = given.get("project", configured.project)
-    return replace(configured, service=None, project=project, origins=_origins(configured, "embedded", given))
-
-
 def _profile(configured: Settings, service: str) -> Profile:
     """What is asked for, as a profile: one by its name, or an address."""
     if service not in configured.profiles:
@@ -172,9 +164,14 @@ def _profile(configured: Settings, service: str) -> Profile:
     return replace(profile, project=configured.project if wins else profile.project)
 
 
-def _origins(configured: Settings, service: str, given: Mapping[str, str]) -> dict[str, str]:
-    changed = {"service": f"%connect {service}"} if service else {}
-    return {**configured.origins, **changed, **({"project": "%connect --project"} if "project" in given else {})}
+def _settled(settings: Settings, address: Address | None, given: Mapping[str, str], service: str) -> Settings:
+    """The settings with that service, and with who asked for it; `service` is empty where it stays the same."""
+    origins = dict(settings.origins)
+    if service:
+        origins["service"] = f"%connect {service}"
+    if "project" in given:
+        origins["project"] = "%connect --project"
+    return replace(settings, service=address, project=given.get("project", settings.project), origins=origins)
 
 
 def _key(address: Address) -> str:

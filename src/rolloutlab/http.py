@@ -174,8 +174,8 @@ def _answer(response: httpx.Response, token: str | None) -> Any:
     said = f"{response.status_code} {words}"
     if response.status_code in {401, 403}:
         raise SignInError(
-            f"{_origin(str(response.url))} refused the token: {said}",
-            hint="%connect shows which key is sent, --key-env NAME sends another; or %service stop",
+            f"{_origin(str(response.url))} {'refused the token' if token else 'wants a token'}: {said}",
+            hint="%connect URL --key-env NAME sends another; for the embedded service, %service stop",
         )
     if response.status_code == 404:
         raise NotFoundError(words)
@@ -227,17 +227,17 @@ def _origin(url: str) -> str:
 
 def _why(error: Exception) -> str:
     """The transport reports every failure to connect as a time-out; what lies below it knows better."""
-    below: BaseException | None = error
-    while below:
-        if isinstance(below, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {below.verify_message}"
-        if isinstance(below, ssl.SSLError):
-            return "the TLS handshake failed; http:// might be meant"
-        if isinstance(below, socket.gaierror):
-            return "no host has that name"
-        if isinstance(below, ConnectionRefusedError):
-            return "the connection was refused"
-        below = below.__cause__ or below.__context__
+    root: BaseException = error
+    while below := root.__cause__ or root.__context__:
+        root = below
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {root.verify_message}"
+    if isinstance(root, ssl.SSLError):
+        return "the TLS handshake failed; http:// might be meant"
+    if isinstance(root, socket.gaierror):
+        return "no host has that name"
+    if isinstance(root, ConnectionRefusedError):
+        return "the connection was refused"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return "the connection could not be made"
     return str(error) or type(error).__name__

@@ -89,8 +89,6 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     found = {name: _setting(name, environment, file) for name in CHECKS}
     home, policy, linger, project = (found[name][0] for name in ("home", "policy", "linger", "project"))
     service, origin = _service(environment, file, found)
-    if service and service.project != project:
-        found["project"] = service.project, origin
     return Settings(
         home=home,
         service=service,

@@ -1,11 +1,14 @@
 """What Tab offers, through the shell's own completer; nothing is started or asked for it."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
 
 from rolloutlab.magics import register
+from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.settings_file import Profile
@@ -103,8 +106,6 @@ def test_every_option_of_a_job_is_offered_in_its_cell(tab):
 
 
 def test_functions_are_offered_as_tools(shell):
-    from rolloutlab.magics.completion import VALUES
-
     assert "search" in VALUES["tools"](shell.magics_manager.registry["ChatMagics"])
 
 
@@ -159,3 +160,19 @@ def ours(shell):
         for name, magic in shell.magics_manager.magics[kind].items():
             if hasattr(getattr(magic, "__self__", None), "session"):
                 yield f"{prefix}{name}", magic
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(
+    ("line", "symbol", "offered"),
+    [
+        ("%%reward cap", "cap", ["capitals", "capitals:1"]),
+        ("%%reward capitals:", "", ["1"]),
+        ("%group capitals:1/", "1/", ["1/0", "1/1"]),
+        ("%%chat --over=q", "q", ["questions"]),
+        ("%%chat x --te", "--te", ["--temperature"]),
+    ],
+)
+def test_before_ipython_8_6_what_follows_the_symbol_is_given(shell, line, symbol, offered):
+    hook = _as_hook(Matcher(shell))
+    assert hook(shell, SimpleNamespace(text_until_cursor=line, symbol=symbol)) == offered

@@ -152,7 +152,7 @@ def test_a_job_of_a_service_that_is_not_known_says_how_to_reach_it(notebook, ses
 
 ANSWERS = {
     "refused": (httpx.ConnectTimeout(""), "UnreachableError: nothing answers at http://localhost"),
-    "401": (httpx.Response(401), "SignInError: http://localhost refused the token: 401 Unauthorized"),
+    "401": (httpx.Response(401), "SignInError: http://localhost wants a token: 401 Unauthorized"),
     "404": (httpx.Response(404), "ServiceError: what answers at http://localhost is no such service: Not Found"),
     "405": (httpx.Response(405), "ServiceError: what answers at http://localhost is no such service: "),
     "301": (httpx.Response(301), "ServiceError: what answers at http://localhost is no such service: "),

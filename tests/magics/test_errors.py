@@ -238,7 +238,7 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     error = notebook.error(CHAT)
     assert error == (
         "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
-        "  -> %connect shows which key is sent, --key-env NAME sends another; or %service stop"
+        "  -> %connect URL --key-env NAME sends another; for the embedded service, %service stop"
     )
     assert "of-another-lab" not in error
     assert session.collections().empty
