@@ -6,6 +6,7 @@ import sys
 from argparse import Action, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
+from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 from rolloutlab.errors import RolloutlabError
@@ -14,6 +15,9 @@ from rolloutlab.wire.training import ExperimentalTrainingConfig
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+_MOST = 500
+"""What a shell shows at most; a lab may hold more groups."""
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
 _OPTION = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
@@ -222,7 +226,7 @@ def _possible(action: Action, values: Callable[[str], Iterable[str]]) -> Iterabl
 
 
 def _beginning(begun: str, words: Iterable[str]) -> list[str]:
-    return [word for word in words if word.startswith(begun)]
+    return list(islice((word for word in words if word.startswith(begun)), _MOST))
 
 
 def _words_of(annotation: Any) -> list[str]:
