@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
 hypothesis.settings.load_profile("rolloutlab")
+os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull  # not those of whoever runs the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
 
 TOKEN = "of-this-test"

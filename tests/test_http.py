@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
@@ -255,7 +256,26 @@ def test_the_service_may_say_how_long_to_wait_up_to_a_minute(talk, pauses, secon
     assert pauses == [pause]
 
 
-@pytest.mark.parametrize("nonsense", ["soon", "-1", "", "1e9"])
+@pytest.mark.parametrize(
+    ("date", "pause"),
+    [("Fri, 31 Dec 1999 23:59:59 GMT", 9.0), ("Sat, 01 Jan 2000 12:00:00 GMT", 60.0)],
+)
+def test_the_service_may_name_the_time_until_which_to_wait_by_its_own_clock(talk, pauses, date, pause):
+    headers = {"Retry-After": date, "Date": "Fri, 31 Dec 1999 23:59:50 GMT"}
+    http = talk(Script(httpx.Response(503, headers=headers), ok()))
+    http.run(http.request("GET", URL))
+    assert pauses == [pause]
+
+
+def test_a_time_that_has_passed_is_no_time_to_wait(talk, pauses):
+    http = talk(
+        Script(httpx.Response(503, headers={"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}), ok()), backoff=0.2
+    )
+    http.run(http.request("GET", URL))
+    assert 0.1 <= pauses[0] <= 0.3
+
+
+@pytest.mark.parametrize("nonsense", ["soon", "-1", "", "1e9", "31 Dec 1999 23:59:59 -0000"])
 def test_a_retry_after_that_is_no_number_of_seconds_changes_nothing(talk, pauses, nonsense):
     http = talk(Script(httpx.Response(503, headers={"Retry-After": nonsense}), ok()), backoff=0.2)
     http.run(http.request("GET", URL))
@@ -287,7 +307,7 @@ def test_an_error_is_translated_by_its_status(ask, status, kind):
 def test_a_refused_token_comes_with_what_to_do_about_it(ask):
     with pytest.raises(SignInError, match=r"http://train\.example refused the token") as refused:
         ask(Script(httpx.Response(401)))
-    assert "ROLLOUTLAB_API_KEY" in refused.value.hint
+    assert "--key-env" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -378,10 +398,27 @@ def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(http, s
 def test_a_refused_connection_is_told_with_the_address_and_not_as_a_time_out(http, closed_port):
     with pytest.raises(UnreachableError) as refused:
         http.run(http.request("GET", f"http://127.0.0.1:{closed_port}/v1/health", token=TOKEN))
-    assert (
-        refused.value.message == f"nothing answers at http://127.0.0.1:{closed_port}: the connection could not be made"
-    )
+    assert refused.value.message == f"nothing answers at http://127.0.0.1:{closed_port}: the connection was refused"
     assert not any(word in refused.value.message.lower() for word in ("timeout", "time-out", "timed out"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (ssl.SSLCertVerificationError(1, "[SSL] failed"), "its certificate is not trusted: self-signed certificate"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]"), "the TLS handshake failed; http:// might be meant"),
+        (socket.gaierror(-2, "Name or service not known"), "no host has that name"),
+        (OSError("no route"), "the connection could not be made"),
+    ],
+    ids=["certificate", "handshake", "name", "route"],
+)
+def test_what_lies_below_a_failure_to_connect_is_told(ask, cause, said):
+    cause.verify_message = "self-signed certificate"
+    error = httpx.ConnectTimeout("")
+    error.__cause__ = cause
+    with pytest.raises(UnreachableError) as refused:
+        ask(Script(error))
+    assert refused.value.message == f"nothing answers at http://train.example: {said}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where the lab lives and which service it talks to, from the environment."""
+"""Where the lab lives and which service it talks to, from the environment and the settings file."""
 
 import dataclasses
 from pathlib import Path
@@ -8,6 +8,26 @@ import pytest
 
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Address, Settings, read_settings
+from rolloutlab.settings_file import Price
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path, monkeypatch):
+    """The folder of a user who has no settings file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def with_file(tmp_path):
+    """Reads settings from a file of this text."""
+
+    def read(text: str, **more: str) -> Settings:
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return read_settings({"ROLLOUTLAB_SETTINGS": str(path), **more})
+
+    return read
+
 
 HOSTED = {"ROLLOUTLAB_URL": "https://train.example", "ROLLOUTLAB_API_KEY": "sekret"}
 
@@ -82,6 +102,9 @@ def test_a_linger_that_is_no_number_of_seconds_is_refused_with_its_value(bad):
         "ROLLOUTLAB_API_KEY",
         "ROLLOUTLAB_POLICY",
         "ROLLOUTLAB_LINGER",
+        "ROLLOUTLAB_PROJECT",
+        "ROLLOUTLAB_PROFILE",
+        "ROLLOUTLAB_SETTINGS",
     ],
 )
 def test_an_empty_variable_is_an_absent_one(name):
@@ -100,3 +123,149 @@ def test_settings_cannot_be_changed(value):
     first = dataclasses.fields(value)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, first, "other")
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("train.example", "https://train.example"),
+        ("localhost:8000/v1", "http://localhost:8000/v1"),
+        ("ftp://train.example", "https://train.example"),
+        ("https://", "https://train.example"),
+        ("https://train.example:port", "https://train.example"),
+        ("https://train.example/v1?key=1", "https://train.example"),
+        ("two words", "https://train.example"),
+    ],
+)
+def test_an_address_that_is_none_is_told_with_one_that_would_do(url, hint):
+    with pytest.raises(InputError, match="ROLLOUTLAB_URL") as refused:
+        read_settings(environment(ROLLOUTLAB_URL=url))
+    assert repr(url) in refused.value.message
+    assert refused.value.hint == f"ROLLOUTLAB_URL={hint}"
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown():
+    with pytest.raises(InputError, match="must not hold a user name or password") as refused:
+        read_settings(environment(ROLLOUTLAB_URL="https://ada:sekret@train.example"))
+    assert "sekret" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_spaces_around_an_address_do_not_matter():
+    assert read_settings(environment(ROLLOUTLAB_URL=" https://train.example/v1 ")).service == Address(
+        "https://train.example", "https://train.example/v1"
+    )
+
+
+FILE = """
+home = "/labs/theirs"
+policy = "/policies/tiny"
+linger = 5
+project = "research/capitals"
+profile = "hosted"
+
+[profiles.hosted]
+url = "https://train.example/v1"
+inference_url = "https://infer.example"
+api_key_env = "TRAIN_KEY"
+
+[profiles.other]
+url = "http://localhost:8000"
+project = "research/other"
+
+[prices."lab/practice"]
+prompt = 0.1
+completion = 2
+"""
+
+
+def test_every_setting_of_the_file_is_read(with_file, tmp_path):
+    found = with_file(FILE, TRAIN_KEY="sekret")
+    assert (found.home, found.policy, found.linger) == (Path("/labs/theirs"), "/policies/tiny", 5.0)
+    assert found.service == Address("https://train.example", "https://infer.example/v1", "sekret", "research/capitals")
+    assert found.prices == {"lab/practice": Price(0.1, 2.0)}
+    assert list(found.profiles) == ["hosted", "other"]
+    assert set(found.origins.values()) == {str(tmp_path / "mine.toml"), f"profile hosted, {tmp_path / 'mine.toml'}"}
+
+
+def test_the_file_is_in_the_users_config_folder_unless_the_environment_names_another(tmp_path, monkeypatch):
+    path = Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text('policy = "/policies/tiny"')
+    assert read_settings({}).policy == "/policies/tiny"
+
+
+def test_the_environment_wins_over_the_file(with_file):
+    mine = {"HOME": "/labs/mine", "POLICY": "practice", "LINGER": "7", "PROJECT": "ada/mine", "PROFILE": "other"}
+    found = with_file(FILE, **{f"ROLLOUTLAB_{name}": value for name, value in mine.items()})
+    assert (found.home, found.policy, found.linger) == (Path("/labs/mine"), "practice", 7.0)
+    assert found.service == Address("http://localhost:8000", "http://localhost:8000/v1", None, "ada/mine")
+    assert found.origins["home"] == "ROLLOUTLAB_HOME"
+    assert with_file(FILE, **HOSTED).service.token == "sekret"
+    assert with_file(FILE, ROLLOUTLAB_PROFILE="embedded").service is None
+
+
+def test_a_profiles_project_wins_over_the_files(with_file):
+    assert with_file(FILE.replace('"hosted"\n', '"other"\n', 1)).service.project == "research/other"
+
+
+def test_a_relative_lab_folder_is_beside_the_file_that_names_it(with_file, tmp_path):
+    assert with_file('home = "lab"').home == tmp_path / "lab"
+
+
+BROKEN = {
+    "polcy = 'practice'": (1, "unknown setting 'polcy'", "policy"),
+    "\nlinger = 'soon'": (2, "linger: 'soon' is no number of seconds", "linger = 60"),
+    "linger = -1": (1, "linger: -1 is no number of seconds", "linger = 60"),
+    "linger = true": (1, "linger: True is no number of seconds", "linger = 60"),
+    "home = 3": (1, "home: 3 is no text", 'home = "..."'),
+    "project = 'mine'": (1, "project: 'mine' is no project", 'project = "TEAM/PROJECT"'),
+    "policy = 'practice'\nlinger = ": (2, "Invalid value", 'policy = "practice" is how a setting is written'),
+    "profile = 'hostd'\n[profiles.hosted]\nurl = 'http://a'": (1, "there is no profile 'hostd'", "hosted"),
+    "[profiles.a]\nurl = 'http://a'\n\n[profiles.b]\nurl = 'train.example'": (
+        5,
+        "url: 'train.example' does not say http:// or https://",
+        'url = "https://train.example"',
+    ),
+    "[profiles.a]\nproject = 'a/b'": (1, "profiles.a has no url", "url = ..."),
+    "[profiles.a]\nurl = 'http://a'\nadress = 'x'": (3, "unknown setting 'adress'", "one of url"),
+    "profiles = 3": (1, "profiles is 3, no table", "[profiles.NAME]"),
+    "[profiles]\nhosted = 'http://a'": (2, "profiles.hosted is 'http://a', no table", "[profiles.NAME]"),
+    "[profiles.embedded]\nurl = 'http://a'": (1, "embedded is the service that comes with rolloutlab", "another name"),
+    "[prices.'lab/practice']\nprompt = 1.0": (1, "prices.lab/practice has no completion", "completion = ..."),
+    "[prices.'lab/practice']\nprompt = 1.0\ncompletion = nan": (
+        3,
+        "completion: nan is no number of dollars",
+        "completion = 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_is_wrong_in_the_file_is_told_with_its_line(with_file, tmp_path, text):
+    line, said, hint = BROKEN[text]
+    with pytest.raises(InputError) as refused:
+        with_file(text)
+    assert refused.value.message == f"{tmp_path / 'mine.toml'}, line {line}: {said}"
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "line", ["api_key = 'sk-sekret'", "token = 'sekret'", "key = 'sekret'", "api_key_env = 'sk-sekret'"]
+)
+def test_a_key_has_no_place_in_the_file_and_is_not_shown(with_file, line):
+    with pytest.raises(InputError, match=r"line 3: .*environment variable that holds it") as refused:
+        with_file(f"[profiles.hosted]\nurl = 'https://train.example'\n{line}")
+    assert refused.value.hint == 'api_key_env = "ROLLOUTLAB_API_KEY"'
+    assert "sekret" not in refused.value.message
+
+
+def test_a_named_file_that_is_not_there_is_told_and_an_absent_one_of_the_user_is_none(tmp_path):
+    with pytest.raises(InputError, match="there is no settings file"):
+        read_settings({"ROLLOUTLAB_SETTINGS": str(tmp_path / "absent.toml")})
+    assert read_settings({}).prices == {}
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_settings({"ROLLOUTLAB_SETTINGS": str(tmp_path / "mine.toml")})

@@ -18,6 +18,13 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
     register(shell)
 
 
+def unload_ipython_extension(shell: "InteractiveShell") -> None:
+    """`%unload_ext rolloutlab`: take the magics away. The session stays, and `%load_ext` finds it again."""
+    from rolloutlab.magics import unregister
+
+    unregister(shell)
+
+
 def __getattr__(name: str) -> Any:
     """`rolloutlab.Session` and `rolloutlab.lab`, imported when they are first used."""
     if name in {"Session", "lab"}:

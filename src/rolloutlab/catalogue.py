@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from rolloutlab.settings_file import Price
 from rolloutlab.store.records import CollectionSummary, StoredCollection
 
 if TYPE_CHECKING:
@@ -12,19 +13,10 @@ if TYPE_CHECKING:
 _COUNTS = ("groups", "trajectories", "missing", "scored", "mean_reward", "prompt_tokens", "completion_tokens")
 
 
-class Price(Protocol):
-    """What a model's tokens cost, in dollars per million."""
-
-    @property
-    def prompt(self) -> float: ...
-
-    @property
-    def completion(self) -> float: ...
-
-
 def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
     """What sampling a collection has cost in dollars; None where the price of its model is not known."""
-    price = prices.get(str(collection.plan.get("model")))
+    model = str(collection.plan.get("model"))
+    price = prices.get(model) or prices.get(model.partition("@")[0])
     if price is None:
         return None
     return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6

@@ -3,10 +3,14 @@
 import asyncio
 import atexit
 import random
+import socket
+import ssl
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -21,6 +25,8 @@ T = TypeVar("T")
 _RETRIED_STATUS = {408, 409, 429}
 _MAX_CONNECTIONS = 512
 _LONGEST_CLEAN_UP = 1.0
+_LONGEST_WAIT = 60.0
+_LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,13 @@ class Http:
         return _answer(response, token)
 
     async def events(
-        self, url: str, *, token: str | None = None, content: str, patience: float = 60.0
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        content: str,
+        headers: Mapping[str, str] | None = None,
+        patience: float = 60.0,
     ) -> AsyncIterator[str]:
         """POST, and the `data:` of each server-sent event of the answer, as it comes.
 
@@ -111,7 +123,7 @@ class Http:
         Raises:
             As `request`; UnreachableError also when the answer breaks off.
         """
-        body = _Body(None, content, None, {"Accept": "text/event-stream"})
+        body = _Body(None, content, None, {**(headers or {}), "Accept": "text/event-stream"})
         response = await self._sent("POST", url, token, body, patience, again=True, stream=True)
         try:
             if not response.is_success:
@@ -160,8 +172,7 @@ class Http:
             except (httpx.RequestError, aiohttp.ClientError) as error:
                 if not left:
                     raise UnreachableError(
-                        f"nothing answers at {_origin(url)}: {_why(error)}",
-                        hint="%service shows the embedded one; ROLLOUTLAB_URL names another",
+                        f"nothing answers at {_origin(url)}: {_why(error)}", hint=_what_to_look_at(request.url.host)
                     ) from error
             else:
                 if not left or not _worth_retrying(response.status_code):
@@ -203,8 +214,15 @@ def _worth_retrying(status: int) -> bool:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that an answer asks to wait, a minute at most. RFC 9110, 10.2.3: seconds, or a date by its own clock."""
     text = response.headers.get("Retry-After", "")
-    return min(float(text), 60.0) if text.isdecimal() else None
+    if text.isdecimal():
+        return min(float(text), _LONGEST_WAIT)
+    try:
+        now = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else datetime.now(UTC)
+        return min(max((parsedate_to_datetime(text) - now).total_seconds(), 0.0), _LONGEST_WAIT)
+    except (TypeError, ValueError):  # no date, or one without a zone
+        return None
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
@@ -217,8 +235,8 @@ def _answer(response: httpx.Response, token: str | None) -> Any:
     said = f"{response.status_code} {words}"
     if response.status_code in {401, 403}:
         raise SignInError(
-            f"{_origin(str(response.url))} refused the token: {said}",
-            hint="set ROLLOUTLAB_API_KEY and restart the kernel; for the embedded service, %service stop",
+            f"{_origin(str(response.url))} {'refused the token' if token else 'wants a token'}: {said}",
+            hint="%connect URL --key-env NAME sends another; for the embedded service, %service stop",
         )
     if response.status_code == 404:
         raise NotFoundError(words)
@@ -269,7 +287,23 @@ def _origin(url: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """The transport reports a refused connection as a time-out; the words must not."""
+    """The transport reports every failure to connect as a time-out; what lies below it knows better."""
+    root: BaseException = error
+    while below := root.__cause__ or root.__context__:
+        root = below
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {root.verify_message}"
+    if isinstance(root, ssl.SSLError):
+        return "the TLS handshake failed; http:// might be meant"
+    if isinstance(root, socket.gaierror):
+        return "no host has that name"
+    if isinstance(root, ConnectionRefusedError):
+        return "the connection was refused"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return "the connection could not be made"
     return str(error) or type(error).__name__
+
+
+def _what_to_look_at(host: str) -> str:
+    """What to type where nothing answers; the embedded service is the one on this machine."""
+    return "%service log, where it is the embedded one; %connect" if host in _LOCAL else "%connect names another"

@@ -39,7 +39,7 @@ def split_name(name: str) -> tuple[str, str]:
     Raises:
         InputError: the name is of another form.
     """
-    found = _NAME.fullmatch(name)
+    found = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not found:
         raise InputError(f"{name!r} is no name for a model", hint="project/name, such as lab/practice")
     return found["project"], found["name"]

@@ -60,7 +60,7 @@ def as_messages(prompt: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     """A prompt given as the text of a cell, or as a list of messages."""
     if isinstance(prompt, str):
         return parse_chat(prompt)
-    if isinstance(prompt, Mapping) or not all(isinstance(message, Mapping) for message in prompt):
+    if not isinstance(prompt, list | tuple) or not all(isinstance(message, Mapping) for message in prompt):
         raise InputError("a prompt is a text or a list of messages", hint="[{'role': 'user', 'content': '...'}]")
     return [dict(message) for message in prompt]
 

@@ -59,7 +59,7 @@ def _by_name(functions: Functions) -> dict[str, RewardFunction]:
     """The functions under their names; one that was given by itself has none."""
     if isinstance(functions, Mapping):
         named = {str(name): function for name, function in functions.items()}
-    elif isinstance(functions, Sequence):
+    elif isinstance(functions, Sequence) and not isinstance(functions, str):
         names = [str(getattr(function, "__name__", "")) for function in functions]
         twice = [name for name, times in Counter(names).items() if times > 1 or not name.isidentifier()]
         if twice:

@@ -2,20 +2,22 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.catalogue import Price, catalogue
+from rolloutlab.catalogue import catalogue
 from rolloutlab.client import training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
 from rolloutlab.client.logprobs import score as score_histories
 from rolloutlab.collection import Collection
 from rolloutlab.comparison import Comparison, pairs_of
+from rolloutlab.connection import Connection, connected, described, inspect, known_address
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.exports import Choosing, Export, export
 from rolloutlab.http import Http
@@ -53,11 +55,24 @@ class Session:
     """
 
     def __init__(self, settings: Settings | None = None, *, http: Http | None = None) -> None:
-        self.settings = settings or read_settings()
+        if settings:
+            self.settings = settings
         self._http = http or Http()
         self._selected = DEFAULT_MODEL
         self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
-        self.embedded = Embedded(self.settings, self._http)
+        self._former: list[Address] = []
+        self.seen = {DEFAULT_MODEL}
+        """Names of models that a service told of; tab completion offers them."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What is in force; `connect` puts others in their place."""
+        return read_settings()
+
+    @cached_property
+    def embedded(self) -> Embedded:
+        """The embedded service of the lab folder."""
+        return Embedded(self.settings, self._http)
 
     @cached_property
     def store(self) -> Lab:
@@ -294,7 +309,7 @@ class Session:
             InputError: an option is wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed.
         """
-        wanted = [names] if isinstance(names, str) else list(names)
+        wanted = [names] if not isinstance(names, Sequence) or isinstance(names, str) else list(names)
         collections = [self.collection(name) for name in wanted]
         if len({collection.label for collection in collections}) < len(collections):
             raise InputError("a collection is given twice", hint=f"%%train {' '.join(dict.fromkeys(wanted))}")
@@ -304,7 +319,8 @@ class Session:
         model, address, key = self._select(self._selected), self._address(), str(uuid.uuid4())
         asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
-        self.store.jobs.add(SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now))
+        sent = SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now)
+        self.store.jobs.add(sent)
         try:
             created = training.create_job(self._http, address, submission.to_job(model.id), key)
             job_id = self._http.run(created)
@@ -312,8 +328,12 @@ class Session:
             self.store.jobs.forget(key)
             raise
         self.store.jobs.rename(key, job_id)
-        job = Job(self._http, self._address, job_id, model.name)
+        job = Job(self._http, self._service_of(sent), job_id, model.name)
         return job.wait() if wait else job
+
+    def rewards(self, name: str) -> "pd.DataFrame":
+        """The rewards of a collection, one row per trajectory: `Collection.to_frame`."""
+        return self.collection(name).to_frame()
 
     def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
         """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
@@ -350,22 +370,20 @@ class Session:
 
     def group(self, name: str) -> Collection:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
-        label, _, position = name.rpartition("/")
-        if not position.isdecimal():
-            raise InputError(f"{name!r} names no group", hint=f"%group {name}/0")
+        label, _, position = str(name).rpartition("/")
+        if not label or not position.isdecimal():
+            raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
         found = Collection(self.store, self.store.find(label), int(position))
         if not found.groups:
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
         return found
 
-    def collections(
-        self, pattern: str | None = None, *, prices: Mapping[str, Price] = MappingProxyType({})
-    ) -> "pd.DataFrame":
+    def collections(self, pattern: str | None = None) -> "pd.DataFrame":
         """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
 
-        prices: dollars per million tokens by model; where one is known, the table says what sampling has cost.
+        Where the settings file has prices, the table says what sampling has cost.
         """
-        return catalogue(self.store.collections(), pattern, prices)
+        return catalogue(self.store.collections(), pattern, self.settings.prices)
 
     def delete(self, name: str, *, say: Callable[[str], None] = print) -> None:
         """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
@@ -475,11 +493,11 @@ class Session:
 
     def job(self, job_id: str) -> Job:
         """A job submitted from this lab, by its id or the beginning of it; from any kernel."""
-        matches = [job for job in self.store.jobs.newest_first() if job.id.startswith(job_id)]
+        matches = [job for job in self.store.jobs.newest_first() if job.id.startswith(str(job_id))]
         if len(matches) != 1:
             found = "no job" if not matches else f"{len(matches)} jobs"
             raise NotFoundError(f"{found} of this lab begins with {job_id!r}", hint="%jobs lists them")
-        return Job(self._http, self._address, matches[0].id, matches[0].model)
+        return Job(self._http, self._service_of(matches[0]), matches[0].id, matches[0].model)
 
     def jobs(self) -> "pd.DataFrame":
         """Every job this lab submitted, newest first."""
@@ -490,8 +508,42 @@ class Session:
         columns = ["model", "collections", "options", "created (UTC)"]
         return pd.DataFrame(rows, columns=columns, index=pd.Index([job.id[:8] for job in found], name="job"))
 
+    def connect(
+        self,
+        service: str | None = None,
+        *,
+        inference: str | None = None,
+        key_env: str | None = None,
+        project: str | None = None,
+    ) -> Connection:
+        """Talk to another service, once it has answered; without an argument, say which it is now.
+
+        service: `embedded`, a profile of the settings file, or an address. inference: where chat completions have an
+        address of their own. key_env: the environment variable that holds the key. project: TEAM/PROJECT.
+
+        Raises:
+            InputError: no such profile, or an argument is wrong. UnreachableError: nothing answers there.
+            SignInError: it wants a key, or another one. ServiceError: it is no such service.
+            After any of them the notebook talks to the service that it talked to before.
+        """
+        options = {"inference": inference, "key_env": key_env, "project": project}
+        if service is None and not any(options.values()):
+            return described(self._http, self.embedded, self.settings)
+        wanted = connected(self._configured, self.settings, service, options)
+        found = inspect(self._http, self.embedded, wanted)
+        before, self.settings = self.settings.service, wanted
+        self.seen |= {*found.models}
+        if before:
+            self._former.insert(0, before)
+        if (before and before.base_url) != (found.address and found.address.base_url):
+            self._selected = DEFAULT_MODEL
+        return found
+
     def service(self, action: str = "status") -> str:
         """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`."""
+        if action not in (actions := ("status", "stop", "log")):
+            close = get_close_matches(str(action), actions, n=1)
+            raise InputError(f"the service cannot {action}", hint=f"%service {close[0] if close else 'status'}")
         if action == "log":
             return self.embedded.tail(40) or "the embedded service has written nothing"
         found = self.embedded.running()
@@ -505,7 +557,8 @@ class Session:
     def close(self) -> None:
         """Let go of the lab and the service; the embedded service ends by itself once nobody needs it."""
         self._http.close()
-        self.embedded.close()
+        if "embedded" in self.__dict__:
+            self.embedded.close()
         if "store" in self.__dict__:
             self.store.close()
 
@@ -547,13 +600,27 @@ class Session:
         return collection
 
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
-        return self.settings.service or self.embedded.address(tick)
+        return self.settings.service or self._embedded_address(tick)
+
+    def _embedded_address(self, tick: Callable[[], None] = lambda: None) -> Address:
+        return replace(self.embedded.address(tick), project=self.settings.project)
+
+    @cached_property
+    def _configured(self) -> Settings:
+        """The settings before the first `connect`, which each starts from."""
+        return self.settings
+
+    def _service_of(self, job: SubmittedJob) -> Callable[[], Address]:
+        """Where to ask for a job; the embedded service has another port each time it starts."""
+        known = known_address(job.service, self.settings, self._former)
+        return (lambda: known) if known else self._embedded_address
 
     def _select(self, name: str, base: str | None = None) -> SelectedModel:
         project, short = split_name(name)
         wanted = RegisterModel(project=project, name=short, base_model=base, return_existing=True)
         model = self._http.run(training.register_model(self._http, self._address(), wanted))
         steps = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
+        self.seen |= {name, *(f"{name}@{checkpoint.step}" for checkpoint in steps)}
         return SelectedModel(name, str(model.id), model.base_model, tuple(c.step for c in steps))
 
 

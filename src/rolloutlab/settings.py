@@ -1,23 +1,48 @@
-"""Where the lab lives and which service it talks to; read once, from the environment."""
+"""Where the lab lives and which service it talks to; from the environment, then the settings file, then defaults."""
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
 from rolloutlab.errors import InputError
+from rolloutlab.settings_file import (
+    CHECKS,
+    Price,
+    Profile,
+    SettingsFile,
+    inference_url,
+    read_file,
+    service_url,
+    unknown_profile,
+)
+
+_DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": "embedded"}
 
 
 @dataclass(frozen=True)
 class Address:
-    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token` is the bearer token, if any."""
+    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token` is the bearer token, if any.
+
+    project: TEAM/PROJECT, under which the service counts tokens. key_env: where the token came from.
+    """
 
     base_url: str
     inference_base_url: str
     token: str | None = None
+    project: str | None = None
+    key_env: str | None = field(default=None, compare=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request says besides its token.
+
+        The specification leaves the brand out of the project header's name; the clients of OpenAI write it so.
+        """
+        return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
 
     def __repr__(self) -> str:
         return f"Address({self.base_url!r}, {self.inference_base_url!r})"
@@ -28,13 +53,20 @@ class Settings:
     """What one process works with.
 
     home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
-    loads. linger: seconds that the embedded service goes on without anyone attached.
+    loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
+    under, unless the service has its own. prices: by model, in dollars per million tokens. profiles: services by name.
+    file: the settings file, whether there is one or not. origins: where each setting came from, in a word.
     """
 
     home: Path
     service: Address | None = None
     policy: str = "practice"
     linger: float = 60.0
+    project: str | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    file: Path | None = field(default=None, compare=False)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def database(self) -> Path:
@@ -46,21 +78,35 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from ROLLOUTLAB_HOME, _URL, _INFERENCE_URL, _API_KEY, _POLICY and _LINGER, whose table is in the README.
+    """Settings from the variables ROLLOUTLAB_..., whose table is in the README, and from the settings file.
 
     Raises:
-        InputError: ROLLOUTLAB_LINGER is not a number of seconds.
+        InputError: a variable or the file is wrong; the message names the one, or file and line of the other.
     """
-    home = environment.get("ROLLOUTLAB_HOME") or platformdirs.user_data_dir("rolloutlab")
-    linger = environment.get("ROLLOUTLAB_LINGER") or "60"
-    if not re.fullmatch(r"\d+(\.\d+)?", linger):
-        raise InputError(f"ROLLOUTLAB_LINGER is {linger!r}, no number of seconds", hint="ROLLOUTLAB_LINGER=60")
+    named = environment.get("ROLLOUTLAB_SETTINGS")
+    path = Path(named or Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml").expanduser().absolute()
+    file = read_file(path, needed=bool(named))
+    found = {name: _setting(name, environment, file) for name in CHECKS}
+    home, policy, linger, project = (found[name][0] for name in ("home", "policy", "linger", "project"))
+    service, origin = _service(environment, file, found)
     return Settings(
-        home=Path(home).expanduser().absolute(),
-        service=_address(environment),
-        policy=environment.get("ROLLOUTLAB_POLICY") or "practice",
-        linger=float(linger),
+        home=home,
+        service=service,
+        policy=policy,
+        linger=linger,
+        project=project,
+        prices=file.prices,
+        profiles=file.profiles,
+        file=path,
+        origins={name: origin for name, (_, origin) in found.items() if name != "profile"} | {"service": origin},
     )
+
+
+def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
+    """The address that a profile names, with the key that its variable holds now; `project` where it has none."""
+    key = environment.get(profile.api_key_env) if profile.api_key_env else None
+    inference = profile.inference_url or f"{profile.url}/v1"
+    return Address(profile.url, inference, key or None, profile.project or project, profile.api_key_env)
 
 
 def named_policy(name: str) -> str:
@@ -69,9 +115,45 @@ def named_policy(name: str) -> str:
     return str(path.resolve()) if name != "practice" and path.is_dir() else name
 
 
-def _address(environment: Mapping[str, str]) -> Address | None:
-    url = environment.get("ROLLOUTLAB_URL", "").rstrip("/").removesuffix("/v1")
-    if not url:
-        return None
-    inference = (environment.get("ROLLOUTLAB_INFERENCE_URL") or f"{url}/v1").rstrip("/")
-    return Address(url, inference, environment.get("ROLLOUTLAB_API_KEY") or None)
+def _setting(name: str, environment: Mapping[str, str], file: SettingsFile) -> tuple[Any, str]:
+    """A setting and where it came from."""
+    variable = f"ROLLOUTLAB_{name.upper()}"
+    if environment.get(variable):
+        value, origin = _checked(variable, environment, CHECKS[name]), variable
+    elif name in file.values:
+        value, origin = file.values[name], str(file.path)
+    else:
+        value, origin = _DEFAULTS.get(name), "default"
+    if name == "home":
+        folder = Path.cwd() if origin == variable else file.path.parent
+        value = folder / Path(value or platformdirs.user_data_dir("rolloutlab")).expanduser()
+    return value, origin
+
+
+def _service(
+    environment: Mapping[str, str], file: SettingsFile, found: Mapping[str, tuple[Any, str]]
+) -> tuple[Address | None, str]:
+    """The service to talk to, None for the embedded one, and where that was said."""
+    project, said = found["project"]
+    if environment.get("ROLLOUTLAB_URL", "").strip():
+        url = _checked("ROLLOUTLAB_URL", environment, service_url)
+        asked = environment.get("ROLLOUTLAB_INFERENCE_URL", "").strip()
+        inference = _checked("ROLLOUTLAB_INFERENCE_URL", environment, inference_url) if asked else f"{url}/v1"
+        token = environment.get("ROLLOUTLAB_API_KEY") or None
+        return Address(url, inference, token, project, "ROLLOUTLAB_API_KEY" if token else None), "ROLLOUTLAB_URL"
+    name, origin = found["profile"]
+    if name == "embedded":
+        return None, origin
+    if name not in file.profiles:
+        raise unknown_profile(name, file.profiles)
+    profile = file.profiles[name]
+    if said.startswith("ROLLOUTLAB_"):  # the environment wins over the file
+        profile = replace(profile, project=project)
+    return profile_address(profile, environment, project), f"profile {name}, {origin}"
+
+
+def _checked(variable: str, environment: Mapping[str, str], check: Callable[[Any], Any]) -> Any:
+    try:
+        return check(environment[variable])
+    except InputError as error:
+        raise InputError(f"{variable}: {error.message}", hint=f"{variable}={error.hint}") from None

@@ -40,6 +40,8 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     Raises:
         InputError: an option is unknown or its value out of range; the message names it and the closest known one.
     """
+    if not isinstance(options, Mapping):
+        raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
     for name in options:
         if name not in (*OPTIONS, "kimi_k2_tau"):
             close = get_close_matches(name, OPTIONS, n=1)

@@ -29,7 +29,7 @@ InputError: the user message is empty
 """,
     "%%chat capitals --tempreature 1\nhello": """
 InputError: unrecognized arguments: --tempreature 1
-  -> %%chat? shows the options
+  -> --temperature
 """,
     "%%chat capitals -n many\nhello": """
 InputError: -n: invalid int value: 'many'
@@ -41,6 +41,14 @@ InputError: n: 0 is below 1
 """,
     "%%chat capitals --temperature 3\nhello": """
 InputError: temperature: 3.0 is outside 0 to 2
+  -> %%chat? shows the options
+""",
+    "%%chat capitals --sead 1 -n 2\nhello": """
+InputError: unrecognized arguments: --sead 1
+  -> --seed
+""",
+    "%%chat capitals --colour\nhello": """
+InputError: unrecognized arguments: --colour
   -> %%chat? shows the options
 """,
     "%%chat a/b\nhello": """
@@ -168,6 +176,40 @@ def test_bad_input_stops_the_cell_with_two_lines_and_changes_nothing(notebook, s
     assert session.jobs().empty
 
 
+def test_a_misspelt_choice_is_told_with_the_closest(notebook):
+    said, hint = notebook.error("%service stauts").splitlines()
+    assert said.startswith("InputError: action: invalid choice: 'stauts'")
+    assert hint == "  -> status"
+
+
+MISUSES = {
+    "lab.chat('x', 5)": "a prompt is a text or a list of messages",
+    "lab.chat('x', {'role': 'user'})": "a prompt is a text or a list of messages",
+    "lab.chat(5, 'hello')": "5 is no name for a collection",
+    "lab.reward('capitals', 'right')": "'right' is no reward function",
+    "lab.reward(None, len)": "a NoneType is no name of a collection",
+    "lab.train(3)": "a int is no name of a collection",
+    "lab.train(['capitals', None])": "a NoneType is no name of a collection",
+    "lab.train('capitals', 5)": "options are a dict, not a int",
+    "lab.group(None)": "None names no group",
+    "lab.group(0)": "0 names no group",
+    "lab.collection(None)": "a NoneType is no name of a collection",
+    "lab.model(7)": "7 is no name for a model",
+    "lab.service('restart')": "the service cannot restart",
+    "lab.connect(5)": "there is no profile 5",
+    "lab.job(None)": "no job of this lab begins with None",
+}
+
+
+@pytest.mark.parametrize("call", MISUSES)
+def test_a_call_with_a_value_of_another_kind_says_what_it_takes(notebook, session, call):
+    notebook.shell.user_ns["lab"] = session
+    notebook.run(CHAT)
+    said, hint = notebook.error(call).splitlines()
+    assert said.partition(": ")[2] == MISUSES[call]
+    assert hint.startswith("  -> ")
+
+
 def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, session):
     notebook.run(CHAT)
     notebook.run("%%reward capitals\nreturn 1")
@@ -183,8 +225,8 @@ def test_an_unreachable_service_is_named_with_what_to_check(notebook, session):
     session.settings = Settings(session.settings.home, Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1"))
     session._http = Http(backoff=0)
     assert notebook.error(CHAT) == (
-        "UnreachableError: nothing answers at http://127.0.0.1:9: the connection could not be made\n"
-        "  -> %service shows the embedded one; ROLLOUTLAB_URL names another"
+        "UnreachableError: nothing answers at http://127.0.0.1:9: the connection was refused\n"
+        "  -> %service log, where it is the embedded one; %connect"
     )
     session._http.close()
     assert session.collections().empty
@@ -196,7 +238,7 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     error = notebook.error(CHAT)
     assert error == (
         "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
-        "  -> set ROLLOUTLAB_API_KEY and restart the kernel; for the embedded service, %service stop"
+        "  -> %connect URL --key-env NAME sends another; for the embedded service, %service stop"
     )
     assert "of-another-lab" not in error
     assert session.collections().empty

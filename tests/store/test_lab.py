@@ -103,6 +103,14 @@ def test_the_bare_name_means_the_newest_generation_and_the_older_ones_stay(lab, 
     assert lab.collection("capitals") == lab.collection("capitals:3")
 
 
+def test_the_sizes_of_a_lab_are_its_groups_by_label_newest_first(lab, sample):
+    sample(1, 2)
+    sample(1, name="rivers")
+    sample(0)
+    assert lab.sizes() == {"capitals": 1, "rivers": 1, "capitals:1": 2}
+    assert list(lab.sizes()) == ["capitals", "rivers", "capitals:1"]
+
+
 def test_a_generation_is_called_by_its_name_until_a_newer_one_takes_it(lab, sample):
     assert sample(1).label == "capitals"
     assert [t.name for t in trajectories(lab)] == ["capitals/0/0"]

@@ -26,6 +26,7 @@ async def complete(http: Http, address: Address, request: ChatRequest) -> ChatCo
             "POST",
             _url(address),
             token=address.token,
+            headers=address.headers,
             content=request.to_json(),
             patience=_LONGEST_ANSWER,
             retry=True,
@@ -39,7 +40,11 @@ async def stream(http: Http, address: Address, request: ChatRequest, said: Calla
     streamed = StreamedCompletion()
     with _told(request):
         async for data in http.events(
-            _url(address), token=address.token, content=asked.to_json(), patience=_LONGEST_ANSWER
+            _url(address),
+            token=address.token,
+            headers=address.headers,
+            content=asked.to_json(),
+            patience=_LONGEST_ANSWER,
         ):
             if streamed.add(data):
                 said(streamed.text)

@@ -22,7 +22,13 @@ async def score(http: Http, address: Address, model: str, histories: Sequence[Hi
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     try:
         answer = await http.request(
-            "POST", url, token=address.token, content=body, patience=_LONGEST_ANSWER, retry=True
+            "POST",
+            url,
+            token=address.token,
+            headers=address.headers,
+            content=body,
+            patience=_LONGEST_ANSWER,
+            retry=True,
         )
     except NotFoundError as error:
         if error.message != _NO_SUCH_PAGE:  # it is the model that is not there

@@ -1,6 +1,7 @@
 """The training half of a service."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
@@ -23,20 +24,18 @@ _PAGE = 1000
 
 async def register_model(http: Http, address: Address, model: RegisterModel) -> Model:
     """POST /v1/preview/models."""
-    url = f"{address.base_url}/v1/preview/models"
-    return Model.model_validate(
-        await http.request("POST", url, token=address.token, json=model.to_wire(), retry=model.return_existing)
-    )
+    body = model.to_wire()
+    return Model.model_validate(await _call(http, address, "POST", "models", json=body, retry=model.return_existing))
 
 
 async def checkpoints(http: Http, address: Address, model_id: str) -> list[Checkpoint]:
     """All checkpoints of a model, oldest first."""
-    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints"
+    path = f"models/{model_id}/checkpoints"
     found: list[Checkpoint] = []
     more = True
     while more:
         after = {"after": found[-1].id} if found else {}
-        answer = await http.request("GET", url, token=address.token, params={"limit": _PAGE, **after})
+        answer = await _call(http, address, "GET", path, params={"limit": _PAGE, **after})
         page = CheckpointList.model_validate(answer)
         found += page.data
         more = page.has_more
@@ -45,14 +44,14 @@ async def checkpoints(http: Http, address: Address, model_id: str) -> list[Check
 
 async def delete_checkpoints(http: Http, address: Address, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
     """DELETE /v1/preview/models/{id}/checkpoints; at least one checkpoint of a model stays."""
-    url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints"
     body = DeleteCheckpoints(steps=list(steps)).to_wire()
-    return DeletedCheckpoints.model_validate(await http.request("DELETE", url, token=address.token, json=body))
+    answer = await _call(http, address, "DELETE", f"models/{model_id}/checkpoints", json=body)
+    return DeletedCheckpoints.model_validate(answer)
 
 
 async def delete_model(http: Http, address: Address, model_id: str) -> None:
     """DELETE /v1/preview/models/{id}, with its checkpoints; its jobs end."""
-    await http.request("DELETE", f"{address.base_url}/v1/preview/models/{model_id}", token=address.token)
+    await _call(http, address, "DELETE", f"models/{model_id}")
 
 
 async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
@@ -60,36 +59,44 @@ async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: 
 
     The body is sent as it is made, a trajectory at a time.
     """
-    url = f"{address.base_url}/v1/preview/training-jobs"
     headers = {"Idempotency-Key": key}
-    answer = await http.request("POST", url, token=address.token, content=_pieces(job), headers=headers, patience=300.0)
+    answer = await _call(http, address, "POST", "training-jobs", content=_pieces(job), headers=headers, patience=300.0)
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
 async def job(http: Http, address: Address, job_id: str) -> TrainingJob:
     """GET /v1/preview/training-jobs/{id}."""
-    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}"
-    return TrainingJob.model_validate(await http.request("GET", url, token=address.token))
+    return TrainingJob.model_validate(await _call(http, address, "GET", f"training-jobs/{job_id}"))
 
 
 async def cancel_job(http: Http, address: Address, job_id: str) -> TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
-    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}/cancel"
-    return TrainingJob.model_validate(await http.request("POST", url, token=address.token, retry=True))
+    answer = await _call(http, address, "POST", f"training-jobs/{job_id}/cancel", retry=True)
+    return TrainingJob.model_validate(answer)
 
 
 async def events(http: Http, address: Address, job_id: str, after: str | None = None) -> list[Event]:
     """The events of a job that came after the event with that id."""
-    url = f"{address.base_url}/v1/preview/training-jobs/{job_id}/events"
+    path = f"training-jobs/{job_id}/events"
     found: list[Event] = []
     more = True
     while more:
         last = found[-1].id if found else after
         params: dict[str, str | int] = {"limit": _PAGE, **({"after": last} if last else {})}
-        page = EventList.model_validate(await http.request("GET", url, token=address.token, params=params))
+        page = EventList.model_validate(await _call(http, address, "GET", path, params=params))
         found += page.data
         more = page.has_more
     return found
+
+
+async def _call(
+    http: Http, address: Address, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
+) -> Any:
+    """One request to the training half, with the token and the project of the address."""
+    url = f"{address.base_url}/v1/preview/{path}"
+    return await http.request(
+        method, url, token=address.token, headers={**address.headers, **(headers or {})}, **options
+    )
 
 
 async def _pieces(job: CreateTrainingJob) -> AsyncIterator[bytes]:

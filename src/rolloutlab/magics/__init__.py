@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from rolloutlab.magics.cells import allow_empty_bodies
+from rolloutlab.magics import completion
+from rolloutlab.magics.cells import LabMagics, with_body
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -11,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def register(shell: "InteractiveShell", session: "Session | None" = None) -> None:
-    """Register every magic with one session, a new one unless it is handed in."""
+    """Register every magic with one session: the one handed in, the notebook's own, or a new one."""
     from rolloutlab.magics.chat import ChatMagics
     from rolloutlab.magics.collections import CollectionMagics
     from rolloutlab.magics.compare import CompareMagics
+    from rolloutlab.magics.connect import ConnectMagics
     from rolloutlab.magics.exchange import ExchangeMagics
     from rolloutlab.magics.jobs import JobMagics
     from rolloutlab.magics.model import ModelMagics
@@ -23,17 +25,35 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.train import TrainMagics
     from rolloutlab.session import Session
 
-    session = session or Session()
-    for kind in (
+    kinds = (
         ChatMagics,
         CollectionMagics,
         CompareMagics,
+        ConnectMagics,
         ExchangeMagics,
         JobMagics,
         ModelMagics,
         RewardMagics,
         ServiceMagics,
         TrainMagics,
-    ):
+    )
+    session = session or next((magics.session for magics in registered(shell)), None) or Session()
+    unregister(shell)
+    for kind in kinds:
         shell.register_magics(kind(shell, session))
-    allow_empty_bodies(shell)
+    shell.input_transformers_cleanup.insert(0, with_body)
+    completion.register(shell)
+
+
+def unregister(shell: "InteractiveShell") -> None:
+    """Take the magics away. Their session stays for `rolloutlab.lab()`, and what it gave goes on working."""
+    completion.unregister(shell)
+    shell.input_transformers_cleanup[:] = [t for t in shell.input_transformers_cleanup if t is not with_body]
+    for kind, known in shell.magics_manager.magics.items():
+        for name in [name for name, magic in known.items() if isinstance(getattr(magic, "__self__", None), LabMagics)]:
+            del shell.magics_manager.magics[kind][name]
+
+
+def registered(shell: "InteractiveShell") -> list[LabMagics]:
+    """Every object with magics of rolloutlab that the shell has or had."""
+    return [magics for magics in shell.magics_manager.registry.values() if isinstance(magics, LabMagics)]

@@ -1,10 +1,12 @@
 """What the magics share: typed options with our own errors, binding of results, cells without a body."""
 
+import difflib
 import keyword
-from argparse import Namespace
-from collections.abc import Callable
+import re
+from argparse import Action, ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import parse_argstring
@@ -20,6 +22,26 @@ T = TypeVar("T")
 _OURS = ("%%chat", "%%reward", "%%train")
 
 
+class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of IPython's decorator
+    """An option of a magic that may say what it takes: `values` is a kind that `rolloutlab.magics.completion` knows.
+
+    Without it the name of the option is its kind.
+    """
+
+    def __init__(self, *names: str, values: str | None = None, **keywords: Any) -> None:
+        super().__init__(*names, **keywords)
+        self._values = values
+
+    def add_to_parser(self, parser: ArgumentParser, group: Any) -> None:
+        action: Any = (group or parser).add_argument(*self.args, **self.kwds)
+        action.values = self._values or action.dest
+
+
+def takes(action: Action) -> str:
+    """The kind of values that an option takes."""
+    return getattr(action, "values", action.dest)
+
+
 @magics_class
 class LabMagics(Magics):
     """A magic of rolloutlab: it has the session of its notebook."""
@@ -29,14 +51,15 @@ class LabMagics(Magics):
         self.session = session
         self.variables: dict[str, Any] = shell.user_ns
 
-    def options(self, magic: Callable[..., Any], line: str) -> Namespace:
+    def options(self, magic: Any, line: str) -> Namespace:
         """The options of a line, or InputError; IPython's own error would not stop a notebook that runs unattended."""
         try:
             parsed: Namespace = parse_argstring(magic, line)
         except UsageError as error:
             said = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
-            raise InputError(said, hint=f"{prefix}{magic.__name__}? shows the options") from None
+            meant = _meant(said, magic.parser) or f"{prefix}{magic.__name__}? shows the options"
+            raise InputError(said, hint=meant) from None
         name = getattr(parsed, "output", None)
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
             raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
@@ -70,11 +93,19 @@ class LabMagics(Magics):
         return result
 
 
-def allow_empty_bodies(shell: "InteractiveShell") -> None:
+def _meant(said: str, parser: ArgumentParser) -> str | None:
+    """The option or choice closest to the one that a parser's error names."""
+    wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (--?[\w-]+)", said)
+    if not wrong:
+        return None
+    actions = parser._actions
+    known = [str(choice) for action in actions for choice in action.choices or ()]
+    options = [option for action in actions for option in action.option_strings]
+    close = difflib.get_close_matches(wrong[1] or wrong[2], known if wrong[1] else options, n=1)
+    return close[0] if close else None
+
+
+def with_body(lines: list[str]) -> list[str]:
     """Let a cell that is only `%%train NAME` reach the magic, which knows what an empty body means."""
-
-    def with_body(lines: list[str]) -> list[str]:
-        alone = lines and lines[0].split(None, 1)[:1] and lines[0].split(None, 1)[0] in _OURS
-        return [lines[0].rstrip("\n") + "\n", "\n"] if alone and not "".join(lines[1:]).strip() else lines
-
-    shell.input_transformers_cleanup.insert(0, with_body)
+    alone = lines and lines[0].split(None, 1)[:1] and lines[0].split(None, 1)[0] in _OURS
+    return [lines[0].rstrip("\n") + "\n", "\n"] if alone and not "".join(lines[1:]).strip() else lines

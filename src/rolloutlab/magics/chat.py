@@ -28,9 +28,9 @@ class ChatMagics(LabMagics):
     @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
     @argument("--max-turns", type=int, help="answers in a row that may call tools (default: 10)")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
-    @argument("--continue", dest="going_on", action="store_true", help="go on with every conversation of NAME")
+    @argument("--continue", dest="continue_chat", action="store_true", help="go on with every conversation of NAME")
     @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
-    @argument("--dry-run", action="store_true", help="show the first request; send nothing")
+    @argument("--dry-run", dest="preview", action="store_true", help="show the first request; send nothing")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
     def chat(self, line: str, cell: str) -> Collection | Preview:
@@ -57,10 +57,10 @@ class ChatMagics(LabMagics):
             return self.bound(options.output, self.session.resume(options.name, **given))
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         given |= self.given(options, *names) | {"variables": self.variables}
-        if options.going_on:
-            if options.n or options.over or options.system or options.dry_run:
+        if options.continue_chat:
+            if options.n or options.over or options.system or options.preview:
                 raise InputError("--continue goes on with what is there", hint=f"%%chat {options.name} --continue")
             return self.bound(options.output, self.session.continue_chat(options.name, cell, **given))
         given |= self.given(options, "n", "system") | ({"over": self.value(options.over)} if options.over else {})
-        sample = self.session.preview if options.dry_run else self.session.chat
+        sample = self.session.preview if options.preview else self.session.chat
         return self.bound(options.output, sample(options.name, cell, **given))

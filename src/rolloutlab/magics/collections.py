@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.collection import Collection
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.cells import LabMagics, argument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ class CollectionMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("name", help="a group, such as capitals/0")
+    @argument("name", values="groups", help="a group, such as capitals/0")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the group to this variable")
     @line_magic
     def group(self, line: str) -> Collection:

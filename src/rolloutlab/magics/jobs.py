@@ -27,7 +27,7 @@ class JobMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("id", help="the job's id, or the beginning of it")
+    @argument("job_id", metavar="id", help="the job's id, or the beginning of it")
     @argument("--wait", action="store_true", help="follow it until it has ended")
     @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
@@ -35,7 +35,7 @@ class JobMagics(LabMagics):
     def job(self, line: str) -> Job:
         """Attach to a job, from this kernel or any other of the lab."""
         options = self.options(self.job, line)
-        job = self.session.job(options.id)
+        job = self.session.job(options.job_id)
         if options.cancel:
             job.cancel()
         if options.wait:

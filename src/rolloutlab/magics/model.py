@@ -1,9 +1,9 @@
 """`%model`."""
 
 from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.cells import LabMagics, argument
 from rolloutlab.model import SelectedModel
 
 
@@ -13,7 +13,7 @@ class ModelMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("name", nargs="?", help="project/name; without it, the selected one is shown")
+    @argument("name", nargs="?", values="models", help="project/name; without it, the selected one is shown")
     @argument("--base", help="the base model a new one stands on")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
     @line_magic

@@ -25,8 +25,14 @@ class RewardMagics(LabMagics):
     @no_var_expand
     @magic_arguments("%reward")
     @argument("name", help="the collection to score")
-    @argument("--with", dest="functions", metavar="F,G", help="reward functions of the notebook, each a component")
-    @argument("--weight", action="append", metavar="NAME=NUMBER", help="the weight of a component (default: 1)")
+    @argument("--with", dest="function", metavar="F,G", help="reward functions of the notebook, each a component")
+    @argument(
+        "--weight",
+        dest="weights",
+        action="append",
+        metavar="NAME=NUMBER",
+        help="the weight of a component (default: 1)",
+    )
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often the judge is asked about a group (default: 1)")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
@@ -56,33 +62,38 @@ class RewardMagics(LabMagics):
         if options.samples is not None:
             raise InputError("--samples is for a judge", hint=f"%%reward {options.name} --judge MODEL")
         functions: Functions
-        if options.functions:
-            functions = self._named(options.functions)
+        if options.function:
+            functions = self._named(options.function)
             functions |= {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
         else:
             functions = compile_reward(cell, self.variables)
-        weights = parse_weights(options.weight or [])
+        weights = parse_weights(options.weights or [])
         collection = self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
         return self.bound(options.output, collection)
 
     @no_var_expand
     @magic_arguments()
     @argument("name", help="a collection")
-    @argument("--history", action="store_true", help="every change of its rewards, newest first")
-    @argument("--undo", action="store_true", help="take back the newest change that is not taken back yet")
+    @argument("--history", dest="reward_history", action="store_true", help="every change of its rewards, newest first")
+    @argument(
+        "--undo",
+        dest="undo_rewards",
+        action="store_true",
+        help="take back the newest change that is not taken back yet",
+    )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
     def rewards(self, line: str) -> "pd.DataFrame":
         """Show the rewards of a collection, one row per trajectory, or how they came to be."""
         options = self.options(self.rewards, line)
-        if options.undo:
+        if options.undo_rewards:
             self.session.undo_rewards(options.name)
-        if options.history:
+        if options.reward_history:
             return self.bound(options.output, self.session.reward_history(options.name))
-        return self.bound(options.output, self.session.collection(options.name).to_frame())
+        return self.bound(options.output, self.session.rewards(options.name))
 
     def _judge(self, options: Namespace, rubric: str) -> Collection:
-        if options.functions or options.weight:
+        if options.function or options.weights:
             raise InputError(
                 "a judge gives the whole reward: --with and --weight are for functions",
                 hint='return {"judge": trajectory.components["judge"], ...} in a %%reward after it',

@@ -91,12 +91,24 @@ class Lab:
     @staticmethod
     def check_name(name: str) -> None:
         """InputError unless the name is one that a collection can have."""
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(f"{name!r} is no name for a collection", hint="letters, digits, _ - and .")
 
     def collections(self) -> list[CollectionSummary]:
         """Every generation of every collection, newest first."""
         return [_summary(row) for row in self._database.read(_ALL)]
+
+    def sizes(self) -> dict[str, int]:
+        """How many groups each generation has, by its label, newest first; quick also where the lab is large."""
+        rows = self._database.read(
+            "SELECT name, generation, (SELECT max(generation) FROM collections WHERE name = c.name"
+            " AND deleted_at IS NULL) AS newest, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups"
+            " FROM collections c WHERE deleted_at IS NULL ORDER BY id DESC"
+        )
+        return {
+            row["name"] if row["generation"] == row["newest"] else f"{row['name']}:{row['generation']}": row["groups"]
+            for row in rows
+        }
 
     def collection(self, label: str) -> CollectionSummary:
         """The collection that `name` (its newest generation) or `name:N` means, counted.
@@ -109,6 +121,8 @@ class Lab:
 
     def find(self, label: str) -> StoredCollection:
         """As `collection`, at once: without counting what it holds."""
+        if not isinstance(label, str):
+            raise InputError(f"a {type(label).__name__} is no name of a collection", hint="%collections lists them")
         parts = _LABEL.fullmatch(label)
         rows = (
             self._database.read(_FIND, parts["name"], int(parts["generation"] or 0), int(parts["generation"] or _LAST))

@@ -1,0 +1,180 @@
+"""Which service a notebook talks to, and how it comes to talk to another."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from urllib.parse import urlsplit
+
+from rolloutlab.client import health
+from rolloutlab.client.embedded import Embedded
+from rolloutlab.errors import InputError, NotFoundError, ServiceError
+from rolloutlab.http import Http
+from rolloutlab.objective.preflight import count
+from rolloutlab.settings import Address, Settings, profile_address
+from rolloutlab.settings_file import (
+    Profile,
+    inference_url,
+    project_name,
+    service_url,
+    unknown_profile,
+    variable_name,
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a notebook talks to: `settings` as they are in force, in words whether it answers, and `models` it names."""
+
+    settings: Settings
+    state: str
+    models: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> Address | None:
+        """The service's; None for the embedded one."""
+        return self.settings.service
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value and origin of each setting."""
+        settings, address = self.settings, self.settings.service
+        shown = [("service", address.base_url if address else "embedded")]
+        if address:
+            shown += [("inference", address.inference_base_url), ("key", _key(address))]
+        shown += [("project", (address.project if address else settings.project) or "none")]
+        shown += [("lab", str(settings.home))]
+        if not address:
+            shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
+        origins = {**settings.origins, "lab": settings.origins.get("home", "")}
+        if address and address.project != settings.project:
+            origins["project"] = origins.get("service", "")
+        return [(name, value, origins.get(name, "")) for name, value in shown]
+
+    @property
+    def profiles(self) -> str:
+        """What else `%connect` knows by name."""
+        known = ", ".join(["embedded", *self.settings.profiles])
+        return f"profiles: {known} (settings file: {self.settings.file})"
+
+    def __repr__(self) -> str:
+        wide = max(len(value) for _, value, _ in self.rows)
+        lines = [
+            f"  {name:9}  {value:{wide}}  {origin and f'({origin})'}".rstrip() for name, value, origin in self.rows
+        ]
+        return "\n".join([self.state, *lines, self.profiles])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        head = "<tr><th>setting</th><th>value</th><th>from</th></tr>"
+        return f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>"
+
+
+def connected(
+    configured: Settings,
+    now: Settings,
+    service: str | None,
+    options: Mapping[str, str | None],
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The settings in force after `%connect SERVICE` with options.
+
+    configured: as read at first. now: as in force, which a call without a service goes on from. options: `inference`,
+    `key_env` and `project`; None where they are not given.
+
+    Raises:
+        InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
+    """
+    checks = {"inference": inference_url, "key_env": variable_name, "project": project_name}
+    given = {name: checks[name](value) for name, value in options.items() if value is not None}
+    if service is None and now.service:
+        return _settled(now, _changed(now.service, given, environment), given, "")
+    if service is None or service == "embedded":
+        for name in given.keys() - {"project"}:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
+        return _settled(configured, None, given, "embedded")
+    address = profile_address(_profile(configured, service), environment, configured.project)
+    return _settled(configured, _changed(address, given, environment), given, service)
+
+
+def _changed(address: Address, given: Mapping[str, str], environment: Mapping[str, str]) -> Address:
+    """The address with what was given for it; InputError when the variable that should hold its key is not set."""
+    key_env = given.get("key_env", address.key_env)
+    if key_env and not environment.get(key_env):
+        raise InputError(
+            f"the environment variable {key_env}, which should hold the key, is not set", hint=f"%env {key_env}="
+        )
+    return replace(
+        address,
+        inference_base_url=given.get("inference", address.inference_base_url),
+        token=environment[key_env] if key_env else address.token,
+        key_env=key_env,
+        project=given.get("project", address.project),
+    )
+
+
+def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+    """What answers where the settings point; all that `health.ask` raises. The embedded service is not started."""
+    address = settings.service
+    if address is None:
+        running = embedded.running()
+        where = f"runs at {running.base_url}" if running else "is not running; it starts when it is needed"
+        return Connection(settings, f"the embedded service {where}")
+    offer = http.run(health.ask(http, address))
+    does = "samples and trains" if offer.trains else "samples, but does not train"
+    state = f"{address.base_url} answers: it {does}; {count(len(offer.models), 'model')} by name"
+    return Connection(settings, state, offer.models)
+
+
+def described(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+    """The same, where a service that does not answer is said to be so."""
+    try:
+        return inspect(http, embedded, settings)
+    except ServiceError as error:
+        return Connection(settings, "\n".join(error._render_traceback_()))
+
+
+def known_address(base_url: str, settings: Settings, former: Sequence[Address]) -> Address | None:
+    """The service with that address, with the key for it; None is the embedded one.
+
+    former: what the notebook talked to before.
+
+    Raises:
+        NotFoundError: it is neither known nor on this machine.
+    """
+    profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
+    for address in (settings.service, *former, *profiles):
+        if address and address.base_url == base_url:
+            return address
+    if (urlsplit(base_url).hostname or "") in {"127.0.0.1", "localhost", "::1"}:
+        return None
+    raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
+
+
+def _profile(configured: Settings, service: str) -> Profile:
+    """What is asked for, as a profile: one by its name, or an address."""
+    if service not in configured.profiles:
+        if re.search(r"[/.:]", str(service)):
+            return Profile(service_url(service))
+        raise unknown_profile(service, configured.profiles)
+    profile = configured.profiles[service]
+    wins = configured.origins.get("project", "").startswith("ROLLOUTLAB_")  # the environment wins over the file
+    return replace(profile, project=configured.project if wins else profile.project)
+
+
+def _settled(settings: Settings, address: Address | None, given: Mapping[str, str], service: str) -> Settings:
+    """The settings with that service, and with who asked for it; `service` is empty where it stays the same."""
+    origins = dict(settings.origins)
+    if service:
+        origins["service"] = f"%connect {service}"
+    if "project" in given:
+        origins["project"] = "%connect --project"
+    return replace(settings, service=address, project=given.get("project", settings.project), origins=origins)
+
+
+def _key(address: Address) -> str:
+    if not address.key_env:
+        return "given" if address.token else "none"
+    return address.key_env if address.token else f"{address.key_env}, which is not set"

@@ -1,0 +1,258 @@
+"""Tab completion of the magics: options, and values that are known here. No service is asked or started for it."""
+
+import os
+import re
+import sys
+from argparse import Action, ArgumentParser
+from collections.abc import Callable, Iterable, Mapping
+from inspect import isfunction
+from itertools import islice
+from typing import TYPE_CHECKING, Any, get_args
+
+from rolloutlab.errors import RolloutlabError
+from rolloutlab.magics.cells import LabMagics, takes
+from rolloutlab.wire.training import ExperimentalTrainingConfig
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_MOST = 500
+"""What a shell shows at most; a lab may hold more groups."""
+
+_LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
+_OPTION = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
+
+
+def _collections(magics: LabMagics) -> Iterable[str]:
+    return _sizes(magics)
+
+
+def _groups(magics: LabMagics) -> Iterable[str]:
+    return (f"{label}/{position}" for label, groups in _sizes(magics).items() for position in range(groups))
+
+
+def _jobs(magics: LabMagics) -> Iterable[str]:
+    return (job.id[:8] for job in magics.session.store.jobs.newest_first()) if _has_memory(magics) else ()
+
+
+def _models(magics: LabMagics) -> Iterable[str]:
+    trained = (job.model for job in magics.session.store.jobs.newest_first()) if _has_memory(magics) else ()
+    return sorted({*magics.session.seen, *trained})
+
+
+def _rows(magics: LabMagics) -> Iterable[str]:
+    return _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value))
+
+
+def _functions(magics: LabMagics) -> Iterable[str]:
+    return _variables(magics, isfunction)
+
+
+def _services(magics: LabMagics) -> Iterable[str]:
+    return ["embedded", *magics.session.settings.profiles]
+
+
+def _key_variables(_magics: LabMagics) -> Iterable[str]:
+    return sorted(name for name in os.environ if re.search("KEY|TOKEN", name))
+
+
+def _projects(magics: LabMagics) -> Iterable[str]:
+    settings = magics.session.settings
+    named = [settings.project, *(profile.project for profile in settings.profiles.values())]
+    return list(dict.fromkeys(project for project in named if project))
+
+
+VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
+    "collections": _collections,
+    "name": _collections,
+    "names": _collections,
+    "groups": _groups,
+    "group": _groups,
+    "job_id": _jobs,
+    "jobs": _jobs,
+    "model": _models,
+    "models": _models,
+    "over": _rows,
+    "tools": _functions,
+    "services": _services,
+    "key variables": _key_variables,
+    "projects": _projects,
+}
+"""What each kind of value can be at the moment; a kind that is not here has no completion."""
+
+
+class Matcher:
+    """What a shell could write next: in the line of a magic of ours, or in the options of a `%%train` cell."""
+
+    def __init__(self, shell: "InteractiveShell") -> None:
+        self._shell = shell
+
+    def found(self, cell: str, line: int, column: int) -> tuple[str, list[str]]:
+        """The piece of the line that the cursor ends, and what could stand in its place."""
+        lines = cell.split("\n")
+        until = lines[line][:column] if line < len(lines) else ""
+        if line and self._ours(lines[0]) and lines[0].split()[0] == "%%train":
+            return training_option(until)
+        start = _LINE.search(until)
+        if not start or (start["name"].startswith("%%") and line):
+            return "", []
+        magic = self._ours(start["name"])
+        if magic is None:
+            return "", []
+        magics = magic.__self__
+        try:
+            return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
+        except RolloutlabError:  # settings or a lab that cannot be read: the cell will say so
+            return "", []
+
+    def _ours(self, line: str) -> Any:
+        """The magic that a line begins with, a bound method of `LabMagics`; None if it is none of ours."""
+        word = (line.split() or [""])[0]
+        magic = self._shell.find_magic(word.lstrip("%"), "cell" if word.startswith("%%") else "line")
+        owner = getattr(magic, "__self__", None)
+        return magic if isinstance(owner, LabMagics) and word.startswith("%") else None
+
+
+def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterable[str]]) -> tuple[str, list[str]]:
+    """The last word of what follows a magic's name, begun or still empty, and what it could be.
+
+    values: what a kind of option can be.
+    """
+    *words, begun = re.split(r"\s+", rest.lstrip()) if rest.strip() else [""]
+    options = parser._option_string_actions
+    flag, equals, value = begun.partition("=")
+    if equals and flag in options:
+        return value, _beginning(value, _possible(options[flag], values))
+    if words and words[-1] in options and options[words[-1]].nargs != 0:
+        return begun, _beginning(begun, _possible(options[words[-1]], values))
+    flags = [option for option in options if option.startswith("--") or len(option) == 2]
+    given = {options[word].dest for word in words if word in options}
+    flags = [flag for flag in flags if options[flag].dest not in given | {"help"}]
+    if begun.startswith("-"):
+        return begun, _beginning(begun, flags)
+    place = _place(words, parser)
+    found = _beginning(begun, _possible(place, values)) if place else []
+    return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
+
+
+def training_option(line: str) -> tuple[str, list[str]]:
+    """The same for a line of a `%%train` cell: the name of an option, or its value where there are a few."""
+    found = _OPTION.fullmatch(line)
+    fields = ExperimentalTrainingConfig.model_fields
+    if not found:
+        return "", []
+    if not found["colon"]:
+        return found["name"], _beginning(found["name"], [f"{name}: " for name in fields])
+    field = fields.get(found["name"])
+    return found["value"], _beginning(found["value"], _words_of(field.annotation) if field else [])
+
+
+def register(shell: "InteractiveShell") -> None:
+    """Let a shell complete the magics that it has."""
+    matcher = Matcher(shell)
+    if _takes_matchers():
+        shell.Completer.custom_matchers.append(_as_matcher(matcher))
+        return
+    for kind, prefix in (("line", "%"), ("cell", "%%")):  # IPython before 8.6
+        for name, magic in shell.magics_manager.magics[kind].items():
+            if isinstance(getattr(magic, "__self__", None), LabMagics):
+                shell.set_hook("complete_command", _as_hook(matcher), str_key=f"{prefix}{name}")
+
+
+def unregister(shell: "InteractiveShell") -> None:
+    """Take it back."""
+    if _takes_matchers():
+        others = [matcher for matcher in shell.Completer.custom_matchers if not _is_ours(matcher)]
+        shell.Completer.custom_matchers[:] = others
+        return
+    hooks = shell.strdispatchers["complete_command"].strs
+    for key in [key for key, chain in hooks.items() if any(_is_ours(hook) for _, hook in chain)]:
+        del hooks[key]
+
+
+_NAME = "rolloutlab"
+
+
+def _as_matcher(matcher: Matcher) -> Any:
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    @context_matcher(identifier=_NAME)
+    def matches(context: Any) -> Any:
+        begun, found = matcher.found(context.full_text, context.cursor_line, context.cursor_position)
+        return {
+            "completions": [SimpleCompletion(text, type="magic") for text in found],
+            "matched_fragment": begun,
+            "suppress": bool(found),
+        }
+
+    return matches
+
+
+def _as_hook(matcher: Matcher) -> Callable[[Any, Any], list[str]]:
+    """For IPython before 8.6, which shows one line and replaces what it calls a symbol: less than a word."""
+
+    def matches(_shell: Any, event: Any) -> list[str]:
+        begun, found = matcher.found(event.text_until_cursor, 0, len(event.text_until_cursor))
+        settled = len(begun) - len(event.symbol) if begun.endswith(event.symbol) else 0
+        return [text[max(settled, 0) :] for text in found]
+
+    matches.matcher_identifier = _NAME  # type: ignore[attr-defined]
+    return matches
+
+
+def _is_ours(matcher: Any) -> bool:
+    return getattr(matcher, "matcher_identifier", "") == _NAME
+
+
+def _takes_matchers() -> bool:
+    """Matchers that see the whole cell came with IPython 8.6."""
+    from IPython.core import completer
+
+    return hasattr(completer, "context_matcher")
+
+
+def _place(words: list[str], parser: ArgumentParser) -> Action | None:
+    """The positional argument that comes after these words, if one may."""
+    options = parser._option_string_actions
+    takers = {i + 1 for i, word in enumerate(words) if word in options and options[word].nargs != 0}
+    done = sum(1 for i, word in enumerate(words) if word and not word.startswith("-") and i not in takers)
+    places = [action for action in parser._actions if not action.option_strings]
+    many = bool(places) and places[-1].nargs in {"+", "*"}
+    return places[done] if done < len(places) else places[-1] if many else None
+
+
+def _possible(action: Action, values: Callable[[str], Iterable[str]]) -> Iterable[str]:
+    return map(str, action.choices) if action.choices else values(takes(action))
+
+
+def _beginning(begun: str, words: Iterable[str]) -> list[str]:
+    return list(islice((word for word in words if word.startswith(begun)), _MOST))
+
+
+def _words_of(annotation: Any) -> list[str]:
+    """The values of a field that has a few: the words of a Literal, or true and false."""
+    if annotation is bool:
+        return ["true", "false"]
+    parts = get_args(annotation)
+    return [part for part in parts if isinstance(part, str)] or [word for part in parts for word in _words_of(part)]
+
+
+def _has_memory(magics: LabMagics) -> bool:
+    """Looking must not make a lab."""
+    return magics.session.settings.database.exists()
+
+
+def _sizes(magics: LabMagics) -> dict[str, int]:
+    return magics.session.store.sizes() if _has_memory(magics) else {}
+
+
+def _variables(magics: LabMagics, wanted: Callable[[Any], bool]) -> list[str]:
+    hidden: Any = getattr(magics.shell, "user_ns_hidden", ())
+    names = [name for name in magics.variables if not name.startswith("_") and name not in hidden]
+    return sorted(name for name in names if wanted(magics.variables[name]))
+
+
+def _is_frame(value: Any) -> bool:
+    """A DataFrame, without importing pandas for it."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)

@@ -1,0 +1,36 @@
+"""`%connect`."""
+
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import magic_arguments
+
+from rolloutlab.connection import Connection
+from rolloutlab.magics.cells import LabMagics, argument
+
+
+@magics_class
+class ConnectMagics(LabMagics):
+    """Choose the service."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument(
+        "service", nargs="?", values="services", help="embedded, a profile of the settings file, or an https:// address"
+    )
+    @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
+    @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")
+    @argument("--project", metavar="TEAM/PROJECT", values="projects", help="what the service counts tokens under")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
+    @line_magic
+    def connect(self, line: str) -> Connection:
+        """Talk to another service, once it has answered; without an argument, show which it is now.
+
+        For example:
+
+            %connect https://train.example --key-env TRAIN_KEY --project research/capitals
+            %connect embedded
+        """
+        options = self.options(self.connect, line)
+        found = self.session.connect(
+            options.service, inference=options.inference, key_env=options.key_env, project=options.project
+        )
+        return self.bound(options.output, found)

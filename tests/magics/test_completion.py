@@ -1,0 +1,178 @@
+"""What Tab offers, through the shell's own completer; nothing is started or asked for it."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from IPython.core import completer
+from IPython.core.interactiveshell import InteractiveShell
+
+from rolloutlab.magics import register
+from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from rolloutlab.settings_file import Profile
+from rolloutlab.store.records import NewGroup, SubmittedJob
+from rolloutlab.submission import OPTIONS
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(completer, "context_matcher"), reason="IPython before 8.6 completes by another way"
+)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """A notebook with a lab and settings, and no service: whoever asks for one fails."""
+    profiles = {"hosted": Profile("http://nowhere.invalid", project="research/capitals")}
+    session = Session(Settings(home=tmp_path / "lab", profiles=profiles))
+    session.embedded.address = session._http.run = None
+    shell = InteractiveShell()
+    register(shell, session)
+    rows = pd.DataFrame({"a": [1]})
+    shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)
+    yield shell
+    session.close()
+    shell.history_manager.end_session()
+
+
+@pytest.fixture
+def lab(shell):
+    """Two generations of `capitals`, the newest with one group, and a job."""
+    store = shell.user_ns["session"].store
+    for groups in (2, 1):
+        store.add_groups(store.open_collection("capitals"), [NewGroup((), {})] * groups)
+    store.jobs.add(SubmittedJob("0123456789ab", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-01"))
+    return store
+
+
+@pytest.fixture
+def tab(shell):
+    """The lines that a cell could end with after Tab."""
+
+    def press(cell: str) -> list[str]:
+        with completer.provisionalcompleter():
+            found = list(shell.Completer.completions(cell, len(cell)))
+        return sorted((cell[: c.start] + c.text).rpartition("\n")[2] for c in found)
+
+    return press
+
+
+OFFERED = {
+    "%%reward cap": ["%%reward capitals", "%%reward capitals:1"],
+    "%%reward capitals:": ["%%reward capitals:1"],
+    "%%train capitals cap": ["%%train capitals capitals", "%%train capitals capitals:1"],
+    "%%chat c": ["%%chat capitals", "%%chat capitals:1"],
+    "%group ": ["%group capitals/0", "%group capitals:1/0", "%group capitals:1/1"],
+    "%group capitals:1/": ["%group capitals:1/0", "%group capitals:1/1"],
+    "found = %group capitals/": ["found = %group capitals/0"],
+    "%model ": ["%model lab/practice", "%model lab/sorter"],
+    "%%chat -m lab/s": ["%%chat -m lab/sorter"],
+    "%%chat capitals --model lab/s": ["%%chat capitals --model lab/sorter"],
+    "%job 01": ["%job 01234567"],
+    "%%chat --over ": ["%%chat --over questions", "%%chat --over rows"],
+    "%%chat --over=q": ["%%chat --over=questions"],
+    "%%chat capitals --te": ["%%chat capitals --temperature"],
+    "%%chat capitals -n 8 --te": ["%%chat capitals -n 8 --temperature"],
+    "%service st": ["%service status", "%service stop"],
+    "%connect ": ["%connect embedded", "%connect hosted"],
+    "%connect --project ": ["%connect --project research/capitals"],
+    "%connect --key-env RO": ["%connect --key-env ROLLOUTLAB_API_KEY"],
+    "%%train capitals\nlearn": ["learning_rate: "],
+    "%%train capitals\nlearning_rate: 2e-3\nmask": ["mask_prob_ratio: "],
+    "%%train capitals\nppo: t": ["ppo: true"],
+    "%%train capitals\nimportance_sampling_level: ": [
+        f"importance_sampling_level: {level}" for level in ("average", "geometric_average", "sequence", "token")
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("cell", OFFERED)
+def test_what_could_come_next_is_offered_and_nothing_else(tab, monkeypatch, cell):
+    monkeypatch.setenv("ROLLOUTLAB_API_KEY", "sekret")
+    assert tab(cell) == OFFERED[cell]
+
+
+def test_every_magic_offers_its_options_but_those_that_were_given(shell, tab):
+    assert "%%chat capitals --over" in tab("%%chat capitals ")
+    assert "%%chat capitals --over rows --over" not in tab("%%chat capitals --over rows --")
+    for name, magic in ours(shell):
+        options = {option for option in magic.parser._option_string_actions if option.startswith("--")} - {"--help"}
+        assert set(tab(f"{name} --")) >= {f"{name} {option}" for option in options}
+
+
+def test_every_option_of_a_job_is_offered_in_its_cell(tab):
+    assert tab("%%train capitals\n") == sorted(f"{name}: " for name in OPTIONS)
+
+
+def test_functions_are_offered_as_tools(shell):
+    assert "search" in VALUES["tools"](shell.magics_manager.registry["ChatMagics"])
+
+
+def test_the_lab_is_not_made_by_looking(tab, shell):
+    assert not [line for line in tab("%%reward cap") if "capital" in line]
+    assert not shell.user_ns["session"].settings.home.exists()
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("cell", ["prin", "%%chat capitals\nuser: cap", "capitals.tr", "%timeit cap", "%%bash cap"])
+def test_other_cells_are_left_alone(tab, cell):
+    assert not [line for line in tab(cell) if "capitals:1" in line or "learning_rate" in line]
+
+
+def test_settings_that_cannot_be_read_offer_nothing(tmp_path, monkeypatch, shell, tab):
+    (tmp_path / "broken.toml").write_text("[")
+    monkeypatch.setenv("ROLLOUTLAB_SETTINGS", str(tmp_path / "broken.toml"))
+    shell.user_ns["session"].__dict__.pop("settings")
+    assert "%connect embedded" not in tab("%connect ")
+    assert "%%chat x --over" in tab("%%chat x ")
+
+
+def test_loading_again_keeps_the_session_and_doubles_nothing(shell, tab, lab):
+    session, cleanups = shell.user_ns["session"], len(shell.input_transformers_cleanup)
+    register(shell)
+    assert len(shell.Completer.custom_matchers) == 1
+    assert len(shell.input_transformers_cleanup) == cleanups
+    assert shell.find_cell_magic("chat").__self__.session is session
+    assert tab("%job 01") == ["%job 01234567"]
+
+
+def test_reloading_the_extension_keeps_the_session(shell):
+    session = shell.user_ns["session"]
+    for line in ("load_ext", "reload_ext"):
+        shell.run_line_magic(line, "rolloutlab")
+        assert shell.find_cell_magic("chat").__self__.session is session
+    assert len(shell.Completer.custom_matchers) == 1
+
+
+def test_unloading_takes_everything_away_but_the_session(shell, lab):
+    for line in ("load_ext", "unload_ext"):
+        shell.run_line_magic(line, "rolloutlab")
+    assert not list(ours(shell))
+    assert shell.Completer.custom_matchers == []
+    assert not [t for t in shell.input_transformers_cleanup if t.__module__.startswith("rolloutlab")]
+    assert list(lab.sizes()) == ["capitals", "capitals:1"]
+
+
+def ours(shell):
+    """The magics of rolloutlab, as they are typed."""
+    for kind, prefix in (("line", "%"), ("cell", "%%")):
+        for name, magic in shell.magics_manager.magics[kind].items():
+            if hasattr(getattr(magic, "__self__", None), "session"):
+                yield f"{prefix}{name}", magic
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(
+    ("line", "symbol", "offered"),
+    [
+        ("%%reward cap", "cap", ["capitals", "capitals:1"]),
+        ("%%reward capitals:", "", ["1"]),
+        ("%group capitals:1/", "1/", ["1/0", "1/1"]),
+        ("%%chat --over=q", "q", ["questions"]),
+        ("%%chat x --te", "--te", ["--temperature"]),
+    ],
+)
+def test_before_ipython_8_6_what_follows_the_symbol_is_given(shell, line, symbol, offered):
+    hook = _as_hook(Matcher(shell))
+    assert hook(shell, SimpleNamespace(text_until_cursor=line, symbol=symbol)) == offered

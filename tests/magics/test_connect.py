@@ -1,0 +1,238 @@
+"""Another service: asked before it is talked to, and the one before it stays when it does not answer."""
+
+from dataclasses import replace
+
+import httpx
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from rolloutlab.http import Http
+from rolloutlab.settings import Settings
+from rolloutlab.settings_file import Profile
+
+CHAT = "%%chat capitals -n 2 --max-tokens 4\nhello"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch, service):
+    """The key of the service, where `--key-env TRAIN_KEY` finds it."""
+    monkeypatch.setenv("TRAIN_KEY", service.address.token)
+
+
+@pytest.fixture
+def with_profiles(session, notebook):
+    """The notebook, whose settings file names the service in this process `hosted`, and one that is not there."""
+    hosted = Profile("http://localhost", None, "TRAIN_KEY", "research/capitals")
+    profiles = {"hosted": hosted, "gone": Profile("http://gone.example"), "keyless": Profile("http://localhost")}
+    session.settings = replace(session.settings, profiles=profiles)
+    return notebook
+
+
+@pytest.fixture
+def answered(session):
+    """Puts an answer, or an error, in the place of every service."""
+
+    def put(answer):
+        def respond(request):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        session._http = Http(httpx.MockTransport(respond), backoff=0)
+
+    yield put
+    session._http.close()
+
+
+def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(notebook, session):
+    session.settings = replace(
+        session.settings, project="research/capitals", origins={"home": "ROLLOUTLAB_HOME", "project": "/settings.toml"}
+    )
+    said = repr(notebook.run("%connect")).splitlines()
+    assert said[0] == "http://127.0.0.1 answers: it samples and trains; 1 model by name"
+    rows = [line.split() for line in said[1:-1]]
+    assert [row[:2] for row in rows] == [
+        ["service", "http://127.0.0.1"],
+        ["inference", "http://127.0.0.1/v1"],
+        ["key", "given"],
+        ["project", "none"],
+        ["lab", str(session.settings.home)],
+    ]
+    assert rows[-1][-1] == "(ROLLOUTLAB_HOME)"
+    assert "of-this-test" not in repr(session.connect()) + session.connect()._repr_html_()
+
+
+def test_the_embedded_service_is_described_without_starting_it(tmp_path, notebook, session):
+    session.settings = Settings(home=tmp_path / "absent")
+    session.__dict__.pop("embedded", None)
+    said = repr(notebook.run("%connect"))
+    assert said.startswith("the embedded service is not running; it starts when it is needed\n  service    embedded")
+    assert repr(notebook.run("%connect embedded --project a/b")).count("a/b") == 1
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_service_that_does_not_answer_is_described_as_such(notebook, answered):
+    answered(httpx.ConnectTimeout(""))
+    said = repr(notebook.run("%connect"))
+    assert said.startswith("UnreachableError: nothing answers at http://127.0.0.1: the connection could not be made")
+
+
+def test_an_address_is_talked_to_once_it_has_answered(notebook, session):
+    found = notebook.run("%connect http://localhost/v1/ --key-env TRAIN_KEY --project research/capitals -o there")
+    assert notebook["there"] is found
+    assert repr(found).startswith("http://localhost answers: it samples and trains")
+    assert "TRAIN_KEY" in repr(found)
+    assert session.settings.service.base_url == "http://localhost"
+    notebook.run(CHAT)
+    assert session.store.collections()[0].trajectories == 2
+
+
+def test_a_profile_brings_its_key_and_its_project(with_profiles, session):
+    assert "research/capitals" in repr(with_profiles.run("%connect hosted"))
+    assert session.settings.service.token == "of-this-test"
+    assert session.settings.service.project == "research/capitals"
+    assert session.connect("hosted", project="ada/mine").address.project == "ada/mine"
+
+
+def test_chats_and_jobs_are_counted_under_the_project(with_profiles, service):
+    with_profiles.run("%connect hosted")
+    with_profiles.run(CHAT)
+    with_profiles.run("%connect --project ada/mine")
+    with_profiles.run(CHAT)
+    entries = service.call("GET", "/v1/preview/usage")["data"]
+    assert {entry["project"]: entry["requests"] for entry in entries} == {"research/capitals": 1, "ada/mine": 1}
+
+
+def test_every_request_names_the_project(notebook, session, service, monkeypatch):
+    sent = []
+    transport = service.http._transport
+    respond = transport.handle_async_request
+
+    async def seen(request):
+        sent.append(request)
+        return await respond(request)
+
+    monkeypatch.setattr(transport, "handle_async_request", seen)
+    notebook.run("%connect --project research/capitals")
+    notebook.run(CHAT.replace("4", "8"))
+    notebook.run("%%reward capitals\nreturn hash(trajectory.name)")
+    notebook.run("%%train capitals")
+    assert {request.headers["OpenAI-Project"] for request in sent} == {"research/capitals"}
+    assert {request.headers["Vendor-Project"] for request in sent} == {"research/capitals"}
+
+
+def test_the_selected_model_is_the_default_again_where_the_service_differs(with_profiles):
+    with_profiles.run("%model lab/second")
+    with_profiles.run("%connect --project ada/mine")
+    assert with_profiles.run("%model").name == "lab/second"
+    with_profiles.run("%connect hosted")
+    assert with_profiles.run("%model").name == "lab/practice"
+
+
+def test_a_job_is_still_followed_on_the_service_that_it_was_sent_to(with_profiles, session, tmp_path):
+    with_profiles.run(CHAT)
+    with_profiles.run("%%reward capitals\nreturn int(trajectory.name[-1])")
+    job = with_profiles.run("%%train capitals --no-wait")
+    session.connect("embedded")
+    assert job.wait().status == "succeeded"
+    assert session.job(job.id[:8]).status == "succeeded"
+    assert not (tmp_path / "service" / "service.json").exists()
+
+
+def test_a_job_of_a_service_that_is_not_known_says_how_to_reach_it(notebook, session):
+    notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn int(trajectory.name[-1])")
+    job = notebook.run("%%train capitals")
+    with session.store._database.write() as connection:
+        connection.execute("UPDATE jobs SET service = 'https://train.example'")
+    assert notebook.error(f"%job {job.id[:8]}") == (
+        "NotFoundError: the job was sent to https://train.example, which is not connected\n"
+        "  -> %connect https://train.example"
+    )
+
+
+ANSWERS = {
+    "refused": (httpx.ConnectTimeout(""), "UnreachableError: nothing answers at http://localhost"),
+    "401": (httpx.Response(401), "SignInError: http://localhost wants a token: 401 Unauthorized"),
+    "404": (httpx.Response(404), "ServiceError: what answers at http://localhost is no such service: Not Found"),
+    "405": (httpx.Response(405), "ServiceError: what answers at http://localhost is no such service: "),
+    "301": (httpx.Response(301), "ServiceError: what answers at http://localhost is no such service: "),
+    "html": (httpx.Response(200, text="<html>"), "ServiceError: http://localhost answered with something that is not"),
+    "json": (httpx.Response(200, json={"a": 1}), "ServiceError: what answers at http://localhost is no such service: "),
+    "list": (httpx.Response(200, json=[]), "ServiceError: what answers at http://localhost is no such service: it"),
+    "500": (httpx.Response(500), "ServiceError: http://localhost answered 500"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_service_that_does_not_answer_as_one_is_refused_and_the_one_before_stays(notebook, session, answered, answer):
+    before = session.settings
+    answered(ANSWERS[answer][0])
+    said = notebook.error("%connect http://localhost").splitlines()
+    assert said[0].startswith(ANSWERS[answer][1])
+    assert len(said) == 2 or answer in {"html", "500"}
+    assert session.settings is before
+
+
+def test_a_service_that_only_samples_is_said_to(notebook, session):
+    def respond(request):
+        listed = {"data": [{"id": "tiny"}, "odd"]}
+        return httpx.Response(200, json=listed) if request.url.path == "/v1/models" else httpx.Response(404)
+
+    session._http = Http(httpx.MockTransport(respond), backoff=0)
+    assert repr(notebook.run("%connect http://infer.example")).startswith(
+        "http://infer.example answers: it samples, but does not train; 1 model by name"
+    )
+    assert "tiny" in session.seen
+    session._http.close()
+
+
+REFUSALS = {
+    "%connect hostd": "there is no profile 'hostd'\n  -> hosted",
+    "%connect nowhere": "there is no profile 'nowhere'\n  -> [profiles.nowhere] in the file",
+    "%connect train.example": "'train.example' does not say http:// or https://\n  -> https://train.example",
+    "%connect keyless --key-env ABSENT_KEY": (
+        "the environment variable ABSENT_KEY, which should hold the key, is not set\n  -> %env ABSENT_KEY="
+    ),
+    "%connect keyless --key-env sk-1234": (
+        "a key is given by the name of the environment variable that holds it, in capitals; that is no such name"
+        "\n  -> ROLLOUTLAB_API_KEY"
+    ),
+    "%connect hosted --project mine": "'mine' is no project\n  -> TEAM/PROJECT",
+    "%connect embedded --key-env TRAIN_KEY": (
+        "--key-env is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
+    ),
+    "%connect hosted --infer x --inference=y": "'y' does not say http:// or https://\n  -> https://y",
+}
+
+
+@pytest.mark.parametrize("line", REFUSALS)
+def test_a_connection_that_cannot_be_is_told_before_anything_is_asked(with_profiles, session, answered, line):
+    answered(AssertionError("nothing was to be asked"))
+    before = session.settings
+    assert with_profiles.error(line) == f"InputError: {REFUSALS[line]}"
+    assert session.settings is before
+
+
+def test_what_is_shown_is_readable_without_styles_and_escaped(notebook, session):
+    session.settings = replace(session.settings, project="<script>/x", profiles={"<b>": Profile("http://a")})
+    session.settings = replace(session.settings, service=replace(session.settings.service, project="<script>/x"))
+    html = session.connect()._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;/x" in html
+    assert "&lt;b&gt;" in html
+
+
+def test_a_broken_settings_file_is_told_by_the_first_cell_that_needs_it(tmp_path, monkeypatch):
+    path = tmp_path / "settings.toml"
+    path.write_text("linger = 5\npolcy = 'practice'")
+    monkeypatch.setenv("ROLLOUTLAB_SETTINGS", str(path))
+    monkeypatch.setenv("ROLLOUTLAB_HOME", str(tmp_path / "lab"))
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "rolloutlab")
+    error = shell.run_cell("%collections", store_history=False).error_in_exec
+    assert (str(error), error.hint) == (f"{path}, line 2: unknown setting 'polcy'", "policy")
+    path.write_text("linger = 5\npolicy = 'practice'")
+    assert shell.run_cell("%collections", store_history=False).result.empty
+    shell.find_line_magic("connect").__self__.session.close()
+    shell.history_manager.end_session()
