@@ -66,10 +66,11 @@ async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: 
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
-async def job(http: Http, address: Address, job_id: str) -> TrainingJob:
-    """GET /v1/preview/training-jobs/{id}."""
+async def job(http: Http, address: Address, job_id: str, *, patience: float = 60.0, retry: bool = True) -> TrainingJob:
+    """GET /v1/preview/training-jobs/{id}. patience: seconds without any byte of an answer."""
     url = f"{address.base_url}/v1/preview/training-jobs/{job_id}"
-    return TrainingJob.model_validate(await http.request("GET", url, token=address.token))
+    answer = await http.request("GET", url, token=address.token, patience=patience, retry=retry)
+    return TrainingJob.model_validate(answer)
 
 
 async def cancel_job(http: Http, address: Address, job_id: str) -> TrainingJob:

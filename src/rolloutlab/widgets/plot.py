@@ -1,0 +1,184 @@
+"""A small line chart as SVG that needs no scripts and reads well on light and dark; as text, a sparkline per series."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_COLOURS = ("#3b82c4", "#e0803a", "#3fa06b", "#b065c4", "#c4564f", "#8a8f36")
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDEST_LINE = 60
+_LARGEST = 1e100
+_GREY = "#808080"
+"""Reads on white and on black, where a chart is shown as an image that takes over no colour from its page."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One row of points; a y that is missing, not finite or beyond 1e100 is left out.
+
+    low, high: an interval per point, as long as y; a band along a line, a bar at a point. line: False draws no line
+    between the points.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    line: bool = True
+
+    def points(self) -> list[Point]:
+        return _finite(self.x, self.y)
+
+    def intervals(self) -> list[tuple[Point, Point]]:
+        """The lower and the upper end of every interval that has both."""
+        lows, highs = dict(_finite(self.x, self.low)), dict(_finite(self.x, self.high))
+        return [((x, low), (x, highs[x])) for x, low in lows.items() if x in highs]
+
+    def everything(self) -> list[Point]:
+        """The points with the ends of their intervals, all of which must be in the picture."""
+        return [*self.points(), *(end for ends in self.intervals() for end in ends)]
+
+
+class Plot:
+    """Several series over common axes. y_range: what the picture must show at least, such as (0, 1) for a share."""
+
+    def __init__(
+        self,
+        series: Sequence[Series],
+        *,
+        title: str = "",
+        x_label: str = "",
+        y_range: tuple[float, float] | None = None,
+        width: int = 480,
+        height: int = 220,
+    ) -> None:
+        self.series, self.title, self.x_label = list(series), title, x_label
+        self.width, self.height = width, height
+        shown = [point for one in self.series for point in one.everything()]
+        self._x = _ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
+        self._y = _ticks([*(y for _, y in shown), *(y_range or ())] or [0.0, 1.0], 5)
+
+    def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
+        """The picture as an `<svg>`; axes and words have the colour of the page it is put into unless told."""
+        labels = [one.label for one in self.series] if len(self.series) > 1 else []
+        drawn = "".join(self._drawn(one, _COLOURS[i % len(_COLOURS)]) for i, one in enumerate(self.series))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" x="{x}" y="{y}" width="{self.width}" height="{self.height}"'
+            f' viewBox="0 0 {self.width} {self.height}" font-family="sans-serif" font-size="11" color="{color}"'
+            f' fill="currentColor" role="img"><title>{escape(self.title)}</title>'
+            f"{self._axes()}{drawn}{_legend(labels, self.width)}</svg>"
+        )
+
+    def _repr_svg_(self) -> str:
+        return self.svg(_GREY)
+
+    def __repr__(self) -> str:
+        return "\n".join([*([self.title] if self.title else []), *sparklines(self.series)])
+
+    def _at(self, x: float, y: float) -> Point:
+        """Where a point is in the picture."""
+        left, right, top, bottom = 44, self.width - 12, 26, self.height - 34
+        across = (x - self._x[0]) / (self._x[-1] - self._x[0])
+        up = (y - self._y[0]) / (self._y[-1] - self._y[0])
+        return round(left + across * (right - left), 1), round(bottom - up * (bottom - top), 1)
+
+    def _axes(self) -> str:
+        (left, bottom), (right, _) = self._at(self._x[0], self._y[0]), self._at(self._x[-1], self._y[0])
+        parts = [f'<text x="{left}" y="14" font-weight="bold">{escape(self.title)}</text>']
+        for tick in self._y:
+            y = self._at(self._x[0], tick)[1]
+            parts.append(f'<path d="M{left} {y}H{right}" stroke="currentColor" stroke-opacity=".2"/>')
+            parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
+        for tick in self._x:
+            x = self._at(tick, self._y[0])[0]
+            parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{tick:g}</text>')
+        middle = (left + right) / 2
+        parts.append(f'<text x="{middle}" y="{bottom + 29}" text-anchor="middle">{escape(self.x_label)}</text>')
+        return "".join(parts)
+
+    def _drawn(self, series: Series, colour: str) -> str:
+        at = [self._at(x, y) for x, y in series.points()]
+        low, high = ([self._at(*ends[side]) for ends in series.intervals()] for side in (0, 1))
+        parts = []
+        if series.line and low:
+            parts.append(f'<path d="{_path([*high, *reversed(low)])}" fill="{colour}" fill-opacity=".2"/>')
+        if series.line:
+            parts.append(f'<path d="{_path(at)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        else:
+            parts += [f'<path d="M{x} {a}V{b}" stroke="{colour}"/>' for (x, a), (_, b) in zip(low, high, strict=True)]
+        radius = 2 if series.line else 4
+        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in at]
+        return "".join(parts)
+
+
+class Panels:
+    """Charts side by side, two in a row. empty: what is said where there is none."""
+
+    def __init__(self, plots: Sequence[Plot], *, empty: str = "nothing to plot yet") -> None:
+        self.plots, self._empty = list(plots), empty
+
+    def svg(self, color: str = "inherit") -> str:
+        """The charts as one `<svg>`."""
+        wide, high = (max((getattr(plot, side) for plot in self.plots), default=20) for side in ("width", "height"))
+        inner = "".join(plot.svg(color, i % 2 * wide, i // 2 * high) for i, plot in enumerate(self.plots))
+        width, height = wide * min(2, len(self.plots)), high * math.ceil(len(self.plots) / 2)
+        return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{inner}</svg>'
+
+    def _repr_svg_(self) -> str | None:
+        return self.svg(_GREY) if self.plots else None
+
+    def __repr__(self) -> str:
+        return "\n".join(sparklines([one for plot in self.plots for one in plot.series])) or self._empty
+
+
+def sparklines(series: Sequence[Series]) -> list[str]:
+    """A line of text per series: its label, its course, its first and last value."""
+    wide = max((len(one.label) for one in series), default=0)
+    return [f"{one.label:<{wide}}  {_sparkline([y for _, y in one.points()])}" for one in series]
+
+
+def _sparkline(values: list[float]) -> str:
+    if not values:
+        return "-"
+    low, high = min(values), max(values)
+    kept = (
+        [values[i * len(values) // _WIDEST_LINE] for i in range(_WIDEST_LINE)] if len(values) > _WIDEST_LINE else values
+    )
+    levels = [(y - low) / (high - low) if high > low else 0.0 for y in kept]
+    bars = "".join(_BARS[round(level * (len(_BARS) - 1))] for level in levels)
+    return f"{bars}  {values[0]:.3g} -> {values[-1]:.3g}" if len(values) > 1 else f"{bars}  {values[0]:.3g}"
+
+
+def _finite(x: Sequence[float], y: Sequence[float | None]) -> list[Point]:
+    return [(float(a), float(b)) for a, b in zip(x, y, strict=False) if b is not None and abs(b) < _LARGEST]
+
+
+def _ticks(values: Iterable[float], most: int, *, whole: bool = False) -> list[float]:
+    """At most about `most` round numbers from below the least value to above the largest; at least two."""
+    low, high = min(values), max(values)
+    size = max(abs(low), abs(high), 1e-100)
+    if high - low <= 1e-9 * size:  # a flat line lies in the middle
+        low, high = low - (size / 2 if low else 0.5), high + (size / 2 if low else 0.5)
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= rough * (1 - 1e-9))
+    step = max(step, 1.0) if whole else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, max(last, first + 1) + 1)]
+
+
+def _path(points: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in points) if points else ""
+
+
+def _legend(labels: Sequence[str], width: int) -> str:
+    parts, x = [], width - 12
+    for i, label in reversed(list(enumerate(labels))):
+        parts.append(f'<circle cx="{x - 4}" cy="10" r="4" fill="{_COLOURS[i % len(_COLOURS)]}"/>')
+        parts.append(f'<text x="{x - 12}" y="14" text-anchor="end">{escape(label)}</text>')
+        x -= 7 * len(label) + 26
+    return "".join(parts)
