@@ -25,7 +25,7 @@ class Check:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
-        would), tokens, reason (why it would not train; None where it would).
+        would), tokens, reason (why it would not train; missing where it would).
         """
         import pandas as pd
 
@@ -35,7 +35,7 @@ class Check:
             "advantage": [one.advantage for one in rated],
             "weight": [one.weight for one in rated],
             "tokens": [one.tokens for one in rated],
-            "reason": pd.Series([one.reason and str(one.reason) for one in rated], dtype=object).array,
+            "reason": [one.reason and str(one.reason) for one in rated],
         }
         return pd.DataFrame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
 
