@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.collection import Collection
+from rolloutlab.collection import Collection, members_of
 from rolloutlab.errors import NothingTrainsError
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import count
+from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.widgets import loop as view
 from rolloutlab.widgets.live import Live
@@ -172,17 +172,18 @@ def _next(loop: Loop) -> int:
 
 
 def _round(number: int, collection: Collection, options: Options) -> Round:
-    check, trajectories = collection.preflight(options), collection.trajectories
-    rewards = [t.reward for t in trajectories if t.reward is not None]
-    steps = {t.step for t in trajectories}
-    mean = collection.mean_reward
-    spread = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards)) if mean is not None else None
+    groups = collection.groups
+    check = preflight(members_of(groups), options)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards, steps = [t.reward for t in trajectories if t.reward is not None], {t.step for t in trajectories}
+    mean = math.fsum(reward / len(rewards) for reward in rewards) if rewards else None
+    spread = None if mean is None else math.hypot(*(reward - mean for reward in rewards)) / math.sqrt(len(rewards))
     return Round(
         number,
         steps.pop() if len(steps) == 1 else None,
         reward=mean,
         spread=spread,
-        trained=check.trainable_groups / len(check.shares) if check.shares else 0.0,
+        trained=check.trainable_groups / len(groups) if groups else 0.0,
         tokens=sum(t.tokens for t in trajectories),
     )
 
