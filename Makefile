@@ -4,8 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCHMARKS := start sampling training job_memory
 CLIENTS := openai art schemathesis
+COMPAT := colab lowest
 
-.PHONY: demo test lab lint acceptance bench clean $(CLIENTS:%=acceptance-%)
+.PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -30,6 +31,12 @@ acceptance: $(CLIENTS:%=acceptance-%)
 $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_$(*)*.py
 
+compat: $(COMPAT:%=compat-%)
+
+# The notebook side on older versions of what it stands on, each set in an environment of its own.
+$(COMPAT:%=compat-%): compat-%: .venvs/%/.ready
+	.venvs/$*/bin/python -m pytest tests --ignore tests/policy --ignore tests/service --ignore tests/contract
+
 bench: $(READY)
 	@status=0; for script in $(BENCHMARKS:%=benchmarks/%.py); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
 
@@ -48,6 +55,9 @@ touch $@
 endef
 
 .venvs/%/.ready: tests/acceptance/%.txt constraints.txt
+	$(ENVIRONMENT)
+
+.venvs/%/.ready: tests/compat/%.txt pyproject.toml constraints.txt
 	$(ENVIRONMENT)
 
 .venvs/%/.ready: benchmarks/peers/%.txt constraints.txt

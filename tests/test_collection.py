@@ -2,14 +2,13 @@
 
 import math
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rolloutlab.collection import Collection, members_of, scored
+from rolloutlab.collection import Collection, members_of
 from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.advantages import job_shares
 from rolloutlab.objective.options import Options
@@ -240,33 +239,9 @@ def test_what_a_cell_shows_is_the_view_of_its_groups(collection):
     assert "Capital of France?" in collection._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "outcome", [1, 0.5, True, np.float64(0.5), np.float32(0.5), np.int64(1), np.bool_(True), Fraction(1, 2)]
-)
-def test_a_number_of_any_kind_is_a_reward(collection, outcome):
-    score = scored(collection.trajectories[0], outcome)
-    assert (score.reward, type(score.reward), score.components) == (float(outcome), float, {})
-
-
-def test_the_reward_of_components_is_their_sum(collection):
-    score = scored(collection.trajectories[0], {"right": 1, "short": 0.25, "polite": False})
-    assert (score.reward, score.components) == (1.25, {"right": 1.0, "short": 0.25, "polite": 0.0})
-
-
-def test_a_component_called_reward_is_the_reward(collection):
-    score = scored(collection.trajectories[0], {"right": 1.0, "length": 120.0, "reward": 0.5})
-    assert (score.reward, score.components) == (0.5, {"right": 1.0, "length": 120.0})
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [None, "1", math.nan, math.inf, [1.0], {"right": None}, {"right": math.nan}, pytest.param(10**400, id="huge")],
-)
-def test_what_is_no_finite_number_is_no_reward_and_the_trajectory_is_named(collection, bad):
-    with pytest.raises(RewardError, match="capitals/0/0"):
-        scored(collection.trajectories[0], bad)
-
-
-def test_components_that_add_up_to_no_finite_number_are_refused(collection):
-    with pytest.raises(RewardError, match="capitals/0/0"):
-        scored(collection.trajectories[0], {"right": 1e308, "short": 1e308})
+def test_a_row_left_as_it_is_says_nothing_about_its_reward(collection, lab):
+    give(collection, lab, 1.0, 1.0)
+    frame = collection.to_frame()
+    frame.loc["capitals/0/0", "reward"] = 0.0
+    collection.update_rewards(frame)
+    assert [t.source for t in collection.trajectories[:2]] == ["hand", "function"]

@@ -166,7 +166,7 @@ def test_before_its_first_step_there_is_nothing_to_plot(scored, service):
 
 def test_chatting_on_asks_for_nothing_but_completions(session, asked):
     for _ in range(2):
-        session.chat("capitals", "Capital of Peru?", max_tokens=4)
+        session.chat("capitals", "Capital of Peru?", n=2, max_tokens=4)
     assert asked == ["/v1/preview/models", "/v1/chat/completions", "/v1/chat/completions"]
 
 

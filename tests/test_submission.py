@@ -9,7 +9,7 @@ import pytest
 from rolloutlab.collection import Collection, members_of
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import job_shares
-from rolloutlab.objective.catalogue import OPTIONS
+from rolloutlab.objective.glossary import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, NewGroup, Score
@@ -193,7 +193,7 @@ def test_a_wrong_option_is_refused_before_the_trajectories_are_looked_at(collect
     [
         ([[None, None]], 2, {}, "no reward yet", "%%reward capitals"),
         ([[1.0, 1.0], [0.0, 0.0]], 2, {}, "equal", "%%reward capitals"),
-        ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%%chat capitals"),
+        ([[1.0, 0.0]], 0, {}, "no sampled tokens with logprobs", "%logprobs capitals"),
         ([], 2, {}, "no trajectories", "%%chat capitals"),
     ],
 )

@@ -10,15 +10,17 @@ from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import CollectionSummary, Edit, Group, Score, Trajectory
+from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_BEFORE = ("prompt", "answer", "reward")
-_AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+BEFORE = ("prompt", "answer", "reward")
+"""Columns of a frame before those of the components."""
+AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+"""Columns of a frame after those of the components."""
 
 
 class Collection:
@@ -27,20 +29,20 @@ class Collection:
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages.
     """
 
-    def __init__(self, lab: Lab, summary: CollectionSummary, position: int | None = None) -> None:
+    def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
         self._lab = lab
         self._label = f"{summary.name}:{summary.generation}"
         self._position = position
 
     @property
-    def _summary(self) -> CollectionSummary:
+    def stored(self) -> StoredCollection:
         """As it is now: a newer generation may have taken the bare name since."""
-        return self._lab.collection(self._label)
+        return self._lab.find(self._label)
 
     @property
     def name(self) -> str:
         """What `%%reward`, `%%train` and `lab.collection` call it."""
-        return self._summary.label if self._position is None else f"{self._summary.label}/{self._position}"
+        return self.stored.label if self._position is None else f"{self.stored.label}/{self._position}"
 
     @property
     def label(self) -> str:
@@ -50,7 +52,7 @@ class Collection:
     @property
     def groups(self) -> list[Group]:
         """Its groups with their trajectories, as stored now."""
-        return self._lab.groups(self._summary, self._position)
+        return self._lab.groups(self.stored, self._position)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -82,7 +84,7 @@ class Collection:
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
         names = pd.Index([t.name for t in trajectories], name="trajectory")
         parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
-        columns = [*_BEFORE, *parts, *_AFTER]
+        columns = [*BEFORE, *parts, *AFTER]
         return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
@@ -115,7 +117,8 @@ class Collection:
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:
     """The scored trajectories of stored groups, as the objective sees them."""
     return [
-        [Member(t.name, t.reward, (t.tokens,)) for t in group.trajectories if t.reward is not None] for group in groups
+        [Member(t.name, t.reward, t.history_tokens) for t in group.trajectories if t.reward is not None]
+        for group in groups
     ]
 
 
@@ -134,22 +137,6 @@ def finite(value: Any, name: str) -> float:
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
-def scored(trajectory: Trajectory, outcome: Any) -> Score:
-    """What a reward function returned, as a score.
-
-    A mapping gives components; their sum is the reward, unless one of them is called `reward`.
-    """
-    if not isinstance(outcome, Mapping):
-        return Score(trajectory, finite(outcome, trajectory.name))
-    if not outcome:
-        raise RewardError(f"the reward of {trajectory.name} has no components", hint="return 0.0, or a component")
-    for taken in set(map(str, outcome)) & {"", *_BEFORE, *_AFTER} - {"reward"}:
-        raise RewardError(f"a component cannot be called {taken!r}, as a column is", hint=f"right_{taken}: ...")
-    parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
-    total = parts.pop("reward") if "reward" in parts else sum(parts.values())
-    return Score(trajectory, finite(total, trajectory.name), parts)
-
-
 def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
     import pandas as pd
 
@@ -158,7 +145,8 @@ def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | N
     trajectory = known[name]
     if trajectory.reward is None and pd.isna(value):
         return None
-    return Score(trajectory, finite(value, name), trajectory.components if value == trajectory.reward else {})
+    reward = finite(value, name)
+    return None if reward == trajectory.reward else Score(trajectory, reward)  # a row left as it is says nothing
 
 
 def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:

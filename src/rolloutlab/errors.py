@@ -5,7 +5,8 @@
     │   └── ContextError      a prompt is longer than the policy's context
     ├── NotFoundError         no collection, model, job or checkpoint of that name
     ├── ConflictError         a request contradicts what there is
-    ├── RewardError           a reward function failed or gave no finite number
+    ├── SamplingError         some completions did not come; the others are kept
+    ├── RewardError           a reward function or a judge failed, or gave no finite number
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
     │   ├── UnreachableError  nothing answers at its address
@@ -57,7 +58,11 @@ class ConflictError(RolloutlabError):
 
 
 class RewardError(RolloutlabError):
-    """A reward function failed or gave no finite number."""
+    """A reward function or a judge failed, or gave no finite number."""
+
+
+class SamplingError(RolloutlabError):
+    """Some completions did not come; the others are kept."""
 
 
 class NothingTrainsError(RolloutlabError):

@@ -4,8 +4,9 @@ import asyncio
 import atexit
 import random
 import threading
-from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +21,16 @@ T = TypeVar("T")
 _RETRIED_STATUS = {408, 409, 429}
 _MAX_CONNECTIONS = 512
 _LONGEST_CLEAN_UP = 1.0
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What a request carries."""
+
+    json: Any
+    content: str | AsyncIterable[bytes] | None
+    params: Mapping[str, str | int] | None
+    headers: Mapping[str, str]
 
 
 class Http:
@@ -85,24 +96,67 @@ class Http:
             UnreachableError: nothing answers. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
             ServiceError: 5xx, or an answer that is not JSON.
         """
+        body = _Body(json, content, params, headers or {})
+        again = method in {"GET", "DELETE"} if retry is None else retry
+        response = await self._sent(method, url, token, body, patience, again=again)
+        return _answer(response, token)
+
+    async def events(
+        self, url: str, *, token: str | None = None, content: str, patience: float = 60.0
+    ) -> AsyncIterator[str]:
+        """POST, and the `data:` of each server-sent event of the answer, as it comes.
+
+        A service that answers with one JSON text instead gives that text. It is tried again until the answer begins.
+
+        Raises:
+            As `request`; UnreachableError also when the answer breaks off.
+        """
+        body = _Body(None, content, None, {"Accept": "text/event-stream"})
+        response = await self._sent("POST", url, token, body, patience, again=True, stream=True)
+        try:
+            if not response.is_success:
+                await response.aread()
+                _answer(response, token)
+            if "text/event-stream" not in response.headers.get("Content-Type", ""):
+                yield (await response.aread()).decode(errors="replace")
+                return
+            async for line in response.aiter_lines():
+                if line.startswith("data:") and line != "data: [DONE]":
+                    yield line.removeprefix("data:").strip()
+        except (httpx.RequestError, aiohttp.ClientError) as error:
+            raise UnreachableError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
+        finally:
+            await response.aclose()
+
+    async def _sent(
+        self,
+        method: str,
+        url: str,
+        token: str | None,
+        body: "_Body",
+        patience: float,
+        *,
+        again: bool,
+        stream: bool = False,
+    ) -> httpx.Response:
+        """The response to a request, tried again where that can help."""
         if token and not (token.isascii() and token.isprintable()):
             raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
-        kind = {"Content-Type": "application/json"} if content is not None else {}
+        kind = {"Content-Type": "application/json"} if body.content is not None else {}
         request = self._client.build_request(
             method,
             _checked(url),
-            json=json,
-            content=content,
-            params=params,
-            headers={**_bearer(token), **kind, **(headers or {})},
+            json=body.json,
+            content=body.content,
+            params=body.params,
+            headers={**_bearer(token), **kind, **body.headers},
             timeout=httpx.Timeout(patience, connect=5.0),
         )
-        again = method in {"GET", "DELETE"} if retry is None else retry
-        again = again and not isinstance(content, AsyncIterable)
+        again = again and not isinstance(body.content, AsyncIterable)
         for left in reversed(range(self._tries if again else 1)):
             wait = self._backoff * 2 ** (self._tries - 1 - left) * random.uniform(0.5, 1.5)
             try:
-                response = await self._client.send(request)
+                response = await self._client.send(request, stream=stream)
             except (httpx.RequestError, aiohttp.ClientError) as error:
                 if not left:
                     raise UnreachableError(
@@ -111,7 +165,8 @@ class Http:
                     ) from error
             else:
                 if not left or not _worth_retrying(response.status_code):
-                    return _answer(response, token)
+                    return response
+                await response.aclose()
                 wait = _retry_after(response) or wait
             await asyncio.sleep(wait)
         raise AssertionError("a request is tried at least once")

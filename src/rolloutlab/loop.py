@@ -94,7 +94,7 @@ class Plan:
     patience: int = 3
 
 
-def resumed(lab: Lab, name: str, model: str, options: Options) -> Loop:
+def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
     """The loop as the lab's collections tell it: a round for each generation of `name`."""
     found = lab.collections()[::-1]
     rounds = [_round(s.generation, Collection(lab, s), options) for s in found if s.name == name]

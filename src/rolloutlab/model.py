@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.wire.training import ModelCard
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ class SelectedModel:
     @property
     def newest(self) -> int:
         return max(self.steps)
+
+    def checked(self, step: int) -> int:
+        """The step; NotFoundError when it has no checkpoint."""
+        if step not in self.steps:
+            some = ", ".join(map(str, sorted(self.steps)[-8:]))
+            raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
+        return step
 
     def __repr__(self) -> str:
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"

@@ -20,7 +20,7 @@ _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 def parse_chat(text: str) -> list[dict[str, Any]]:
     """Messages of a text in which a line that begins with `role:` begins a message and other lines go on.
 
-    A text that begins with no role is one user message.
+    A text that begins with no role is one user message. An empty `assistant:` is a place where the policy answers.
 
     Raises:
         InputError: nothing is there, a role is unknown or misspelt, or a message is empty.
@@ -41,7 +41,7 @@ def parse_chat(text: str) -> list[dict[str, Any]]:
                 messages[-1]["content"] += f"\n{line}"
     for message in messages:
         message["content"] = message["content"].strip()
-        if not message["content"]:
+        if not message["content"] and message["role"] != "assistant":
             raise InputError(f"the {message['role']} message is empty", hint=f"{message['role']}: some text")
     return messages
 

@@ -1,45 +1,56 @@
 """What one notebook holds, and the public Python API: every magic is one call of `Session`."""
 
-import secrets
-import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rolloutlab.catalogue import Price, catalogue
 from rolloutlab.check import Check
 from rolloutlab.client import inference, training
 from rolloutlab.client.embedded import Embedded
-from rolloutlab.client.inference import complete
-from rolloutlab.collection import Collection, scored
-from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
+from rolloutlab.client.inference import complete, stream
+from rolloutlab.client.logprobs import score as score_histories
+from rolloutlab.collection import Collection
+from rolloutlab.comparison import Comparison, pairs_of
+from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
+from rolloutlab.exports import Choosing, Export, export
 from rolloutlab.http import Http
+from rolloutlab.imports import import_file
 from rolloutlab.job import Job
 from rolloutlab.jobs import EMBEDDED, meant, refreshed
 from rolloutlab.jobs import table as table_of_jobs
-from rolloutlab.loop import SEEDS_PER_ROUND, Loop, Plan, play, resumed
+from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
+from rolloutlab.logprobs import add_logprobs
+from rolloutlab.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
 from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.model import table as table_of_models
 from rolloutlab.objective.options import settle
-from rolloutlab.prompt import as_messages
-from rolloutlab.sampling import Arrivals, make_prompt, rows_of, sample_all
+from rolloutlab.sampling.arrivals import Arrivals
+from rolloutlab.sampling.rollout import Player
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
+from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.selection import select
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Score, SubmittedJob, Trajectory
+from rolloutlab.store.records import Score, SubmittedJob
 from rolloutlab.submission import checked_config, gather, prepare
 from rolloutlab.widgets.live import Live
 from rolloutlab.widgets.progress import Progress
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.wire.training import Model, RegisterModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_MODEL = "lab/practice"
-
-RewardFunction = Callable[[Trajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
-"""Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
+CONCURRENT = 64
+"""Requests under way at once; a service batches what is."""
 
 
 class Session:
@@ -54,6 +65,7 @@ class Session:
         self._http = http or Http()
         self._selected = DEFAULT_MODEL
         self._known: set[tuple[str, str]] = set()
+        self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
         self.embedded = Embedded(self.settings, self._http)
 
     @cached_property
@@ -68,56 +80,211 @@ class Session:
         *,
         n: int = 1,
         over: Any = None,
+        system: str | None = None,
         model: str | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
         max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
         seed: int | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        max_turns: int = 10,
+        concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
         """Sample `n` completions per prompt into a new generation of the collection `name`.
 
         prompt: the text of a cell (`user: ...`) or a list of messages; `{{x}}` is a column of the row, then one of
-        `variables`. over: a DataFrame or a list, one group per row. model: a model to sample instead of the selected
-        one's newest checkpoint. seed: the group of row i is sampled with seed + i; drawn and recorded when absent.
+        `variables`. An empty assistant message in it is a place where the policy answers, and so is its end.
+        over: a DataFrame or a list, one group per row. system: a system message before the prompt.
+        model: a model to sample instead of the selected one's newest checkpoint. seed: the group of row i is sampled
+        with seed + i; drawn and recorded when absent. stop: texts that end a completion.
+        tools: functions that the policy may call; described by signature and docstring, run here, their results and
+        errors recorded as tool messages. max_turns: answers in a row that may call tools.
+        concurrency: requests under way at once.
 
-        Every completion is stored as it arrives: what had arrived before an interrupt or an error is kept.
+        Every completion is stored as it arrives: what had arrived before an interrupt or an error is kept, and `resume`
+        samples the rest.
 
         Raises:
             InputError: the prompt, a variable or a setting is wrong; nothing was sent.
+            SamplingError: some requests failed; the others are kept.
             ServiceError, NotFoundError: as the service answered.
         """
-        target = model or self._selected
-        first = secrets.randbits(31) if seed is None else seed
-        settings = {"model": target, "n": n, "temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-        messages, rows = as_messages(prompt), rows_of(over)
-        prompts = [
-            make_prompt(messages, row, variables or {}, {**settings, "seed": first + i}) for i, row in enumerate(rows)
-        ]
-        arrivals = Arrivals(self.store, name, prompts)
-        with Progress(f"sampling {name}") as shown:
-            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
-            if model is None and (address.base_url, target) not in self._known:
-                self._register(target)
-            work = sample_all(prompts, lambda request: complete(self._http, address, request), arrivals.take)
-            try:
-                self._http.run(work, lambda: shown.update(arrivals.done, n * len(prompts)))
-            except BaseException:
-                shown.keep(f"{arrivals.done:,} of {n * len(prompts):,} completions had arrived and are kept in {name}")
-                raise
-        return self.collection(arrivals.label)
+        settings = {
+            "model": model or self._selected,
+            "n": n,
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "seed": seed,
+            "max_turns": max_turns,
+        }
+        work = sampled(name, prompt, over, system, variables or {}, settings, Tools(tools))
+        return self._sample(work, concurrency, register=model is None)
 
-    def reward(self, name: str, function: RewardFunction) -> Collection:
-        """Score every trajectory of a collection; all of them or, when the function fails on one, none.
+    def preview(
+        self,
+        name: str,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        over: Any = None,
+        system: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Preview:
+        """What `chat` would send with the same arguments: how many requests, and the first of them as rendered."""
+        tools = Tools(settings.pop("tools", ()))
+        settings.pop("concurrency", None)
+        settings = {"model": self._selected, **{k: v for k, v in settings.items() if v is not None}}
+        return Preview(sampled(name, prompt, over, system, variables or {}, settings, tools))
+
+    def resume(
+        self, name: str, *, tools: Sequence[Callable[..., Any]] = (), concurrency: int = CONCURRENT
+    ) -> Collection:
+        """Sample what is missing of a collection, as it was begun; nothing that is there is sampled again.
+
+        tools: the functions that it was begun with.
 
         Raises:
-            NotFoundError: no such collection.
-            RewardError: the function raised, or returned no finite number; the message names the trajectory.
+            NotFoundError: no such collection. InputError: it was not sampled here, or with other tools; and as `chat`.
+        """
+        return self._sample(resumed(self.store, name, Tools(tools)), concurrency)
+
+    def continue_chat(
+        self,
+        name: str,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        model: str | None = None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        seed: int | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        max_turns: int = 10,
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Collection:
+        """Go on with every conversation of a collection, into a new generation of it; the older one stays.
+
+        prompt: what is said next, as in `chat`, whose other arguments and errors are the same.
+        """
+        settings = {
+            "model": model or self._selected,
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "seed": seed,
+            "max_turns": max_turns,
+        }
+        work = continued(self.store, name, prompt, variables or {}, settings, Tools(tools))
+        return self._sample(work, concurrency, register=model is None)
+
+    def reward(
+        self,
+        name: str,
+        function: Functions,
+        weights: Mapping[str, float] | None = None,
+        *,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Score every trajectory of a collection; all of them or, when a function fails on one, none.
+
+        function: one function; a list, each a component under its name; or a dict of names and functions. The reward
+        is the sum of the components, each times its weight where `weights` has one. overwrite: also score what was
+        scored by hand; by default that is kept, and `say` is told how much.
+
+        Raises:
+            NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
+            RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
-        scores = [_apply(function, trajectory) for trajectory in collection.trajectories]
-        self.store.rewards.give(scores, source="function")
-        return collection
+        self._scorers[name.partition(":")[0]] = (function, weights)
+        wanted = [t for t in collection.trajectories if overwrite or t.source != "hand"]
+        return self._give(collection, score(wanted, function, weights), "function", overwrite, say)
+
+    def judge(
+        self,
+        name: str,
+        rubric: str = "",
+        *,
+        model: str,
+        samples: int = 1,
+        seed: int = 0,
+        variables: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> Collection:
+        """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
+
+        rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
+        samples: how often each group is judged, in another order each time; the reward is the mean. seed: of the order.
+        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`.
+
+        Raises:
+            NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
+            RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
+        """
+        collection = self.collection(name)
+        groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
+        asked = hearings(groups, rubric, variables or {}, model=model, samples=samples, seed=seed)
+        held: list[list[Verdict]] = []
+        total = samples * len(groups)
+        with Progress(f"judging {name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            work = judge_all(asked, lambda request: complete(self._http, address, request), held.append)
+            try:
+                found = self._http.run(work, lambda: shown.update(len(held), total))
+            except BaseException:
+                shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
+                raise
+        scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
+        return self._give(collection, scores, "judge", overwrite, say)
+
+    def compare(
+        self,
+        name: str,
+        reward: Functions | None = None,
+        *,
+        before: int = 0,
+        after: int | None = None,
+        n: int | None = None,
+        over: Any = None,
+        model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Comparison:
+        """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
+
+        reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
+        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones.
+        n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
+
+        What is sampled stays in the lab, as the collections `NAME.step0` and so on.
+
+        Raises:
+            NotFoundError: no such collection or checkpoint. InputError: there is no reward function; and as `chat` and
+            `reward`.
+        """
+        summary = self.store.collection(name)
+        scorer = (reward, None) if reward else self._scorers.get(summary.name)
+        if scorer is None:
+            hint = f"%%compare {name}, with the reward function as its body"
+            raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
+        found = self._select(model or self._selected)
+        sides = []
+        for step in (found.checked(before), found.newest if after is None else found.checked(after)):
+            target, kept = f"{found.name}@{step}", f"{summary.name}.step{step}"
+            work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
+            sides.append((target, self.reward(self._sample(work, concurrency).label, *scorer)))
+        (old, was), (new, became) = sides
+        return Comparison(name, old, new, pairs_of(was, became))
 
     def train(
         self,
@@ -130,7 +297,7 @@ class Session:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
         names: collections, or patterns such as `cap*` that mean the newest generation of each that fits. options: the
-        eleven of `rolloutlab.objective.catalogue`. say: gets the pre-flight report, line by line.
+        eleven of `rolloutlab.objective.glossary`. say: gets the pre-flight report, line by line.
         wait: False returns as soon as the job is submitted. Interrupting the wait leaves the job running.
 
         Raises:
@@ -167,7 +334,7 @@ class Session:
         self,
         name: str,
         prompt: str | Sequence[Mapping[str, Any]],
-        reward: RewardFunction,
+        reward: Functions,
         *,
         over: Any,
         jobs: int = 10,
@@ -194,40 +361,169 @@ class Session:
         """
         settled = settle(checked_config(options or {}))
 
+        def quiet(_line: str) -> None:
+            """The loop tells its rounds."""
+
         def sample(label: str, rows: Any, number: int | None) -> Collection:
             first = (seed or 0) if number is None else None if seed is None else seed + SEEDS_PER_ROUND * number
-            return self.reward(self.chat(label, prompt, n=n, over=rows, seed=first, **sampling).label, reward)
+            return self.reward(
+                self.chat(label, prompt, n=n, over=rows, seed=first, **sampling).label, reward, say=quiet
+            )
 
         def train(label: str) -> Job:
-            return self.train(label, options, wait=False, say=lambda _: None).wait(progress=False)
+            return self.train(label, options, wait=False, say=quiet).wait(progress=False)
 
         plan = Plan(sample, over if callable(over) else lambda _: over, train, held_out, every, patience)
-        return play(resumed(self.store, name, self._selected, settled), plan, jobs, settled, Live(say))
+        return play(so_far(self.store, name, self._selected, settled), plan, jobs, settled, Live(say))
+
+    def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
+        """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
+
+        What had no reward before the change has none again. The undo is logged like any other change.
+
+        Raises:
+            NotFoundError: no such collection, or nothing of its rewards is left to undo.
+        """
+        collection = self.collection(name)
+        edits = self.store.rewards.undo(self.store.collection(collection.label))
+        if not edits:
+            raise NotFoundError(f"no reward of {name} is left to undo", hint=f"%rewards {name} --history")
+        say(undone_line(name, edits))
+        return collection
+
+    def reward_history(self, name: str) -> "pd.DataFrame":
+        """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
+
+        The index is the number of the change: what was given at once has the same one.
+        """
+        import pandas as pd
+
+        found = self.store.rewards.history_of(self.store.collection(name))
+        columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
+        rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in found]
+        frame = pd.DataFrame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
+        when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
+        return frame.assign(when=when).astype({"old": float, "new": float})
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
-        return Collection(self.store, self.store.collection(name))
+        return Collection(self.store, self.store.find(name))
 
     def group(self, name: str) -> Collection:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
         label, _, position = name.rpartition("/")
         if not position.isdecimal():
             raise InputError(f"{name!r} names no group", hint=f"%group {name}/0")
-        found = Collection(self.store, self.store.collection(label), int(position))
+        found = Collection(self.store, self.store.find(label), int(position))
         if not found.groups:
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
         return found
 
-    def collections(self) -> "pd.DataFrame":
-        """Every generation of every collection, newest first, counted."""
-        import pandas as pd
+    def collections(
+        self, pattern: str | None = None, *, prices: Mapping[str, Price] = MappingProxyType({})
+    ) -> "pd.DataFrame":
+        """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
 
-        columns = ["groups", "trajectories", "scored", "mean_reward"]
-        found = self.store.collections()
-        rows = [[*(getattr(summary, column) for column in columns), _minute(summary.created_at)] for summary in found]
-        return pd.DataFrame(
-            rows, columns=[*columns, "created (UTC)"], index=pd.Index([s.label for s in found], name="collection")
-        )
+        prices: dollars per million tokens by model; where one is known, the table says what sampling has cost.
+        """
+        return catalogue(self.store.collections(), pattern, prices)
+
+    def delete(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
+        hidden = self.store.shelf.delete(name)
+        say(f"deleted {', '.join(hidden)}; undo: %collections --restore {name}")
+
+    def restore(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Bring back what was deleted last under this name; NotFoundError when nothing was."""
+        found = self.store.shelf.restore(name)
+        say(f"restored {', '.join(found)}; undo: %collections --delete {name}")
+
+    def rename(self, old: str, new: str, *, say: Callable[[str], None] = print) -> None:
+        """Give a collection, with all its generations, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
+        """
+        self.store.check_name(new)
+        self.store.shelf.rename(old, new)
+        say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
+
+    def export(
+        self,
+        names: str | Sequence[str],
+        path: str | PathLike[str],
+        format: str | None = None,  # noqa: A002 - what it is called on the line
+        *,
+        best: bool = False,
+        min_reward: float | None = None,
+        overwrite: bool = False,
+    ) -> Export:
+        """Write collections to a file, whole or not at all.
+
+        format: `jsonl` or `parquet`, which lose nothing; `openai`, fine-tuning messages; `art`, trajectory groups of
+        openpipe-art. By default what the path ends in says it. best: of each group only the highest reward.
+
+        Raises:
+            NotFoundError: no such collection. InputError: the file is there already, cannot be written, is of no known
+            format, or nothing would be in it.
+        """
+        found = [self.store.find(name) for name in ([names] if isinstance(names, str) else names)]
+        if not found:
+            raise InputError("no collection is given", hint="%export NAME FILE")
+        target = Path(path).expanduser()
+        with Progress(f"writing {target.name}") as shown:
+            total = sum(self.store.collection(f"{each.name}:{each.generation}").trajectories for each in found)
+            chosen = Choosing(best, min_reward)
+            return export(
+                self.store, found, target, format, chosen, overwrite=overwrite, written=lambda n: shown.update(n, total)
+            )
+
+    def import_(
+        self,
+        path: str | PathLike[str],
+        name: str | None = None,
+        format: str | None = None,  # noqa: A002 - what it is called on the line
+        *,
+        logprobs: bool = False,
+    ) -> Collection | list[Collection]:
+        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
+
+        name: what the collection is called, by default what the file says. format: as in `export`, by default what the
+        first line looks like. logprobs: then `logprobs` of each.
+
+        Raises:
+            NotFoundError: there is no such file. InputError: something in it is wrong; the message says where.
+        """
+        source = Path(path).expanduser()
+        with Progress(f"reading {source.name}") as shown:
+            labels = import_file(self.store, source, name, format, lambda n: shown.update(n, None))
+        found = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
+        return found[0] if len(found) == 1 else found
+
+    def logprobs(self, name: str, model: str | None = None, *, say: Callable[[str], None] = print) -> Collection:
+        """Give what the assistant said the token ids and logprobs that training needs, as a new generation.
+
+        For conversations from elsewhere; rewards are kept. model: whose logprobs, by default those of the newest
+        checkpoint of the selected one.
+
+        Raises:
+            NotFoundError: no such collection or model. NothingTrainsError: the policy can read none of it.
+            ServiceError: the service cannot do this.
+        """
+        collection, target = self.store.collection(name), model or self._selected
+        with Progress(f"logprobs of {name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            if model is None:
+                self._register(target)
+            outcome = add_logprobs(
+                self.store,
+                collection,
+                lambda histories: self._http.run(score_histories(self._http, address, target, histories)),
+                lambda n: shown.update(n, collection.trajectories),
+            )
+        for line in outcome.words():
+            say(line)
+        return self.collection(outcome.label or name)
 
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it at first; without a name, the selected one.
@@ -278,6 +574,43 @@ class Session:
         if "store" in self.__dict__:
             self.store.close()
 
+    def _sample(self, work: Work, concurrency: int, *, register: bool = False) -> Collection:
+        """Play the rollouts of `work`; what arrives is stored at once."""
+        if concurrency < 1:
+            raise InputError(f"concurrency: {concurrency} is below 1", hint="--concurrency 64")
+        arrivals = Arrivals(self.store, work)
+        with Progress(f"sampling {work.name}") as shown:
+            address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
+            if register and (address.base_url, work.plan.model) not in self._known:
+                self._register(work.plan.model)
+
+            async def answer(request: ChatRequest) -> ChatCompletion:
+                if arrivals.total == 1:
+                    return await stream(self._http, address, request, arrivals.say)
+                return await complete(self._http, address, request)
+
+            player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail)
+            try:
+                self._http.run(
+                    player.play(work.rollouts, min(concurrency, arrivals.total)),
+                    lambda: shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text),
+                )
+            except BaseException:
+                shown.keep(arrivals.kept())
+                raise
+        arrivals.check()
+        return self.collection(arrivals.label)
+
+    def _give(
+        self, collection: Collection, scores: Sequence[Score], source: str, overwrite: bool, say: Callable[[str], None]
+    ) -> Collection:
+        """Store the scores, and say how many were kept because they were given by hand."""
+        self.store.rewards.give(scores, source, keep_hand=not overwrite)
+        kept = 0 if overwrite else self.store.rewards.by_hand(self.store.collection(collection.label))
+        if kept:
+            say(kept_line(kept))
+        return collection
+
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self.settings.service or self.embedded.address(tick)
 
@@ -310,27 +643,3 @@ def lab() -> Session:
     shell = get_ipython()
     found = shell.magics_manager.registry.get("ChatMagics") if shell else None
     return found.session if found else Session()
-
-
-def _minute(time: str) -> str:
-    """An ISO time to the minute, as a table shows it."""
-    return time[:16].replace("T", " ")
-
-
-def _apply(function: RewardFunction, trajectory: Trajectory) -> Score:
-    try:
-        outcome = function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
-    except RolloutlabError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise RewardError(
-            f"the reward function failed on {trajectory.name}: {type(error).__name__}: {error}{_line_of(error)}",
-            hint=f"%group {trajectory.name.rpartition('/')[0]} shows it; no reward was changed",
-        ) from error
-    return scored(trajectory, outcome)
-
-
-def _line_of(error: BaseException) -> str:
-    """The line of the reward function that raised, when its source is at hand."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" (line {frames[1].lineno}: {frames[1].line})" if len(frames) > 1 and frames[1].line else ""

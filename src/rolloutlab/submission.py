@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rolloutlab.collection import Collection, members_of, unscored_names
 from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.objective.catalogue import problems
+from rolloutlab.objective.glossary import problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import Preflight, count, preflight, sampling_warnings
 from rolloutlab.store.records import Group
@@ -86,7 +86,9 @@ def gather(collections: Sequence[Collection], options: Mapping[str, Any], model:
     warnings = sampling_warnings(t for group in groups for t in group.trajectories)
     sources = Counter(t.model.partition("@")[0] for group in stored for t in group.trajectories)
     warnings += [
-        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n in sources if n != model
+        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}"
+        for n in sources
+        if n not in {model, ""}
     ]
     check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)

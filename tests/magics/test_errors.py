@@ -36,11 +36,11 @@ InputError: -n: invalid int value: 'many'
   -> %%chat? shows the options
 """,
     "%%chat capitals -n 0\nhello": """
-InputError: n: Input should be greater than or equal to 1, not 0
+InputError: n: 0 is below 1
   -> %%chat? shows the options
 """,
     "%%chat capitals --temperature 3\nhello": """
-InputError: temperature: Input should be less than or equal to 2, not 3.0
+InputError: temperature: 3.0 is outside 0 to 2
   -> %%chat? shows the options
 """,
     "%%chat a/b\nhello": """

@@ -88,7 +88,7 @@ def test_the_words_say_what_trains_then_each_reason_then_the_warnings():
     [
         ([], ["a"], "reward", "%%reward sums"),
         ([Member("a", 1.0, (1,)), Member("b", 1.0, (1,))], [], "equal", "%%reward sums"),
-        ([Member("a", 1.0, (0,))], [], "logprobs", "%%chat sums"),
+        ([Member("a", 1.0, (0,))], [], "logprobs", "%logprobs sums"),
         ([Member("a", 1.0, (0,), too_long=True)], [], "longer than", "--max-tokens"),
         ([Member("a", 0.0, (1,)), Member("b", 1.0, ())], [], "advantage_balance", "advantage_balance: 0"),
     ],

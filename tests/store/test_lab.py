@@ -327,8 +327,8 @@ def test_a_reward_that_stays_the_same_is_not_remembered_again(lab, sample):
     sample(2)
     first, second = trajectories(lab)
     lab.rewards.give([Score(first, 1.0)], "function")
-    first, second = trajectories(lab)
-    assert [e.trajectory for e in lab.rewards.give([Score(first, 1.0), Score(second, 1.0)], "hand")] == ["capitals/0/1"]
+    edits = lab.rewards.give([Score(first, 1.0), Score(second, 1.0)], "function")
+    assert [e.trajectory for e in edits] == ["capitals/0/1"]
     assert len(lab.rewards.history(first)) == 1
 
 
@@ -390,7 +390,7 @@ def test_a_conversation_cut_short_between_two_turns_waits_unseen_until_it_is_fin
 
 
 def test_a_collection_knows_its_plan_what_is_missing_and_what_it_cost(lab, choice, question):
-    collection = lab.open_collection("capitals", {"n": 2, "model": "lab/practice"})
+    collection = lab.open_collection("capitals", {"total": 4, "model": "lab/practice"})
     groups = lab.add_groups(collection, [NewGroup(question(), {}), NewGroup(question(), {})])
     for group in groups:
         lab.put(group, [Arrival(0, [choice()])], model="m", step=0, sampling={}, usage=(10, 3))

@@ -1,11 +1,16 @@
 """The inference half of a service."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from pydantic import ValidationError
 
+from rolloutlab.client.stream import StreamedCompletion
 from rolloutlab.errors import NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.wire.training import ModelCard, ModelCardList
 
 _LONGEST_ANSWER = 600.0
@@ -30,15 +35,49 @@ async def complete(http: Http, address: Address, request: ChatRequest) -> ChatCo
     Raises:
         ServiceError: the answer is not a chat completion; and all that `Http.request` raises.
     """
-    url = f"{address.inference_base_url}/chat/completions"
-    try:
+    with _told(request):
         body = await http.request(
-            "POST", url, token=address.token, content=request.to_json(), patience=_LONGEST_ANSWER, retry=True
+            "POST",
+            _url(address),
+            token=address.token,
+            content=request.to_json(),
+            patience=_LONGEST_ANSWER,
+            retry=True,
         )
+        return _checked(body)
+
+
+async def stream(http: Http, address: Address, request: ChatRequest, said: Callable[[str], None]) -> ChatCompletion:
+    """The same as `complete`; `said` gets the text so far whenever there is more of it."""
+    asked = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
+    streamed = StreamedCompletion()
+    with _told(request):
+        async for data in http.events(
+            _url(address), token=address.token, content=asked.to_json(), patience=_LONGEST_ANSWER
+        ):
+            if streamed.add(data):
+                said(streamed.text)
+        return _checked(streamed.whole())
+
+
+def _checked(body: Any) -> ChatCompletion:
+    completion = ChatCompletion.model_validate(body)
+    if not completion.choices:
+        raise ServiceError("the answer has no choices")
+    return completion
+
+
+def _url(address: Address) -> str:
+    return f"{address.inference_base_url}/chat/completions"
+
+
+@contextmanager
+def _told(request: ChatRequest) -> Iterator[None]:
+    """Says what the model's absence, or an answer of another shape, means here."""
+    try:
+        yield
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=f"%model {request.model} registers it") from error
-    try:
-        return ChatCompletion.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -14,6 +14,8 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     """Register every magic with one session, a new one unless it is handed in."""
     from rolloutlab.magics.chat import ChatMagics
     from rolloutlab.magics.collections import CollectionMagics
+    from rolloutlab.magics.compare import CompareMagics
+    from rolloutlab.magics.exchange import ExchangeMagics
     from rolloutlab.magics.jobs import JobMagics
     from rolloutlab.magics.model import ModelMagics
     from rolloutlab.magics.reward import RewardMagics
@@ -22,6 +24,16 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.session import Session
 
     session = session or Session()
-    for kind in (ChatMagics, CollectionMagics, JobMagics, ModelMagics, RewardMagics, ServiceMagics, TrainMagics):
+    for kind in (
+        ChatMagics,
+        CollectionMagics,
+        CompareMagics,
+        ExchangeMagics,
+        JobMagics,
+        ModelMagics,
+        RewardMagics,
+        ServiceMagics,
+        TrainMagics,
+    ):
         shell.register_magics(kind(shell, session))
     allow_empty_bodies(shell)

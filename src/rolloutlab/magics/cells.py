@@ -53,6 +53,16 @@ class LabMagics(Magics):
         except Exception as error:
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
+    def functions(self, names: str) -> list[Any]:
+        """The notebook's functions of these names, which commas or spaces separate."""
+        return [self.value(name) for name in names.replace(",", " ").split()]
+
+    @staticmethod
+    def given(options: Namespace, *names: str) -> dict[str, Any]:
+        """Those of the named options that were given; the others are left to the defaults of the call."""
+        found = {name: getattr(options, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
     def bound(self, name: str | None, result: T) -> T:
         """The result, also bound to a notebook variable when a name is given with -o."""
         if name:

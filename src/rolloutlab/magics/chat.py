@@ -4,7 +4,9 @@ from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
+from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics
+from rolloutlab.sampling.work import Preview
 
 
 @magics_class
@@ -14,36 +16,51 @@ class ChatMagics(LabMagics):
     @no_var_expand
     @magic_arguments("%chat")
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
-    @argument("-n", type=int, default=1, help="completions per prompt")
+    @argument("-n", type=int, help="completions per prompt (default: 1)")
     @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
+    @argument("--system", metavar="TEXT", help="a system message before the conversation")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
-    @argument("--temperature", type=float, default=1.0, help="0 takes the most likely token (default: 1)")
-    @argument("--top-p", type=float, default=1.0, help="sample from the most likely tokens that reach this probability")
+    @argument("--temperature", type=float, help="0 takes the most likely token (default: 1)")
+    @argument("--top-p", type=float, help="sample from the most likely tokens that reach this probability (default: 1)")
     @argument("--max-tokens", type=int, help="the most tokens of one completion")
+    @argument("--stop", metavar="TEXT", action="append", help="a text that ends a completion; up to four times")
     @argument("--seed", type=int, help="makes the sampling repeatable; row i uses seed + i")
+    @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
+    @argument("--max-turns", type=int, help="answers in a row that may call tools (default: 10)")
+    @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
+    @argument("--continue", dest="going_on", action="store_true", help="go on with every conversation of NAME")
+    @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
+    @argument("--dry-run", action="store_true", help="show the first request; send nothing")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
-    def chat(self, line: str, cell: str) -> Collection:
+    def chat(self, line: str, cell: str) -> Collection | Preview:
         """Sample completions into a collection.
 
         The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and
-        {{x}} is a column of the row or a notebook variable. For example:
+        {{x}} is a column of the row or a notebook variable. An empty `assistant:` is a place where the policy answers
+        before the conversation goes on. For example:
 
             %%chat capitals -n 8 --over questions
             system: Answer with one word.
             user: What is the capital of {{country}}?
+
+            %%chat capitals --continue
+            user: And its largest river?
+
+            %%chat capitals --resume
         """
         options = self.options(self.chat, line)
-        collection = self.session.chat(
-            options.name,
-            cell,
-            n=options.n,
-            over=self.value(options.over) if options.over else None,
-            model=options.model,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-            variables=self.variables,
-        )
-        return self.bound(options.output, collection)
+        given = self.given(options, "concurrency")
+        if options.tools:
+            given["tools"] = self.functions(options.tools)
+        if options.resume:
+            return self.bound(options.output, self.session.resume(options.name, **given))
+        names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
+        given |= self.given(options, *names) | {"variables": self.variables}
+        if options.going_on:
+            if options.n or options.over or options.system or options.dry_run:
+                raise InputError("--continue goes on with what is there", hint=f"%%chat {options.name} --continue")
+            return self.bound(options.output, self.session.continue_chat(options.name, cell, **given))
+        given |= self.given(options, "n", "system") | ({"over": self.value(options.over)} if options.over else {})
+        sample = self.session.preview if options.dry_run else self.session.chat
+        return self.bound(options.output, sample(options.name, cell, **given))

@@ -18,12 +18,22 @@ class CollectionMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
+    @argument("pattern", nargs="?", help="only names like this, such as 'cap*'")
+    @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
+    @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
+    @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
     def collections(self, line: str) -> "pd.DataFrame":
-        """List every collection of the lab, newest first."""
+        """List the collections of the lab, newest first; delete, restore or rename one."""
         options = self.options(self.collections, line)
-        return self.bound(options.output, self.session.collections())
+        if options.delete:
+            self.session.delete(options.delete)
+        if options.restore:
+            self.session.restore(options.restore)
+        if options.rename:
+            self.session.rename(*options.rename)
+        return self.bound(options.output, self.session.collections(options.pattern))
 
     @no_var_expand
     @magic_arguments()

@@ -1,16 +1,21 @@
-"""`%%reward`."""
+"""`%%reward` and `%rewards`."""
 
 import ast
 import linecache
-from typing import Any
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import cell_magic, magics_class, no_var_expand
+from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics
-from rolloutlab.session import RewardFunction
+from rolloutlab.scoring import Functions, RewardFunction
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @magics_class
@@ -20,6 +25,11 @@ class RewardMagics(LabMagics):
     @no_var_expand
     @magic_arguments("%reward")
     @argument("name", help="the collection to score")
+    @argument("--with", dest="functions", metavar="F,G", help="reward functions of the notebook, each a component")
+    @argument("--weight", action="append", metavar="NAME=NUMBER", help="the weight of a component (default: 1)")
+    @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
+    @argument("--samples", type=int, help="how often the judge is asked about a group (default: 1)")
+    @argument("--overwrite", action="store_true", help="score again what was scored by hand")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
     def reward(self, line: str, cell: str) -> Collection:
@@ -30,10 +40,82 @@ class RewardMagics(LabMagics):
 
             %%reward capitals
             return float(answer.strip() == row["capital"])
+
+        Functions of the notebook can be used instead of a cell, or beside one, which is then the component `cell`:
+
+            %%reward capitals --with exact,brief --weight exact=1 --weight brief=0.2
+
+        With --judge a model compares the completions of each group by the rubric in the cell, {{x}} being a column:
+
+            %%reward capitals --judge lab/judge
+            The right answer is {{capital}}. Nothing but the name is best.
         """
         options = self.options(self.reward, line)
-        collection = self.session.reward(options.name, compile_reward(cell, self.variables))
+        if options.judge:
+            return self.bound(options.output, self._judge(options, cell))
+        if options.samples is not None:
+            raise InputError("--samples is for a judge", hint=f"%%reward {options.name} --judge MODEL")
+        functions: Functions
+        if options.functions:
+            functions = self._named(options.functions)
+            functions |= {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
+        else:
+            functions = compile_reward(cell, self.variables)
+        weights = parse_weights(options.weight or [])
+        collection = self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
         return self.bound(options.output, collection)
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("name", help="a collection")
+    @argument("--history", action="store_true", help="every change of its rewards, newest first")
+    @argument("--undo", action="store_true", help="take back the newest change that is not taken back yet")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
+    @line_magic
+    def rewards(self, line: str) -> "pd.DataFrame":
+        """Show the rewards of a collection, one row per trajectory, or how they came to be."""
+        options = self.options(self.rewards, line)
+        if options.undo:
+            self.session.undo_rewards(options.name)
+        if options.history:
+            return self.bound(options.output, self.session.reward_history(options.name))
+        return self.bound(options.output, self.session.collection(options.name).to_frame())
+
+    def _judge(self, options: Namespace, rubric: str) -> Collection:
+        if options.functions or options.weight:
+            raise InputError(
+                "a judge gives the whole reward: --with and --weight are for functions",
+                hint='return {"judge": trajectory.components["judge"], ...} in a %%reward after it',
+            )
+        return self.session.judge(
+            options.name,
+            rubric,
+            model=options.judge,
+            samples=1 if options.samples is None else options.samples,
+            variables=self.variables,
+            overwrite=options.overwrite,
+        )
+
+    def _named(self, functions: str) -> dict[str, RewardFunction]:
+        """The functions of `exact,brief`, or of `metrics.exact,brief`, under their last names."""
+        wanted = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
+        if len(wanted) <= functions.count(",") or wanted.keys() & {"", "cell"}:
+            raise InputError(f"--with {functions} does not name each function once", hint="--with exact,brief")
+        return {name: self.value(expression) for name, expression in wanted.items()}
+
+
+def parse_weights(texts: Sequence[str]) -> dict[str, float]:
+    """Names and numbers of texts such as `exact=0.5`; InputError for one of another form, or a name given twice."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, number = (part.strip() for part in text.partition("="))
+        if name in found:
+            raise InputError(f"the weight of {name} is given twice", hint=f"--weight {text}")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise InputError(f"--weight {text} is no weight", hint="--weight exact=0.5") from None
+    return found
 
 
 def compile_reward(body: str, namespace: dict[str, Any]) -> RewardFunction:

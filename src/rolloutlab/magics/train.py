@@ -13,7 +13,7 @@ from rolloutlab.check import Check
 from rolloutlab.errors import InputError
 from rolloutlab.job import Job
 from rolloutlab.magics.cells import LabMagics
-from rolloutlab.objective.catalogue import help_lines
+from rolloutlab.objective.glossary import help_lines
 from rolloutlab.prompt import fill_text
 
 T = TypeVar("T")

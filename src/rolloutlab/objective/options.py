@@ -8,7 +8,7 @@ from rolloutlab.wire.training import ExperimentalTrainingConfig, ImportanceSampl
 
 @dataclass(frozen=True)
 class Options:
-    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.catalogue`.
+    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.glossary`.
 
     k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
     None means the policy's own. max_weight: None is off. unknown: names of options this version does not know; they

@@ -22,7 +22,7 @@ _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
     Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or %%chat with a larger -n or --temperature 1",
     Reason.MEAN_REWARD: "nothing: this is expected",
-    Reason.NO_LOGPROBS: "%%chat {collection} samples again with logprobs",
+    Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
     Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
 }

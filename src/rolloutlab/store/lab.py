@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.store.drafts import Draft
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Trajectory
+from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.schema import MIGRATIONS
+from rolloutlab.store.shelf import Shelf
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.base import Wire
 from rolloutlab.wire.chat import Message, MessageOrChoice
@@ -25,16 +27,31 @@ _PROMPT: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _SCRIPT: TypeAdapter[tuple[tuple[Message, ...], ...]] = TypeAdapter(tuple[tuple[Message, ...], ...])
 _ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
 
-_SUMMARIES = """
-    SELECT c.id, c.name, c.generation, c.created_at,
-        (SELECT max(generation) FROM collections WHERE name = c.name AND deleted_at IS NULL) AS newest,
-        c.plan, c.prompt_tokens, c.completion_tokens, count(DISTINCT g.id) AS groups,
+_NAMED = """
+    c.id, c.name, c.generation, c.created_at, c.plan, c.prompt_tokens, c.completion_tokens, c.generation =
+        (SELECT max(generation) FROM collections WHERE name = c.name AND deleted_at IS NULL) AS newest
+"""
+_COUNTED = f"""
+    SELECT {_NAMED}, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups,
         count(t.group_id) AS trajectories, count(t.reward) AS scored, avg(t.reward) AS mean_reward
     FROM collections c
     LEFT JOIN groups g ON g.collection_id = c.id
     LEFT JOIN trajectories t ON t.group_id = g.id AND t.pending = 0
-    WHERE c.deleted_at IS NULL
 """
+_ALL = f"{_COUNTED} WHERE c.deleted_at IS NULL GROUP BY c.id ORDER BY c.id DESC"
+_FIND = f"""
+    SELECT {_NAMED} FROM collections c
+    WHERE c.name = ? AND c.generation BETWEEN ? AND ? AND c.deleted_at IS NULL ORDER BY c.generation DESC LIMIT 1
+"""
+_GROUPS = "SELECT * FROM groups WHERE collection_id = ? AND position BETWEEN ? AND ? ORDER BY position LIMIT ?"
+_MEMBERS = """
+    SELECT t.* FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id
+    WHERE g.collection_id = ? AND g.position BETWEEN ? AND ? AND (? OR t.pending = 0)
+    ORDER BY g.position, t.position
+"""
+_PAGE = 64
+"""Groups that are read at once where a collection is read bit by bit."""
+_LAST = 2**62
 
 
 class Lab:
@@ -44,6 +61,7 @@ class Lab:
         self._database = Database(path, MIGRATIONS)
         self.rewards = Rewards(self._database)
         self.jobs = SubmittedJobs(self._database)
+        self.shelf = Shelf(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -51,7 +69,7 @@ class Lab:
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
         """A new generation of the collection: the first, or one more beside the older ones.
 
-        plan: how it is to be sampled; `n`, where it is there, is how many trajectories each group will have.
+        plan: how it is to be sampled; `total`, where it is there, is how many trajectories it will have.
 
         Raises:
             InputError: the name has other characters than letters, digits, `_`, `-` and `.`.
@@ -66,6 +84,10 @@ class Lab:
             ).fetchone()
         return self.collection(f"{name}:{generation}")
 
+    def draft(self) -> Draft:
+        """Collections to be written unseen, and then shown all at once."""
+        return Draft(self._database, self.check_name)
+
     @staticmethod
     def check_name(name: str) -> None:
         """InputError unless the name is one that a collection can have."""
@@ -74,31 +96,30 @@ class Lab:
 
     def collections(self) -> list[CollectionSummary]:
         """Every generation of every collection, newest first."""
-        return [_summary(row) for row in self._database.read(f"{_SUMMARIES} GROUP BY c.id ORDER BY c.id DESC")]
+        return [_summary(row) for row in self._database.read(_ALL)]
 
     def collection(self, label: str) -> CollectionSummary:
-        """The collection that `name` (its newest generation) or `name:N` means.
+        """The collection that `name` (its newest generation) or `name:N` means, counted.
 
         Raises:
             NotFoundError: there is none; the message names the closest.
         """
-        found = _LABEL.fullmatch(label)
+        (row,) = self._database.read(f"{_COUNTED} WHERE c.id = ? GROUP BY c.id", self.find(label).id)
+        return _summary(row)
+
+    def find(self, label: str) -> StoredCollection:
+        """As `collection`, at once: without counting what it holds."""
+        parts = _LABEL.fullmatch(label)
         rows = (
-            self._database.read(
-                f"{_SUMMARIES} AND c.name = ? AND (? IS NULL OR c.generation = ?)"
-                " GROUP BY c.id ORDER BY c.generation DESC LIMIT 1",
-                found["name"],
-                found["generation"],
-                found["generation"],
-            )
-            if found
+            self._database.read(_FIND, parts["name"], int(parts["generation"] or 0), int(parts["generation"] or _LAST))
+            if parts
             else []
         )
         if not rows:
             raise NotFoundError(f"there is no collection {label!r}", hint=self._closest(label))
-        return _summary(rows[0])
+        return StoredCollection(**_fields(rows[0]))
 
-    def add_groups(self, collection: CollectionSummary, groups: Sequence[NewGroup]) -> list[Group]:
+    def add_groups(self, collection: StoredCollection, groups: Sequence[NewGroup]) -> list[Group]:
         """Put groups without trajectories into an empty collection."""
         added = []
         with self._database.write() as connection:
@@ -144,38 +165,49 @@ class Lab:
             )
 
     def groups(
-        self, collection: CollectionSummary, position: int | None = None, *, unfinished: bool = False
+        self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False
     ) -> list[Group]:
         """The groups of a collection with their trajectories, or only the one at `position`.
 
         unfinished: include conversations that were cut short between two turns.
         """
-        where = (collection.id, position, position)
-        scope = "g.collection_id = ? AND (? IS NULL OR g.position = ?)"
-        groups = self._database.read(f"SELECT * FROM groups g WHERE {scope} ORDER BY position", *where)
-        rows = self._database.read(
-            f"SELECT t.* FROM trajectories t JOIN groups g ON t.group_id = g.id WHERE {scope}"
-            " AND (? OR t.pending = 0) ORDER BY g.position, t.position",
-            *where,
-            unfinished,
-        )
+        first, last = (0, _LAST) if position is None else (position, position)
+        return self._page(collection, first, last, _LAST, unfinished)
+
+    def each_group(self, collection: StoredCollection) -> Iterator[Group]:
+        """As `groups`, some at a time, for collections larger than memory."""
+        first = 0
+        while page := self._page(collection, first, _LAST, _PAGE, unfinished=False):
+            yield from page
+            first = page[-1].position + 1
+
+    def _page(self, collection: StoredCollection, first: int, last: int, most: int, unfinished: bool) -> list[Group]:
+        groups = self._database.read(_GROUPS, collection.id, first, last, most)
+        if not groups:
+            return []
+        between = groups[0]["position"], groups[-1]["position"]
         members: dict[int, list[Row]] = {}
-        for row in rows:
+        for row in self._database.read(_MEMBERS, collection.id, *between, unfinished):
             members.setdefault(row["group_id"], []).append(row)
         return [_group(row, collection, members.get(row["id"], [])) for row in groups]
 
     def _closest(self, label: str) -> str:
-        names = [row["name"] for row in self._database.read("SELECT DISTINCT name FROM collections")]
+        names = [
+            row["name"] for row in self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
+        ]
         close = get_close_matches(label, names, n=1)
         return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
 
 
 def _summary(row: Row) -> CollectionSummary:
-    newest = row["newest"] == row["generation"]
-    return CollectionSummary(**{**dict(row), "newest": newest, "plan": json.loads(row["plan"])})
+    return CollectionSummary(**_fields(row))
 
 
-def _group(row: Row, collection: CollectionSummary, members: list[Row]) -> Group:
+def _fields(row: Row) -> dict[str, Any]:
+    return {**dict(row), "newest": bool(row["newest"]), "plan": json.loads(row["plan"])}
+
+
+def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
     name = f"{collection.label}/{row['position']}"
     prompt = _PROMPT.validate_json(row["prompt"])
     scenario = json.loads(row["row"])
@@ -199,6 +231,7 @@ def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dic
         source=row["source"],
         pending=row["pending"],
         extra=json.loads(row["extra"]),
+        given=len(prompt),
     )
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from rolloutlab.wire import trajectories as wire
-from rolloutlab.wire.chat import Choice, Message, MessageOrChoice
+from rolloutlab.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Trajectory:
     row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
     components: the parts of the reward, when it was given in parts. source: who gave it: function, hand or judge.
     pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
-    trajectory on the wire, such as its tools.
+    trajectory on the wire, such as its tools. given: how many of the items are the prompt, where that is known.
     """
 
     id: int
@@ -33,6 +33,7 @@ class Trajectory:
     source: str | None = None
     pending: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    given: int | None = None
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -41,18 +42,26 @@ class Trajectory:
 
     @property
     def prompt(self) -> str:
-        """The text of the last user message."""
-        asked = [message for message in self.messages if message["role"] == "user"]
-        return _text(asked[-1].get("content")) if asked else ""
+        """The text of the last user message that was given, before anything was sampled."""
+        asked = [message for message in self.messages[: self.given] if message["role"] == "user"]
+        return plain_text(asked[-1].get("content")) if asked else ""
 
     @property
     def answer(self) -> str:
-        """The text of the last thing the policy said."""
-        return _text(self.choices[-1].message.content) if self.choices else ""
+        """The text of the last thing the policy said; where nothing was sampled, the assistant's last message."""
+        if self.choices or self.given is None:
+            return plain_text(self.choices[-1].message.content) if self.choices else ""
+        said = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
+        return plain_text(said[-1].content) if said else ""
+
+    @cached_property
+    def additional(self) -> list[wire.History]:
+        """Further conversations that share its reward."""
+        return [wire.History.model_validate(each) for each in self.extra.get("additional_histories") or ()]
 
     @cached_property
     def choices(self) -> list[Choice]:
-        return [item for item in self.items if isinstance(item, Choice)]
+        return _choices(self.items)
 
     @property
     def finish_reason(self) -> str | None:
@@ -63,21 +72,36 @@ class Trajectory:
         """How many tokens were sampled and carry logprobs."""
         return sum(len(choice.sampled_tokens()) for choice in self.choices)
 
+    @property
+    def history_tokens(self) -> tuple[int, ...]:
+        """As `tokens`, for each of its histories."""
+        further = (
+            sum(len(c.sampled_tokens()) for c in _choices(each.messages_and_choices)) for each in self.additional
+        )
+        return (self.tokens, *further)
+
     def to_wire(self) -> wire.Trajectory:
-        """The trajectory as a training job carries it; it must have a reward."""
+        """The trajectory as a training job carries it; it must have a reward. `extra` goes before the rest."""
         metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
         return wire.Trajectory.model_validate(
             {
                 "messages_and_choices": list(self.items),
-                "reward": self.reward,
-                "metrics": dict(self.components),
-                "metadata": {**metadata, **self.sampling, "name": self.name, "model": self.model},
                 "start_time": self.created_at,
                 **(
                     {"initial_policy_version": self.step, "final_policy_version": self.step}
                     if self.step is not None
                     else {}
                 ),
+                **self.extra,
+                "reward": self.reward,
+                "metrics": {**(self.extra.get("metrics") or {}), **self.components},
+                "metadata": {
+                    **metadata,
+                    **self.sampling,
+                    "name": self.name,
+                    "model": self.model,
+                    **(self.extra.get("metadata") or {}),
+                },
             }
         )
 
@@ -95,6 +119,11 @@ class Group:
     row: Mapping[str, Any]
     trajectories: tuple[Trajectory, ...] = ()
     script: tuple[tuple[Message, ...], ...] = ((),)
+
+    @property
+    def position(self) -> int:
+        """Its place in the collection."""
+        return int(self.name.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
@@ -117,26 +146,43 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class CollectionSummary:
-    """One generation of a collection, counted. plan: how it is sampled. Tokens are what sampling it has cost."""
+class Recorded:
+    """A trajectory that was recorded elsewhere, and where it goes; `place` is where it was found, such as `line 7`.
+
+    generation, position: as they were, None when anything will do. group: a position in the collection, or any text
+    that trajectories of one group share. items: everything after the prompt. The rest is as in `Trajectory`.
+    """
+
+    place: str
+    collection: str
+    group: int | str
+    prompt: Sequence[Message]
+    items: Sequence[MessageOrChoice]
+    generation: int | None = None
+    position: int | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    step: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    created_at: str | None = None
+    reward: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    source: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredCollection:
+    """One generation of a collection. plan: how it is sampled. Tokens are what sampling it has cost."""
 
     id: int
     name: str
     generation: int
     newest: bool
     created_at: str
-    groups: int
-    trajectories: int
-    scored: int
-    mean_reward: float | None
     plan: Mapping[str, Any]
     prompt_tokens: int
     completion_tokens: int
-
-    @property
-    def missing(self) -> int:
-        """How many trajectories its plan still wants."""
-        return max(0, self.groups * int(self.plan.get("n", 0)) - self.trajectories)
 
     @property
     def label(self) -> str:
@@ -145,25 +191,48 @@ class CollectionSummary:
 
 
 @dataclass(frozen=True)
+class CollectionSummary(StoredCollection):
+    """One generation of a collection, counted."""
+
+    groups: int
+    trajectories: int
+    scored: int
+    mean_reward: float | None
+
+    @property
+    def missing(self) -> int:
+        """How many trajectories its plan still wants."""
+        return max(0, int(self.plan.get("total", 0)) - self.trajectories)
+
+
+@dataclass(frozen=True)
 class Edit:
-    """One change of one reward: when (UTC), who, by which source, from what to what."""
+    """One change of one reward: when (UTC), who, by which source, from what to what; None is no reward.
+
+    change: what was given at once has one number. note: why, where the source says so. undoes: the change that this one
+    takes back; its source is then `undo`.
+    """
 
     trajectory: str
     at: str
     who: str
     source: str
     old: float | None
-    new: float
+    new: float | None
     components: Mapping[str, float]
+    change: int
+    note: str | None = None
+    undoes: int | None = None
 
 
 @dataclass(frozen=True)
 class Score:
-    """A reward for a trajectory, with its components when it has some."""
+    """A reward for a trajectory, with its components when it has some, and a note that says why."""
 
     trajectory: Trajectory
     reward: float
     components: Mapping[str, float] = field(default_factory=dict)
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +253,17 @@ class SubmittedJob:
     step: int | None = None
 
 
-def _text(content: Any) -> str:
+def _choices(items: Sequence[MessageOrChoice]) -> list[Choice]:
+    return [item for item in items if isinstance(item, Choice)]
+
+
+def plain_text(content: Any) -> str:
+    """The text of a message's content, which may come in parts."""
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content)
+        return "".join(_text_of(part) for part in content)
     return str(content or "")
+
+
+def _text_of(part: Any) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
+    return str(text or "")

@@ -5,7 +5,8 @@ from html import escape
 
 from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.objective.preflight import count
-from rolloutlab.store.records import Group, Trajectory
+from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 _MOST_GROUPS = 8
 _WIDEST = 100
@@ -60,13 +61,24 @@ def _rated(group: Group) -> list[tuple[Trajectory, float | None]]:
 
 def _prompt(group: Group) -> str:
     asked = [message.to_wire() for message in group.prompt if message.role == "user"]
-    content = asked[-1]["content"] if asked else ""
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    return plain_text(asked[-1]["content"]) if asked else ""
 
 
 def _said(trajectory: Trajectory) -> str:
-    """The answer, with a mark where the token limit cut it off."""
-    return trajectory.answer + (" [cut off]" if trajectory.finish_reason == "length" else "")
+    """What was said after the prompt, with a mark where the token limit cut it off, and what the lab notes about it."""
+    first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
+    later = trajectory.items[first:]
+    said = trajectory.answer if len(later) < 2 else "\n".join(map(_line, later))
+    notes = [f"[{log}]" for log in trajectory.extra.get("logs", ())]
+    return "\n".join([said + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
+
+
+def _line(item: MessageOrChoice) -> str:
+    """One message of a conversation, with the tools that it calls."""
+    message = (item.message if isinstance(item, Choice) else item).to_wire()
+    calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
+    called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
+    return " ".join([f"{message['role']}:", *filter(None, [plain_text(message.get("content"))]), *called])
 
 
 def _reward(trajectory: Trajectory) -> str:

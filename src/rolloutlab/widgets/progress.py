@@ -6,6 +6,7 @@ from html import escape
 from typing import Any, Self
 
 _UNSEEN = 1.0
+_WIDEST = 100
 
 
 class Progress:
@@ -19,12 +20,12 @@ class Progress:
         self._kept = ""
         self._visible = visible
 
-    def update(self, done: int, total: int | None, note: str = "") -> None:
-        """Show that `done` of `total` (None: unknown) is done."""
+    def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
+        """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
         if not self._visible or time.monotonic() - self._begun < _UNSEEN:
             return
         of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-        line = f"{self._title}: {of}  {note}"
+        line = f"{self._title}: {of}  {text[-_WIDEST:] or note}"
         if line != self._line:
             self._line = line
             self._show(line, done, total)

@@ -15,7 +15,7 @@ ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_ave
 
 
 class ExperimentalTrainingConfig(Wire):
-    """The eleven options of a training job; what each does is in `rolloutlab.objective.catalogue`.
+    """The eleven options of a training job; what each does is in `rolloutlab.objective.glossary`.
 
     The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read.
     """

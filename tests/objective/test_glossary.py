@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rolloutlab.objective.catalogue import OPTIONS, help_lines, markdown_table, problems
+from rolloutlab.objective.glossary import OPTIONS, help_lines, markdown_table, problems
 from rolloutlab.objective.options import settle
 from rolloutlab.wire.training import ExperimentalTrainingConfig
 

@@ -1,0 +1,51 @@
+"""Every collection in a table: what it holds, what it has cost."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rolloutlab.store.records import CollectionSummary, StoredCollection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COUNTS = ("groups", "trajectories", "missing", "scored", "mean_reward", "prompt_tokens", "completion_tokens")
+
+
+class Price(Protocol):
+    """What a model's tokens cost, in dollars per million."""
+
+    @property
+    def prompt(self) -> float: ...
+
+    @property
+    def completion(self) -> float: ...
+
+
+def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
+    """What sampling a collection has cost in dollars; None where the price of its model is not known."""
+    price = prices.get(str(collection.plan.get("model")))
+    if price is None:
+        return None
+    return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6
+
+
+def catalogue(found: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]) -> "pd.DataFrame":
+    """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
+
+    Columns: groups, trajectories, missing (what its plan still wants), scored, mean_reward, prompt_tokens and
+    completion_tokens (what sampling took), cost in dollars where any price is known, created (UTC).
+    """
+    import pandas as pd
+
+    listed = [each for each in found if pattern is None or _fits(each, pattern)]
+    costs = [cost(each, prices) for each in listed]
+    columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
+    if any(dollars is not None for dollars in costs):
+        columns["cost ($)"] = costs
+    columns["created (UTC)"] = [each.created_at[:16].replace("T", " ") for each in listed]
+    return pd.DataFrame(columns, index=pd.Index([each.label for each in listed], name="collection"))
+
+
+def _fits(collection: StoredCollection, pattern: str) -> bool:
+    return fnmatchcase(collection.name, pattern) or fnmatchcase(collection.label, pattern)

@@ -1,0 +1,34 @@
+"""What a service thinks of conversations that exist already."""
+
+from collections.abc import Sequence
+
+from rolloutlab.errors import NotFoundError, ServiceError
+from rolloutlab.http import Http
+from rolloutlab.settings import Address
+from rolloutlab.wire.logprobs import LogprobsRequest, ScoredHistories
+from rolloutlab.wire.trajectories import History
+
+_LONGEST_ANSWER = 600.0
+_NO_SUCH_PAGE = "Not Found"
+
+
+async def score(http: Http, address: Address, model: str, histories: Sequence[History]) -> ScoredHistories:
+    """POST /v1/preview/logprobs; tried again when the connection breaks: it has no effect.
+
+    Raises:
+        ServiceError: the service has no such endpoint; and all that `Http.request` raises.
+    """
+    url = f"{address.base_url}/v1/preview/logprobs"
+    body = LogprobsRequest(model=model, histories=list(histories)).to_json()
+    try:
+        answer = await http.request(
+            "POST", url, token=address.token, content=body, patience=_LONGEST_ANSWER, retry=True
+        )
+    except NotFoundError as error:
+        if error.message != _NO_SUCH_PAGE:  # it is the model that is not there
+            raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
+        raise ServiceError(
+            f"{address.base_url} gives no logprobs for conversations from elsewhere",
+            hint="the embedded service does: start a kernel without ROLLOUTLAB_URL",
+        ) from error
+    return ScoredHistories.model_validate(answer)

@@ -1,0 +1,1 @@
+"""Collections to files and back, one module per format."""

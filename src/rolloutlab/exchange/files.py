@@ -1,0 +1,112 @@
+"""Text files of JSON: whole or a line at a time, plain or gzipped; written beside their place and moved there."""
+
+import gzip
+import io
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic_core import from_json
+
+from rolloutlab.errors import InputError, NotFoundError
+
+Found = tuple[str, Any]
+"""Where a value was found, such as `chats.jsonl, line 7`, and the value."""
+
+_GZIP = b"\x1f\x8b"
+_UTF_8_MARK = b"\xef\xbb\xbf"
+
+
+def documents(path: Path) -> Iterator[Found]:
+    """The JSON values of a file: its lines or, where it is called `.json`, the items of its array or its only value.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: it is empty, no text, or not JSON; the message says where.
+    """
+    whole = path.name.removesuffix(".gz").endswith(".json")
+    count = 0
+    for count, document in enumerate(_whole(path) if whole else _lines(path), start=1):  # noqa: B007 - told after it
+        yield document
+    if not count:
+        raise InputError(f"{path.name} is empty", hint="%export NAME FILE writes one")
+
+
+def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
+    """Write lines of text as UTF-8; the same lines always give the same bytes."""
+    with path.open("wb") as raw:
+        file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if gzipped else raw
+        for line in lines:
+            file.write(line.encode() + b"\n")
+        if gzipped:
+            file.close()
+
+
+@contextmanager
+def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A path to write to instead of `path`, which is moved there when all has gone well, and else removed.
+
+    Raises:
+        InputError: the file is there already and is not to be overwritten, or cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} is there already", hint="--overwrite replaces it")
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield draft
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}", hint="another file") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked where it is gzipped and without a byte order mark.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short.
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            file = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+            if file.peek(3)[:3] == _UTF_8_MARK:
+                file.read(3)
+            yield file
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {path}", hint=f"%ls {path.absolute().parent}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path.name} is a damaged gzip file: {error}", hint="fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
+
+
+def _whole(path: Path) -> Iterator[Found]:
+    with reading(path) as file:
+        text = file.read()
+    if text.strip():
+        value = _parsed(text, path.name)
+        for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
+            yield f"{path.name}, item {number}", item
+
+
+def _lines(path: Path) -> Iterator[Found]:
+    with reading(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                place = f"{path.name}, line {number}"
+                yield place, _parsed(line, place)
+
+
+def _parsed(text: bytes, place: str) -> Any:
+    try:
+        return from_json(text.decode(), allow_inf_nan=False)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: no UTF-8 text", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
+    except ValueError as error:
+        raise InputError(f"{place}: not JSON: {error}", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error

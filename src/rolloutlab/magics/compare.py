@@ -1,0 +1,60 @@
+"""`%compare` and `%%compare`."""
+
+from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from rolloutlab.comparison import Comparison
+from rolloutlab.errors import InputError
+from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.reward import compile_reward
+
+
+@magics_class
+class CompareMagics(LabMagics):
+    """Compare checkpoints."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("name", help="the collection whose prompts and seeds are sampled again")
+    @argument("--before", metavar="STEP", default="0", help="the one checkpoint (default: 0)")
+    @argument("--after", metavar="STEP", default="latest", help="the other checkpoint (default: latest)")
+    @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
+    @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
+    @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
+    @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
+    @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the comparison to this variable")
+    @line_cell_magic
+    def compare(self, line: str, cell: str | None = None) -> Comparison:
+        """Compare two checkpoints on the same prompts and seeds.
+
+        Both are scored by the reward function that last scored the collection in this notebook, or by the body of the
+        cell. For example:
+
+            %compare capitals --before 0 --after latest
+
+            %%compare capitals --over held_out -n 4
+            return float(answer.strip() == row["capital"])
+        """
+        options = self.options(self.compare, line)
+        given = self.given(options, "n", "model", "concurrency")
+        if options.over:
+            given["over"] = self.value(options.over)
+        if options.tools:
+            given["tools"] = self.functions(options.tools)
+        reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
+        comparison = self.session.compare(
+            options.name,
+            reward,
+            before=_step(options.before),
+            after=None if options.after == "latest" else _step(options.after),
+            variables=self.variables,
+            **given,
+        )
+        return self.bound(options.output, comparison)
+
+
+def _step(text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{text!r} is no step of a checkpoint", hint="--before 0 --after latest")
+    return int(text)

@@ -1,0 +1,129 @@
+"""How answers reach the lab: each is stored the moment it is there, with what it cost."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutlab.errors import SamplingError, ServiceError
+from rolloutlab.sampling.rollout import Rollout
+from rolloutlab.sampling.work import Work
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Arrival, Group, NewGroup
+from rolloutlab.wire.chat import ChatCompletion
+
+
+class Arrivals:
+    """Takes answers into a generation of a collection; a new one comes to be with the first answer.
+
+    `done` counts finished trajectories, `failed` those whose request failed, `tokens` what was sampled. `text` is what
+    has come so far of a single answer.
+    """
+
+    def __init__(self, lab: Lab, work: Work) -> None:
+        self._lab = lab
+        self._work = work
+        self._groups = [group for group in work.groups if isinstance(group, Group)]  # those that are stored already
+        self.label = f"{work.begun.name}:{work.begun.generation}" if work.begun else work.name
+        self.total = sum(len(rollout.positions) for rollout in work.rollouts)
+        self.done = 0
+        self.failed = 0
+        self.tokens = 0
+        self.text = ""
+        self._first_error: ServiceError | None = None
+        self._since = time.monotonic()
+
+    def take(self, rollouts: Sequence[Rollout], completion: ChatCompletion) -> None:
+        """Store conversations of one group after one answer."""
+        if not self._groups:
+            self._open()
+        step = _step(completion)
+        prompt, sampled = _usage(completion)
+        self._put(rollouts[0].place, rollouts, step, (prompt, sampled))
+        self.tokens += sampled
+        self.done += sum(not rollout.pending for rollout in rollouts)
+
+    def fail(self, rollout: Rollout, error: ServiceError) -> None:
+        """Count conversations that got no answer."""
+        self.failed += len(rollout.positions)
+        self._first_error = self._first_error or error
+
+    def say(self, text: str) -> None:
+        """What has come so far of an answer that is streamed."""
+        self.text = text
+
+    def kept(self) -> str:
+        """What an interrupt leaves, and what to type to go on."""
+        if not self.done:
+            return ""
+        return f"{self.done:,} of {self.total:,} completions had arrived and are kept -> {self._rest()}"
+
+    def check(self) -> None:
+        """SamplingError when some requests failed; their service's own error when all did."""
+        if self._first_error is None:
+            return
+        if not self._groups:
+            raise self._first_error
+        raise SamplingError(
+            f"{self.failed:,} of {self.total:,} completions of {self.label} failed, the others are kept: "
+            f"{self._first_error.message}",
+            hint=self._rest(),
+        ) from self._first_error
+
+    def _rest(self) -> str:
+        return f"%%chat {self.label} --resume"
+
+    def note(self) -> str:
+        """How fast it goes and how long it will still take."""
+        seconds = time.monotonic() - self._since
+        left = self.total - self.done
+        parts = [f"{self.failed:,} failed"] if self.failed else []
+        if self.done:
+            parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
+        return ", ".join(parts)
+
+    def _open(self) -> None:
+        plan = self._work.plan.model_dump(mode="json", exclude_defaults=True)
+        collection = self._lab.open_collection(self._work.name, plan)
+        self.label = f"{collection.name}:{collection.generation}"
+        self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
+        for copy in self._work.copies:
+            self._put(copy.place, [copy], None, (0, 0))
+
+    def _put(self, place: int, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> None:
+        self._lab.put(
+            self._groups[place],
+            [Arrival(r.positions[0], r.items, r.pending, self._extra(r)) for r in rollouts],
+            model=self._work.plan.model,
+            step=step,
+            sampling=self._work.plan.sampling(),
+            usage=usage,
+        )
+
+    def _extra(self, rollout: Rollout) -> dict[str, Any]:
+        tools = [tool.to_wire() for tool in self._work.plan.tools]
+        return {**({"tools": tools} if tools else {}), **({"logs": rollout.logs} if rollout.logs else {})}
+
+
+def _new(group: NewGroup | Group) -> NewGroup:
+    return NewGroup(group.prompt, group.row, group.script)
+
+
+def _step(completion: ChatCompletion) -> int | None:
+    """The checkpoint that was sampled, where the service says so on its choices."""
+    steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
+    step = steps.pop() if len(steps) == 1 else None
+    return step if isinstance(step, int) else None
+
+
+def _usage(completion: ChatCompletion) -> tuple[int, int]:
+    """Prompt and sampled tokens, as the service counts them; sampled ones by their logprobs where it does not."""
+    if completion.usage:
+        return completion.usage.prompt_tokens, completion.usage.completion_tokens
+    return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 60 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,202 @@
+"""Conversations played turn by turn: an answer is taken the moment it is there, and what comes next follows from it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rolloutlab.errors import RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.sampling.plan import Plan
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.store.records import Group, NewGroup, Trajectory
+from rolloutlab.wire.chat import (
+    AssistantMessage,
+    ChatCompletion,
+    ChatRequest,
+    Choice,
+    Message,
+    MessageOrChoice,
+    ToolMessage,
+)
+
+_MOST_PER_REQUEST = 128
+"""OpenAI's own limit of `n`."""
+
+_HOPELESS = 8
+"""So many requests may fail before one succeeds."""
+
+Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A conversation under way: where it belongs, what was said after the prompt, and how many turns are to come.
+
+    Before the first answer the conversations of a group are still one, with several positions.
+    """
+
+    place: int
+    positions: tuple[int, ...]
+    pending: int
+    items: tuple[MessageOrChoice, ...] = ()
+    logs: tuple[str, ...] = ()
+
+
+def fresh(place: int, positions: Sequence[int], turns: int) -> list[Rollout]:
+    """Conversations of one group that have not begun, as few requests as can be."""
+    chunks = [positions[i : i + _MOST_PER_REQUEST] for i in range(0, len(positions), _MOST_PER_REQUEST)]
+    return [Rollout(place, tuple(chunk), turns) for chunk in chunks]
+
+
+def left(place: int, group: Group, plan: Plan) -> list[Rollout]:
+    """What a stored group still wants: conversations that were cut short, and those that never began."""
+    stored = {int(t.name.rpartition("/")[2]): t for t in group.trajectories}
+    begun = [
+        Rollout(place, (position,), t.pending, t.items[len(group.prompt) :], tuple(t.extra.get("logs", ())))
+        for position, t in stored.items()
+        if t.pending
+    ]
+    wanted = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
+    return begun + fresh(place, wanted, len(group.script))
+
+
+def going_on(place: int, group: Group, turns: int) -> list[Rollout]:
+    """Each conversation of a stored group, to be gone on with; a tool call left open is closed."""
+    return [
+        Rollout(place, (position,), turns, (*t.items[len(group.prompt) :], *_closed(t)), tuple(t.extra.get("logs", ())))
+        for position, t in enumerate(group.trajectories)
+    ]
+
+
+def prompted(rollout: Rollout, group: Group | NewGroup) -> Rollout:
+    """The rollout with the next lines of its script."""
+    return replace(rollout, items=(*rollout.items, *group.script[len(group.script) - rollout.pending]))
+
+
+def request_of(rollout: Rollout, group: Group | NewGroup, plan: Plan) -> ChatRequest:
+    """The request for the next answer of a rollout."""
+    turn = sum(isinstance(item, Choice) for item in rollout.items)
+    seed = plan.seed_of(rollout.place, rollout.positions[0], turn)
+    return plan.request([*group.prompt, *map(_as_message, rollout.items)], len(rollout.positions), seed)
+
+
+class Player:
+    """Plays rollouts with so many requests under way at once.
+
+    taken: gets the rollouts after an answer, and the answer, the moment it is there. failed: gets a rollout that its
+    service could not answer, and why; the others go on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        groups: Sequence[Group | NewGroup],
+        complete: Complete,
+        tools: Tools,
+        taken: Callable[[Sequence[Rollout], ChatCompletion], None],
+        failed: Callable[[Rollout, ServiceError], None],
+    ) -> None:
+        self._plan = plan
+        self._groups = groups
+        self._complete = complete
+        self._tools = tools
+        self._taken = taken
+        self._failed = failed
+        self._successes = 0
+        self._failures = 0
+
+    async def play(self, rollouts: Iterable[Rollout], concurrency: int) -> None:
+        """Play all to their end. A conversation that has begun comes before one that has not.
+
+        Raises:
+            ServiceError: nothing answers, the token is refused, or nothing but errors comes; and any other error, which
+            cancels what is under way. What had arrived was taken.
+        """
+        waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
+        for rollout in rollouts:
+            waiting.put_nowait(_ranked(rollout))
+        players = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
+        all_done = asyncio.create_task(waiting.join())
+        try:
+            done, _ = await asyncio.wait([all_done, *players], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (all_done, *players):
+                task.cancel()
+            await asyncio.gather(all_done, *players, return_exceptions=True)
+
+    async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
+        while True:
+            *_, rollout = await waiting.get()
+            for following in await self._advanced(rollout):
+                waiting.put_nowait(_ranked(following))
+            waiting.task_done()
+
+    async def _advanced(self, rollout: Rollout) -> list[Rollout]:
+        """What is left to play after one more answer."""
+        ready = await self._ready(rollout)
+        try:
+            completion = await self._complete(request_of(ready, self._groups[ready.place], self._plan))
+        except (UnreachableError, SignInError):
+            raise
+        except (RefusedError, ServiceError) as error:
+            self._failures += 1
+            if not self._successes and self._failures >= _HOPELESS:
+                raise
+            self._failed(rollout, error)
+            return []
+        self._successes += 1
+        new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
+        self._taken(new, completion)
+        unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
+        rest = [replace(ready, positions=unanswered)] if unanswered else []
+        return rest + [following for following in new if following.pending]
+
+    async def _ready(self, rollout: Rollout) -> Rollout:
+        """The rollout with what comes before the next answer: results of its tool calls, or the script's next lines."""
+        last = rollout.items[-1] if rollout.items else None
+        if isinstance(last, Choice) and last.message.tool_calls:
+            results, troubles = await self._tools.answer(last.message.tool_calls)
+            return replace(rollout, items=(*rollout.items, *results), logs=(*rollout.logs, *troubles))
+        return prompted(rollout, self._groups[rollout.place])
+
+    def _after(self, rollout: Rollout, position: int, choice: Choice) -> Rollout:
+        """The rollout of one conversation after its answer."""
+        after = replace(rollout, positions=(position,), items=(*rollout.items, choice))
+        if choice.message.tool_calls and self._tools.schemas:
+            if _calls_in_a_row(after.items) < self._plan.max_turns:
+                return after
+            return _ended(after, f"ended after {self._plan.max_turns} answers in a row that called tools")
+        if choice.finish_reason == "length" and rollout.pending > 1:
+            return _ended(after, f"ended with an answer that max_tokens cut off, {rollout.pending - 1} turns early")
+        return replace(after, pending=rollout.pending - 1)
+
+
+def _ended(rollout: Rollout, why: str) -> Rollout:
+    return replace(rollout, pending=0, logs=(*rollout.logs, why))
+
+
+def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
+    return -len(rollout.items), rollout.place, rollout.positions[0], rollout
+
+
+def _as_message(item: MessageOrChoice) -> Message:
+    if not isinstance(item, Choice):
+        return item
+    return AssistantMessage.model_validate(item.message.to_wire())
+
+
+def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
+    """How many answers came since anyone but a tool or the policy spoke."""
+    count = 0
+    for item in reversed(items):
+        if not isinstance(item, Choice | ToolMessage):
+            break
+        count += isinstance(item, Choice)
+    return count
+
+
+def _closed(trajectory: Trajectory) -> list[ToolMessage]:
+    last = trajectory.items[-1] if trajectory.items else None
+    calls = (last.message.tool_calls or []) if isinstance(last, Choice) else []
+    return [ToolMessage(role="tool", tool_call_id=call.id, content="error: not called") for call in calls]

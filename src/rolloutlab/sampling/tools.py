@@ -1,0 +1,90 @@
+"""Python functions as tools that a policy may call."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import to_json
+
+from rolloutlab.errors import InputError
+from rolloutlab.wire.chat import FunctionTool, ToolCall, ToolMessage
+
+_PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
+
+
+class Tools:
+    """Functions that a policy may call by name; each is described by its signature and docstring.
+
+    Raises:
+        InputError: something is not a function, two have one name, or a signature cannot be described.
+    """
+
+    def __init__(self, functions: Iterable[Callable[..., Any]] = ()) -> None:
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        self.schemas: list[FunctionTool] = []
+        for function in functions:
+            name = getattr(function, "__name__", "")
+            if not callable(function) or not re.fullmatch(r"[\w-]{1,64}", name):
+                raise InputError(f"{function!r} is no function with a name", hint="--tools NAME_OF_A_FUNCTION")
+            if name in self._adapters:
+                raise InputError(f"there are two tools called {name!r}", hint="give each function its own name")
+            self._adapters[name], schema = _described(function)
+            self.schemas.append(schema)
+
+    async def answer(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[str]]:
+        """What the calls of one message come to, in their order, and what went wrong with any of them.
+
+        An error is an answer too: the policy reads it, and it is told to the user. Functions that are no coroutines run
+        in threads, side by side.
+        """
+        outcomes = await asyncio.gather(*map(self._outcome, calls))
+        messages = [
+            ToolMessage(role="tool", tool_call_id=call.id, content=said)
+            for call, (said, _) in zip(calls, outcomes, strict=True)
+        ]
+        return messages, [trouble for _, trouble in outcomes if trouble]
+
+    async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
+        name = call.function.name if call.type == "function" else call.custom.name
+        try:
+            return await self._called(call), None
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
+        except Exception as error:  # noqa: BLE001 - a tool may fail in any way
+            what = f"{type(error).__name__}: {error}"
+        return f"error: {what}", f"{name} failed: {what}"
+
+    async def _called(self, call: ToolCall) -> str:
+        if call.type != "function" or call.function.name not in self._adapters:
+            raise LookupError(f"there is no such tool; there are {', '.join(self._adapters)}")
+        adapter, arguments = self._adapters[call.function.name], call.function.arguments or "{}"
+        result = await asyncio.to_thread(adapter.validate_json, arguments)
+        return _said(await result if inspect.isawaitable(result) else result)
+
+
+def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], FunctionTool]:
+    name = function.__name__
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]  # it describes calls too
+        parameters = adapter.json_schema()
+    except (PydanticUserError, NameError, TypeError) as error:
+        said = str(error).partition("\n")[0]
+        raise InputError(f"{name} cannot be described as a tool: {said}", hint=f"def {name}(city: str): ...") from error
+    doc = inspect.getdoc(function) or ""
+    told = {match["name"]: match["text"] for match in _PARAMETER.finditer(doc)}
+    for parameter, schema in parameters.get("properties", {}).items():
+        schema.pop("title", None)
+        if parameter in told:
+            schema.setdefault("description", told[parameter])
+    about = {"name": name, "description": doc.partition("\n\n")[0], "parameters": parameters}
+    return adapter, FunctionTool.model_validate({"type": "function", "function": about})
+
+
+def _said(result: Any) -> str:
+    """A result as the text of a tool message: texts as they are, the rest as JSON where it can be."""
+    return result if isinstance(result, str) else to_json(result, fallback=str).decode()

@@ -1,0 +1,148 @@
+"""What one call samples, decided before anything is sent: a new collection, one that goes on, or the rest of one."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.prompt import as_messages
+from rolloutlab.sampling.plan import Plan, make_plan
+from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
+from rolloutlab.sampling.rows import rows_of
+from rolloutlab.sampling.script import filled, new_group, turns_of, with_system
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import CollectionSummary, Group, NewGroup
+from rolloutlab.wire.chat import ChatRequest
+
+
+@dataclass(frozen=True)
+class Work:
+    """Conversations to be played. begun: the generation that they belong to, where it is stored already.
+
+    copies: conversations of an older generation that the new one begins with.
+    """
+
+    name: str
+    plan: Plan
+    groups: Sequence[NewGroup | Group]
+    rollouts: Sequence[Rollout]
+    tools: Tools
+    begun: CollectionSummary | None = None
+    copies: Sequence[Rollout] = ()
+
+    def first_request(self) -> ChatRequest | None:
+        """What would be sent first; None where nothing is left to sample."""
+        if not self.rollouts:
+            return None
+        rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
+        return request_of(prompted(rollout, group), group, self.plan)
+
+
+def sampled(
+    name: str,
+    prompt: str | Sequence[Mapping[str, Any]],
+    over: Any,
+    system: str | None,
+    variables: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    tools: Tools,
+) -> Work:
+    """A new collection: one group per row, its trajectories from the prompt on.
+
+    Raises:
+        InputError: the prompt, a variable or a setting is wrong.
+    """
+    Lab.check_name(name)
+    turns = turns_of(with_system(as_messages(prompt), system))
+    groups = [new_group(turns, row, variables) for row in rows_of(over)]
+    return _begun(name, make_plan({**settings, "template": turns, "tools": tools.schemas}), groups, tools)
+
+
+def sampled_again(
+    lab: Lab, label: str, name: str, model: str, over: Any, variables: Mapping[str, Any], n: int | None, tools: Tools
+) -> Work:
+    """A collection called `name` with the prompts and seeds of another one, from another model.
+
+    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
+    """
+    summary = lab.collection(label)
+    plan = Plan.model_validate(summary.plan) if summary.plan else None
+    if plan is None or plan.continues:
+        hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
+        raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    if over is None:
+        groups = [NewGroup(g.prompt, g.row, g.script) for g in lab.groups(summary)]
+    else:
+        groups = [new_group(plan.template, row, variables) for row in rows_of(over)]
+    changed = {"model": model, "tools": tools.schemas, **({} if n is None else {"n": n})}
+    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+
+
+def _begun(name: str, plan: Plan, groups: Sequence[NewGroup], tools: Tools) -> Work:
+    plan = plan.model_copy(update={"total": plan.n * len(groups)})
+    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script))]
+    return Work(name, plan, groups, rollouts, tools)
+
+
+def continued(
+    lab: Lab,
+    label: str,
+    prompt: str | Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    tools: Tools,
+) -> Work:
+    """A new generation in which every conversation of an older one goes on.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it holds no trajectory; and as `sampled`.
+    """
+    summary = lab.collection(label)
+    turns = turns_of(as_messages(prompt))
+    old = lab.groups(summary)
+    groups = [NewGroup(g.prompt, g.row, [filled(turn, g.row, variables) for turn in turns]) for g in old]
+    rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns))]
+    if not rollouts:
+        raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
+    origin = f"{summary.name}:{summary.generation}"
+    plan = make_plan({**settings, "n": 1, "tools": tools.schemas})
+    plan = plan.model_copy(update={"total": len(rollouts), "continues": origin})
+    return Work(summary.name, plan, groups, rollouts, tools, copies=rollouts)
+
+
+def resumed(lab: Lab, label: str, tools: Tools) -> Work:
+    """What is still missing of a stored generation, sampled as its plan says.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it was not sampled here, or its tools are not all given.
+    """
+    summary = lab.collection(label)
+    if not summary.plan:
+        raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
+    plan = Plan.model_validate(summary.plan)
+    names = [tool.function.name for tool in plan.tools]
+    if names != [tool.function.name for tool in tools.schemas]:
+        raise InputError(f"{label} is sampled with other tools", hint=f"--tools {','.join(names)}" if names else None)
+    groups = lab.groups(summary, unfinished=True)
+    rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
+    return Work(summary.name, plan, groups, rollouts, tools, begun=summary)
+
+
+class Preview:
+    """What a call would sample, without sending anything."""
+
+    def __init__(self, work: Work) -> None:
+        self.request = work.first_request()
+        self.requests = len(work.rollouts)
+        self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
+
+    def __repr__(self) -> str:
+        if self.request is None:
+            return "nothing is left to sample"
+        said = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
+        return f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:\n{said}"

@@ -1,0 +1,80 @@
+"""Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
+
+import re
+from datetime import UTC, datetime
+
+from rolloutlab.errors import ConflictError, InputError, NotFoundError
+from rolloutlab.store.sqlite import Database
+
+_LABEL = re.compile(r"([\w.-]+)(?::(\d+))?")
+_MEANT = "name = ? AND (? IS NULL OR generation = ?)"
+
+
+class Shelf:
+    """The collections of a lab from outside. A bare name means all its generations, `name:N` one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def delete(self, label: str) -> list[str]:
+        """Hide a collection from everything but `restore`; the labels of what was hidden.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        return self._move(
+            f"UPDATE collections SET deleted_at = ? WHERE {_MEANT} AND deleted_at IS NULL",
+            (datetime.now(UTC).isoformat(), *_meant(label)),
+            NotFoundError(f"there is no collection {label!r}", hint="%collections lists them"),
+        )
+
+    def restore(self, label: str) -> list[str]:
+        """Bring back what was deleted last under that name; the labels of what is back.
+
+        Raises:
+            NotFoundError: nothing of that name is deleted.
+        """
+        meant = _meant(label)
+        return self._move(
+            f"UPDATE collections SET deleted_at = NULL WHERE {_MEANT}"
+            f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MEANT})",
+            (*meant, *meant),
+            NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
+        )
+
+    def rename(self, old: str, new: str) -> None:
+        """Give every generation of a collection, the deleted ones too, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use, or was and is deleted.
+        """
+        if ":" in old:
+            raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
+        with self._database.write() as connection:
+            held = connection.execute(
+                "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?", (new,)
+            ).fetchone()[0]
+            if held is not None:
+                raise ConflictError(
+                    f"there is a deleted collection {new!r}" if held else f"there is a collection {new!r} already",
+                    hint=f"%collections --restore {new}" if held else "another name",
+                )
+            there = connection.execute("SELECT 1 FROM collections WHERE name = ? AND deleted_at IS NULL", (old,))
+            if not there.fetchone():
+                raise NotFoundError(f"there is no collection {old!r}", hint="%collections lists them")
+            connection.execute("UPDATE collections SET name = ? WHERE name = ?", (new, old))
+
+    def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
+        with self._database.write() as connection:
+            moved = connection.execute(f"{sql} RETURNING name, generation", values).fetchall()
+        if not moved:
+            raise missing
+        return [f"{row['name']}:{row['generation']}" for row in sorted(moved, key=lambda row: row["generation"])]
+
+
+def _meant(label: str) -> tuple[str, int | None, int | None]:
+    parts = _LABEL.fullmatch(label)
+    if not parts:
+        raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")
+    generation = int(parts[2]) if parts[2] else None
+    return parts[1], generation, generation

@@ -1,0 +1,62 @@
+"""`%compare`: two checkpoints on the prompts and seeds of a collection."""
+
+import pytest
+
+CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
+REWARD = "%%reward capitals\nreturn float(len(answer))"
+
+
+@pytest.fixture
+def trained(notebook):
+    """A notebook in which one job was trained."""
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    notebook.run("%%train capitals\nlearning_rate: 0.01")
+    return notebook
+
+
+def test_the_newest_checkpoint_is_compared_with_the_first_by_the_function_that_scored_last(trained, session):
+    found = trained.run("%compare capitals -o found")
+    assert (found.before, found.after) == ("lab/practice@0", "lab/practice@1")
+    assert [pair.prompt for pair in found.pairs] == ["Capital of France?", "Capital of Peru?"]
+    assert trained["found"] is found
+    original = session.collection("capitals").trajectories
+    again = session.collection("capitals.step0").trajectories
+    assert [t.answer for t in again] == [t.answer for t in original]
+    assert [t.reward for t in again] == [t.reward for t in original]
+
+
+def test_other_rows_and_another_function_may_be_compared(trained):
+    found = trained.run("%%compare capitals --over countries[:1] -n 3 --before 1 --after 0\nreturn 1.0")
+    assert (found.before, found.after, len(found.pairs), found.pairs[0].after) == (
+        "lab/practice@1",
+        "lab/practice@0",
+        1,
+        (1.0, 1.0, 1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("%compare capitols", "NotFoundError: there is no collection 'capitols'\n  -> capitals"),
+        ("%compare capitals --after 9", "NotFoundError: lab/practice has no checkpoint 9; there are 0, 1"),
+        ("%compare capitals --before first", "InputError: 'first' is no step of a checkpoint"),
+        ("%compare capitals -n 0", "InputError: n: 0 is below 1"),
+    ],
+)
+def test_bad_input_stops_the_cell(trained, cell, said):
+    assert trained.error(cell).startswith(said)
+
+
+def test_without_a_reward_function_it_says_what_to_type(notebook):
+    notebook.run(CHAT)
+    assert notebook.error("%compare capitals") == (
+        "InputError: nothing scored capitals in this notebook yet\n"
+        "  -> %%compare capitals, with the reward function as its body"
+    )
+
+
+def test_a_conversation_that_went_on_is_compared_from_its_beginning(trained):
+    trained.run("%%chat capitals --continue --max-tokens 4\nuser: why?")
+    assert trained.error("%compare capitals").endswith("-> %compare capitals:1")

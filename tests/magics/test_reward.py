@@ -1,0 +1,201 @@
+"""Scoring as a user types it: several functions, weights, a judge, and what came before."""
+
+import json
+import re
+
+import httpx
+import pytest
+
+from rolloutlab.http import Http
+
+CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
+
+FUNCTIONS = """
+def length(trajectory, answer, messages, row):
+    return len(answer)
+
+def french(trajectory, answer, messages, row):
+    return row["country"] == "France"
+
+class metrics:
+    also = staticmethod(french)
+"""
+
+KEPT = "1 reward given by hand kept -> --overwrite (overwrite=True) replaces them\n"
+
+
+@pytest.fixture
+def scored(notebook):
+    """A notebook with a sampled collection and two reward functions."""
+    notebook.run(CHAT)
+    notebook.run(FUNCTIONS)
+    return notebook
+
+
+def by_hand(notebook, reward: float = 7.0) -> None:
+    notebook.run(
+        "collection = get_ipython().run_line_magic('group', 'capitals/0'); frame = collection.to_frame()\n"
+        f"frame.iloc[0, frame.columns.get_loc('reward')] = {reward}; _ = collection.update_rewards(frame)"
+    )
+
+
+def test_functions_of_the_notebook_score_together_with_weights(scored):
+    frame = scored.run("%%reward capitals --with length,french --weight length=0.5").to_frame()
+    assert frame["french"].tolist() == [1, 1, 0, 0]
+    assert frame["reward"].tolist() == (0.5 * frame["length"] + frame["french"]).tolist()
+
+
+def test_a_body_is_one_more_function(scored):
+    cell = "%%reward capitals --with length,metrics.also --weight cell=10 --weight length=0\nreturn 1"
+    frame = scored.run(cell).to_frame()
+    assert frame["cell"].tolist() == [1, 1, 1, 1]
+    assert frame["reward"].tolist() == [11, 11, 10, 10]
+    assert list(frame.columns)[3:6] == ["length", "also", "cell"]
+
+
+def test_scoring_again_keeps_what_was_given_by_hand_and_says_so(scored, capsys):
+    by_hand(scored)
+    frame = scored.run("%%reward capitals\nreturn 1").to_frame()
+    assert frame["reward"].tolist() == [7, 1, 1, 1]
+    assert capsys.readouterr().out.count(KEPT) == 1
+    frame = scored.run("%%reward capitals --overwrite\nreturn 1").to_frame()
+    assert frame["reward"].tolist() == [1, 1, 1, 1]
+    assert "by hand" not in capsys.readouterr().out
+
+
+def test_the_rewards_are_a_table_and_undo_takes_them_back_change_by_change(scored, capsys):
+    scored.run("%%reward capitals\nreturn 1")
+    by_hand(scored)
+    assert scored.run("%rewards capitals -o table")["reward"].tolist() == [7, 1, 1, 1]
+    assert scored["table"]["source"].tolist() == ["hand", "function", "function", "function"]
+    assert scored.run("%rewards capitals --undo")["reward"].tolist() == [1, 1, 1, 1]
+    assert scored.run("%rewards capitals --undo")["reward"].isna().all()
+    assert [line for line in capsys.readouterr().out.splitlines() if "undone" in line] == [
+        "change 2 is undone: 1 reward as before -> %rewards capitals --history",
+        "change 1 is undone: 4 rewards as before, 4 of them unscored again -> %rewards capitals --history",
+    ]
+    assert scored.error("%rewards capitals --undo") == (
+        "NotFoundError: no reward of capitals is left to undo\n  -> %rewards capitals --history"
+    )
+
+
+def test_the_history_is_a_table_of_every_change(scored, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ada")
+    scored.run("%%reward capitals\nreturn 1")
+    by_hand(scored)
+    scored.run("%rewards capitals --undo")
+    table = scored.run("%rewards capitals --history -o told")
+    assert table is scored["told"]
+    assert list(table.columns) == ["trajectory", "when", "who", "source", "old", "new", "note"]
+    assert list(table.index) == [3, 2, 1, 1, 1, 1]
+    assert table["source"].tolist() == ["undo", "hand", *["function"] * 4]
+    assert table["trajectory"].tolist()[2:] == ["capitals/0/0", "capitals/0/1", "capitals/1/0", "capitals/1/1"]
+    assert (table["old"].tolist()[:2], table["new"].tolist()[:2]) == ([7, 1], [1, 7])
+    assert (set(table["who"]), set(table["note"])) == ({"ada"}, {""})
+    assert str(table["when"].dtype.tz) == "UTC"
+    assert "capitals/1/1" in table._repr_html_()
+
+
+def test_what_was_never_scored_has_an_empty_history(scored):
+    assert len(scored.run("%rewards capitals --history")) == 0
+
+
+def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
+    asked = []
+
+    def judge(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        asked.append(body["messages"][0]["content"])
+        labels = re.findall(r"completion (\w+)\]\]", body["messages"][1]["content"])
+        answer = json.dumps({label: {"why": "It is <b>hostile</b>.", "score": 0.5} for label in labels})
+        choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": answer}}
+        completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return httpx.Response(200, json=completion)
+
+    by_hand(scored)
+    session._http = Http(httpx.MockTransport(judge))
+    scored.shell.user_ns["best"] = "short"
+    collection = scored.run("%%reward capitals --judge big --samples 2\n{{capital}}, as {{best}} as can be.")
+    session._http.close()
+    assert sorted(asked[i].partition(", as short as can be.")[0].split()[-1] for i in range(4)) == [
+        *["Lima"] * 2,
+        *["Paris"] * 2,
+    ]
+    assert collection.to_frame()["judge"].tolist()[1:] == [0.5] * 3
+    assert collection.to_frame()["source"].tolist() == ["hand", *["judge"] * 3]
+    history = scored.run("%rewards capitals --history")
+    assert history["note"].tolist()[:3] == ["It is <b>hostile</b>."] * 3
+    assert "<b>" not in history._repr_html_()
+
+
+def test_a_group_too_long_for_the_judge_is_named(scored, service):
+    said = scored.error(f"%%reward capitals --judge {service.policy}")
+    assert re.match(r"RewardError: the judge cannot be asked about capitals/[01]: .* context 128 ", said)
+    assert said.endswith("\n  -> --judge MODEL, another one")
+
+
+SNAPSHOTS = {
+    "%%reward capitals --with length,frensh": """
+InputError: there is no variable 'frensh'
+  -> frensh = ... in a cell before this one
+""",
+    "%%reward capitals --with countries": """
+InputError: [{'country': 'France', 'capital': 'Paris'}, {'country': 'Peru', 'capital': 'Lima'}] is no reward function
+  -> lambda trajectory, answer, messages, row: 1.0
+""",
+    "%%reward capitals --with length,length": """
+InputError: --with length,length does not name each function once
+  -> --with exact,brief
+""",
+    "%%reward capitals --with length, --weight length=1": """
+InputError: --with length, does not name each function once
+  -> --with exact,brief
+""",
+    "%%reward capitals --with length,french --weight lenght=2": """
+InputError: a weight is given for 'lenght', which is no component of the reward
+  -> length
+""",
+    "%%reward capitals --with length --weight length": """
+InputError: --weight length is no weight
+  -> --weight exact=0.5
+""",
+    "%%reward capitals --with length --weight length=1 --weight length=2": """
+InputError: the weight of length is given twice
+  -> --weight length=2
+""",
+    "%%reward capitals --with length --weight length=inf": """
+InputError: the weight of length is inf, which is no finite number
+  -> length=1.0
+""",
+    "%%reward capitals --with length --judge m": """
+InputError: a judge gives the whole reward: --with and --weight are for functions
+  -> return {"judge": trajectory.components["judge"], ...} in a %%reward after it
+""",
+    "%%reward capitals --samples 2\nreturn 1": """
+InputError: --samples is for a judge
+  -> %%reward capitals --judge MODEL
+""",
+    "%%reward capitals --judge m --samples 0": """
+InputError: the judge cannot be asked 0 times
+  -> --samples 1
+""",
+    "%%reward capitals --judge lab/nobody": """
+NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
+  -> %model lab/nobody registers it
+""",
+    "%rewards capitols": """
+NotFoundError: there is no collection 'capitols'
+  -> capitals
+""",
+    "%rewards capitals --undo": """
+NotFoundError: no reward of capitals is left to undo
+  -> %rewards capitals --history
+""",
+}
+
+
+@pytest.mark.parametrize("cell", SNAPSHOTS)
+def test_bad_input_stops_the_cell_with_two_lines_and_changes_no_reward(scored, cell):
+    assert scored.error(cell) == SNAPSHOTS[cell].strip()
+    assert scored.run("%rewards capitals")["reward"].isna().all()
+    assert len(scored.run("%rewards capitals --history")) == 0

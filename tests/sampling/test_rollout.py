@@ -1,0 +1,342 @@
+"""Conversations turn by turn: what is asked, what becomes of each answer, and what happens to those that fail."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rolloutlab.errors import InputError, RefusedError, SamplingError, ServiceError, UnreachableError
+from rolloutlab.sampling.arrivals import Arrivals
+from rolloutlab.sampling.rollout import Player
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled
+from rolloutlab.store.lab import Lab
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest
+
+Answer = Callable[[ChatRequest], list[dict[str, Any]]]
+
+
+def say(content: str | None = "Paris", finish: str = "stop", **message: Any) -> dict[str, Any]:
+    """One choice."""
+    return {"finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
+
+
+def call(name: str, _id: str = "c", **arguments: Any) -> dict[str, Any]:
+    """One choice that calls a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return say(None, "tool_calls", tool_calls=[{"id": _id, "type": "function", "function": function}])
+
+
+def completion(choices: list[dict[str, Any]], **overrides: Any) -> ChatCompletion:
+    numbered = [{"index": i, **choice} for i, choice in enumerate(choices)]
+    record = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": numbered}
+    return ChatCompletion.model_validate(record | overrides)
+
+
+class Scripted:
+    """Answers requests; remembers them in the order in which they came."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.requests: list[ChatRequest] = []
+
+    async def complete(self, request: ChatRequest) -> ChatCompletion:
+        self.requests.append(request)
+        await asyncio.sleep(0)
+        return completion(self._answer(request))
+
+    def said(self, i: int = -1) -> list[str]:
+        """The texts of the messages of a request."""
+        return [str(message.to_wire().get("content")) for message in self.requests[i].messages]
+
+
+def echo(request: ChatRequest) -> list[dict[str, Any]]:
+    return [say(f"{request.messages[-1].content}!") for _ in range(request.n)]
+
+
+@pytest.fixture
+def lab(tmp_path) -> Iterator[Lab]:
+    lab = Lab(tmp_path / "lab.db")
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def play(lab):
+    """Plays work against answers, and gives the service and the arrivals."""
+
+    def run(work: Work, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, Arrivals]:
+        service, arrivals = Scripted(answer), Arrivals(lab, work)
+        player = Player(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail)
+        asyncio.run(player.play(work.rollouts, concurrency))
+        return service, arrivals
+
+    return run
+
+
+ROWS = [{"c": "France"}, {"c": "Peru"}]
+SETTINGS = {"model": "lab/practice", "n": 3, "seed": 7}
+
+
+def new(prompt="user: {{c}}?", over=ROWS, tools=(), system=None, name="capitals", **settings):
+    return sampled(name, prompt, over, system, {}, SETTINGS | settings, Tools(tools))
+
+
+def trajectories(lab, label="capitals", **options):
+    return [t for group in lab.groups(lab.collection(label), **options) for t in group.trajectories]
+
+
+def answers(lab, label="capitals"):
+    return [t.answer for t in trajectories(lab, label)]
+
+
+def test_a_group_is_sampled_by_one_request_for_n_completions(play, lab):
+    service, _ = play(new())
+    assert [(r.n, r.seed, r.logprobs) for r in service.requests] == [(3, 7, True), (3, 8, True)]
+    assert answers(lab) == ["France?!"] * 3 + ["Peru?!"] * 3
+
+
+def test_settings_that_are_not_given_are_not_sent(play):
+    service, _ = play(new())
+    assert {"max_tokens", "stop", "tools"}.isdisjoint(service.requests[0].to_wire())
+    service, _ = play(new(max_tokens=5, stop="\n", system="Be brief."))
+    assert (service.requests[0].max_tokens, service.requests[0].stop) == (5, ["\n"])
+    assert service.said(0) == ["Be brief.", "France?"]
+
+
+def test_more_than_128_completions_of_a_prompt_take_several_requests_with_seeds_of_their_own(play, lab):
+    service, _ = play(new(over=None, prompt="x", n=300))
+    assert [r.n for r in service.requests] == [128, 128, 44]
+    assert len({r.seed for r in service.requests}) == 3
+    assert len(answers(lab)) == 300
+
+
+def test_a_service_that_gives_fewer_completions_than_asked_is_asked_for_the_rest(play, lab):
+    service, _ = play(new(over=None, prompt="x"), lambda request: [say()])
+    assert [r.n for r in service.requests] == [3, 2, 1]
+    assert [t.name for t in trajectories(lab)] == ["capitals/0/0", "capitals/0/1", "capitals/0/2"]
+
+
+def test_a_service_that_gives_more_completions_than_asked_is_taken_at_its_word_no_further(play, lab):
+    play(new(over=None, prompt="x", n=1), lambda request: [say("a"), say("b")])
+    assert answers(lab) == ["a"]
+
+
+def test_the_policy_answers_at_each_empty_assistant_message_and_at_the_end(play, lab):
+    service, _ = play(new("user: {{c}}?\nassistant:\nuser: why {{c}}?", n=2))
+    assert Counter(r.n for r in service.requests) == {2: 2, 1: 4}
+    assert service.said(-1) == ["Peru?", "Peru?!", "why Peru?"]
+    first = trajectories(lab)[0]
+    assert [m["content"] for m in first.messages] == ["France?", "France?!", "why France?", "why France?!"]
+    assert len(first.choices) == 2
+
+
+def test_later_turns_of_a_group_have_seeds_of_their_own(play):
+    service, _ = play(new("user: a\nassistant:\nuser: b", over=None))
+    assert len({r.seed for r in service.requests}) == len(service.requests)
+
+
+def test_a_conversation_that_has_begun_comes_before_one_that_has_not(play):
+    service, _ = play(new("user: {{c}}?\nassistant:\nuser: why?", n=1), concurrency=1)
+    assert [service.said(i)[0] for i in range(4)] == ["France?", "France?", "Peru?", "Peru?"]
+
+
+def test_an_answer_cut_off_by_the_token_limit_ends_its_conversation_and_says_so(play, lab):
+    play(new("user: a\nassistant:\nuser: b", over=None, n=1), lambda request: [say("long", "length")])
+    (found,) = trajectories(lab)
+    assert (found.answer, found.finish_reason) == ("long", "length")
+    assert "1 turns early" in found.extra["logs"][0]
+
+
+def weather(city: str, days: int = 1) -> dict:
+    """Forecast for a city.
+
+    Args:
+        city: where
+    """
+    if city == "Atlantis":
+        raise KeyError("no such place")
+    return {"city": city, "days": days}
+
+
+def with_weather(city="Paris", times=1):
+    def answer(request):
+        calls = sum(message.role == "tool" for message in request.messages)
+        return [call("weather", city=city)] * request.n if calls < times else [say("sunny")] * request.n
+
+    return answer
+
+
+def test_tools_are_offered_called_and_their_results_recorded(play, lab):
+    service, _ = play(new(over=None, prompt="x", n=2, tools=[weather]), with_weather())
+    assert service.requests[0].tools[0].function.name == "weather"
+    first, second = trajectories(lab)
+    assert [m["role"] for m in first.messages] == ["user", "assistant", "tool", "assistant"]
+    assert first.messages[2]["content"] == '{"city":"Paris","days":1}'
+    assert (first.answer, len(first.choices), "logs" in first.extra) == ("sunny", 2, False)
+    assert first.extra["tools"][0]["function"]["parameters"]["properties"]["city"]["description"] == "where"
+    assert second.answer == "sunny"
+
+
+def test_an_error_in_a_tool_is_what_the_policy_reads_and_is_recorded(play, lab):
+    play(new(over=None, prompt="x", n=1, tools=[weather]), with_weather("Atlantis"))
+    (found,) = trajectories(lab)
+    assert found.messages[2]["content"] == "error: KeyError: 'no such place'"
+    assert found.extra["logs"] == ["weather failed: KeyError: 'no such place'"]
+    assert found.answer == "sunny"
+
+
+def test_a_policy_that_calls_tools_for_ever_is_ended_after_so_many_answers_in_a_row(play, lab):
+    service, _ = play(new(over=None, prompt="x", n=1, tools=[weather], max_turns=3), with_weather(times=99))
+    assert len(service.requests) == 3
+    (found,) = trajectories(lab)
+    assert found.extra["logs"] == ["ended after 3 answers in a row that called tools"]
+
+
+def test_calls_without_tools_of_ours_are_an_answer_like_any_other(play, lab):
+    play(new(over=None, prompt="x", n=1), lambda request: [call("weather", city="Paris")])
+    assert [t.finish_reason for t in trajectories(lab)] == ["tool_calls"]
+
+
+def test_a_request_that_fails_leaves_the_others_and_resume_samples_only_what_is_missing(play, lab):
+    def refuse_peru(request):
+        if "Peru" in str(request.messages[0].content):
+            raise RefusedError("too long")
+        return echo(request)
+
+    _, arrivals = play(new(), refuse_peru)
+    with pytest.raises(SamplingError, match=r"3 of 6 completions of capitals:1 failed.*too long") as failed:
+        arrivals.check()
+    assert failed.value.hint == "%%chat capitals:1 --resume"
+    assert answers(lab) == ["France?!"] * 3
+    assert lab.collection("capitals").missing == 3
+    service, _ = play(resumed(lab, "capitals", Tools()))
+    assert [(r.n, r.seed) for r in service.requests] == [(3, 8)]
+    assert answers(lab) == ["France?!"] * 3 + ["Peru?!"] * 3
+    assert lab.collection("capitals").missing == 0
+    service, _ = play(resumed(lab, "capitals", Tools()))
+    assert service.requests == []
+
+
+def test_a_conversation_cut_short_goes_on_where_it_was(play, lab):
+    def fail_second(request):
+        if len(request.messages) > 1:
+            raise ServiceError("busy")
+        return echo(request)
+
+    play(new("user: a\nassistant:\nuser: b", over=None, n=2), fail_second)
+    assert trajectories(lab) == []
+    assert [(t.answer, t.pending) for t in trajectories(lab, unfinished=True)] == [("a!", 1)] * 2
+    service, _ = play(resumed(lab, "capitals", Tools()))
+    assert [service.said(i) for i in range(2)] == [["a", "a!", "b"]] * 2
+    assert answers(lab) == ["b!", "b!"]
+
+
+def test_a_tool_call_left_open_is_answered_when_it_is_resumed(play, lab):
+    def fail_after_tool(request):
+        if len(request.messages) > 1:
+            raise ServiceError("busy")
+        return with_weather()(request)
+
+    play(new(over=None, prompt="x", n=1, tools=[weather]), fail_after_tool)
+    with pytest.raises(InputError, match="other tools") as wrong:
+        resumed(lab, "capitals", Tools())
+    assert wrong.value.hint == "--tools weather"
+    play(resumed(lab, "capitals", Tools([weather])), with_weather())
+    assert answers(lab) == ["sunny"]
+
+
+def test_when_all_fail_their_services_own_error_is_told_and_no_collection_is_left(play, lab):
+    def refuse(request):
+        raise RefusedError("no such option")
+
+    _, arrivals = play(new(), refuse)
+    with pytest.raises(RefusedError, match="no such option"):
+        arrivals.check()
+    assert lab.collections() == []
+
+
+def test_when_nothing_but_errors_comes_it_gives_up_early(play, lab):
+    asked = []
+
+    def refuse(request):
+        asked.append(request)
+        raise RefusedError("no such option")
+
+    with pytest.raises(RefusedError):
+        play(new(over=[{"c": i} for i in range(100)]), refuse, concurrency=2)
+    assert len(asked) < 12
+
+
+def test_a_service_that_is_gone_ends_it_at_once_and_what_had_arrived_stays(play, lab):
+    def die(request):
+        if "Peru" in str(request.messages[0].content):
+            raise UnreachableError("gone")
+        return echo(request)
+
+    with pytest.raises(UnreachableError):
+        play(new(), die, concurrency=1)
+    assert answers(lab) == ["France?!"] * 3
+
+
+def test_every_conversation_of_a_collection_goes_on_in_a_new_generation(play, lab):
+    play(new())
+    service, _ = play(continued(lab, "capitals", "user: and {{c}}?", {}, {"model": "m", "seed": 1}, Tools()))
+    assert len(service.requests) == 6
+    assert service.said(0) == ["France?", "France?!", "and France?"]
+    assert answers(lab, "capitals:1") == ["France?!"] * 3 + ["Peru?!"] * 3
+    assert answers(lab, "capitals:2") == ["and France?!"] * 3 + ["and Peru?!"] * 3
+    assert lab.collection("capitals").plan["continues"] == "capitals:1"
+
+
+def test_a_continuation_that_was_interrupted_is_resumed(play, lab):
+    play(new())
+
+    def only_france(request):
+        if "Peru" in str(request.messages[0].content):
+            raise ServiceError("busy")
+        return echo(request)
+
+    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), only_france)
+    assert (answers(lab), lab.collection("capitals").missing) == (["why?!"] * 3, 3)
+    play(resumed(lab, "capitals", Tools()))
+    assert (answers(lab), lab.collection("capitals").missing) == (["why?!"] * 6, 0)
+
+
+def test_a_dry_run_shows_the_first_request_and_how_many_there_are():
+    shown = Preview(new(system="Be brief."))
+    assert (shown.requests, shown.trajectories) == (2, 6)
+    assert "6 trajectories, beginning with 2 requests" in repr(shown)
+    assert '"content": "France?"' in repr(shown)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"n": 0}, "n: 0 is below 1"),
+        ({"temperature": 3.0}, "temperature: 3.0 is outside 0 to 2"),
+        ({"top_p": 0.0}, r"top_p: 0.0 is outside 0 \(exclusive\) to 1"),
+        ({"max_tokens": -1}, "max_tokens: -1 is below 1"),
+        ({"n": 1.5}, "n: 1.5 is not a whole number"),
+        ({"stop": ["a"] * 5}, "are more than 4"),
+        ({"stop": ""}, "stop: '' is empty"),
+        ({"seed": "x"}, "seed: 'x' is not a whole number"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_with_its_range(settings, said):
+    with pytest.raises(InputError, match=said):
+        new(**settings)
+
+
+@pytest.mark.parametrize("prompt", ["assistant:\nuser: a", "user: a\nassistant:\nassistant:\nuser: b"])
+def test_a_policy_is_not_asked_to_answer_nothing(prompt):
+    with pytest.raises(InputError, match="nothing is said before an answer"):
+        new(prompt)
+
+
+def test_a_system_message_is_given_once():
+    with pytest.raises(InputError, match="a system message of its own"):
+        new("system: a\nuser: b", system="c")
