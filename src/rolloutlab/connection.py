@@ -14,6 +14,7 @@ from rolloutlab.http import Http
 from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Address, Settings, profile_address
 from rolloutlab.settings_file import (
+    EMBEDDED,
     Profile,
     inference_url,
     project_name,
@@ -40,7 +41,7 @@ class Connection:
     def rows(self) -> list[tuple[str, str, str]]:
         """Name, value and origin of each setting."""
         settings, address = self.settings, self.settings.service
-        shown = [("service", address.base_url if address else "embedded")]
+        shown = [("service", address.base_url if address else EMBEDDED)]
         if address:
             shown += [("inference", address.inference_base_url), ("key", _key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
@@ -55,7 +56,7 @@ class Connection:
     @property
     def profiles(self) -> str:
         """What else `%connect` knows by name."""
-        known = ", ".join(["embedded", *self.settings.profiles])
+        known = ", ".join([EMBEDDED, *self.settings.profiles])
         return f"profiles: {known} (settings file: {self.settings.file})"
 
     def __repr__(self) -> str:
@@ -90,11 +91,11 @@ def connected(
     given = {name: checks[name](value) for name, value in options.items() if value is not None}
     if service is None and now.service:
         return _settled(now, _changed(now.service, given, environment), given, "")
-    if service is None or service == "embedded":
+    if service is None or service == EMBEDDED:
         for name in given.keys() - {"project"}:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
-        return _settled(configured, None, given, "embedded")
+        return _settled(configured, None, given, EMBEDDED)
     address = profile_address(_profile(configured, service), environment, configured.project)
     return _settled(configured, _changed(address, given, environment), given, service)
 
@@ -148,7 +149,7 @@ def known_address(base_url: str, settings: Settings, former: Sequence[Address]) 
     for address in (settings.service, *former, *profiles):
         if address and address.base_url == base_url:
             return address
-    if (urlsplit(base_url).hostname or "") in {"127.0.0.1", "localhost", "::1"}:
+    if base_url == EMBEDDED or urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}:
         return None
     raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
 

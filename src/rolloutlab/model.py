@@ -1,9 +1,15 @@
 """A registered model, as a notebook holds it."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.wire.training import ModelCard
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
@@ -31,6 +37,24 @@ class SelectedModel:
     def __repr__(self) -> str:
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
         return f"model {self.name} on {self.base}: {steps}"
+
+
+def table(cards: Sequence[ModelCard]) -> "pd.DataFrame":
+    """One row per model that can be sampled, by its name.
+
+    A base policy has no checkpoints, and of a service that only names its models no more is known.
+    """
+    import pandas as pd
+
+    index = pd.Index([card.id for card in cards], name="model")
+    return pd.DataFrame(
+        {
+            "base": pd.array([card.base_model for card in cards], dtype="string"),
+            "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),
+            "checkpoints": pd.array([card.checkpoints for card in cards], dtype="Int64"),
+        },
+        index=index,
+    )
 
 
 def split_name(name: str) -> tuple[str, str]:

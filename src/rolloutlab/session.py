@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.catalogue import catalogue
-from rolloutlab.client import training
+from rolloutlab.check import Check
+from rolloutlab.client import inference, training
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
 from rolloutlab.client.logprobs import score as score_histories
@@ -23,21 +24,29 @@ from rolloutlab.exports import Choosing, Export, export
 from rolloutlab.http import Http
 from rolloutlab.imports import import_file
 from rolloutlab.job import Job
+from rolloutlab.jobs import meant, refreshed
+from rolloutlab.jobs import table as table_of_jobs
 from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.logprobs import add_logprobs
+from rolloutlab.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
 from rolloutlab.model import SelectedModel, split_name
+from rolloutlab.model import table as table_of_models
+from rolloutlab.objective.options import settle
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
 from rolloutlab.scoring import Functions, kept_line, score, undone_line
+from rolloutlab.selection import select
 from rolloutlab.settings import Address, Settings, read_settings
+from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Score, SubmittedJob
-from rolloutlab.submission import prepare
+from rolloutlab.submission import checked_config, gather, prepare
+from rolloutlab.widgets.live import Live
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.wire.training import RegisterModel
+from rolloutlab.wire.training import Model, RegisterModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +68,7 @@ class Session:
             self.settings = settings
         self._http = http or Http()
         self._selected = DEFAULT_MODEL
+        self._known: set[tuple[str, str]] = set()
         self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
         self._former: list[Address] = []
         self.seen = {DEFAULT_MODEL}
@@ -302,34 +312,85 @@ class Session:
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
-        options: the eleven of `rolloutlab.objective.options`. say: gets the pre-flight report, line by line.
+        names: collections, or patterns such as `cap*` that mean the newest generation of each that fits. options: the
+        eleven of `rolloutlab.objective.glossary`. say: gets the pre-flight report, line by line.
         wait: False returns as soon as the job is submitted. Interrupting the wait leaves the job running.
 
         Raises:
-            InputError: an option is wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
+            InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed.
         """
-        wanted = [names] if not isinstance(names, Sequence) or isinstance(names, str) else list(names)
-        collections = [self.collection(name) for name in wanted]
-        if len({collection.label for collection in collections}) < len(collections):
-            raise InputError("a collection is given twice", hint=f"%%train {' '.join(dict.fromkeys(wanted))}")
-        submission = prepare(collections, options or {}, self._selected)
-        for line in submission.check.words(collections[0].name):
+        submission = prepare(select(self.store, names), options or {}, self._selected)
+        for line in submission.report():
             say(line)
-        model, address, key = self._select(self._selected), self._address(), str(uuid.uuid4())
+        model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
         asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
-        sent = SubmittedJob(key, address.base_url, model.name, submission.collections, asked, now)
-        self.store.jobs.add(sent)
+        self.store.jobs.add(SubmittedJob(key, self._service, self._selected, submission.collections, asked, now))
         try:
-            created = training.create_job(self._http, address, submission.to_job(model.id), key)
+            created = training.create_job(self._http, address, submission.to_job(str(model.id)), key)
             job_id = self._http.run(created)
         except RolloutlabError:
             self.store.jobs.forget(key)
             raise
         self.store.jobs.rename(key, job_id)
-        job = Job(self._http, self._service_of(sent), job_id, model.name)
+        self.store.jobs.heard(job_id, "queued")
+        job = self.job(job_id)
         return job.wait() if wait else job
+
+    def check(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> Check:
+        """What `train` would train, and why the rest would not; nothing is submitted, no service is started.
+
+        Raises:
+            InputError: options are wrong. NotFoundError: no such collection.
+        """
+        return Check(gather(select(self.store, names), options or {}, self._selected))
+
+    def loop(
+        self,
+        name: str,
+        prompt: str | Sequence[Mapping[str, Any]],
+        reward: Functions,
+        *,
+        over: Any,
+        jobs: int = 10,
+        n: int = 8,
+        options: Mapping[str, Any] | None = None,
+        held_out: Any = None,
+        every: int = 5,
+        patience: int = 3,
+        seed: int | None = None,
+        say: Callable[[str], None] = print,
+        **sampling: Any,
+    ) -> Loop:
+        """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
+
+        over: rows, as of `chat`, or a function from the number of a round to its rows. held_out: rows that are measured
+        before every `every` rounds and after the last, and never trained on. patience: the loop ends when nothing has
+        trained in so many rounds in a row. seed: of the first round; the others' follow from it. sampling: further
+        settings of `chat`. say: gets a line per round where no chart can be shown.
+
+        Whatever stops it, what was sampled and trained is kept; `jobs=0` only tells what there is.
+
+        Raises:
+            InputError, RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
+        """
+        settled = settle(checked_config(options or {}))
+
+        def quiet(_line: str) -> None:
+            """The loop tells its rounds."""
+
+        def sample(label: str, rows: Any, number: int | None) -> Collection:
+            first = (seed or 0) if number is None else None if seed is None else seed + SEEDS_PER_ROUND * number
+            return self.reward(
+                self.chat(label, prompt, n=n, over=rows, seed=first, **sampling).label, reward, say=quiet
+            )
+
+        def train(label: str) -> Job:
+            return self.train(label, options, wait=False, say=quiet).wait(progress=False)
+
+        plan = Plan(sample, over if callable(over) else lambda _: over, train, held_out, every, patience)
+        return play(so_far(self.store, name, self._selected, settled), plan, jobs, settled, Live(say))
 
     def rewards(self, name: str) -> "pd.DataFrame":
         """The rewards of a collection, one row per trajectory: `Collection.to_frame`."""
@@ -471,7 +532,7 @@ class Session:
         with Progress(f"logprobs of {name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
             if model is None:
-                self._select(target)
+                self._register(target)
             outcome = add_logprobs(
                 self.store,
                 collection,
@@ -491,22 +552,27 @@ class Session:
         self._selected = found.name
         return found
 
-    def job(self, job_id: str) -> Job:
-        """A job submitted from this lab, by its id or the beginning of it; from any kernel."""
-        matches = [job for job in self.store.jobs.newest_first() if job.id.startswith(str(job_id))]
-        if len(matches) != 1:
-            found = "no job" if not matches else f"{len(matches)} jobs"
-            raise NotFoundError(f"{found} of this lab begins with {job_id!r}", hint="%jobs lists them")
-        return Job(self._http, self._service_of(matches[0]), matches[0].id, matches[0].model)
+    def models(self) -> "pd.DataFrame":
+        """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
+        return table_of_models(self._http.run(inference.models(self._http, self._address())))
+
+    def job(self, job_id: str | None = None) -> Job:
+        """A job submitted from this lab, by its id or the beginning of it, from any kernel; without one, the newest.
+
+        Raises:
+            NotFoundError: there is none, or more than one, or its service is not known here.
+        """
+        found = meant(self.store.jobs.newest_first(), job_id)
+        heard = partial(self.store.jobs.heard, found.id)
+        return Job(self._http, self._service_of(found), found.id, found.model, heard)
 
     def jobs(self) -> "pd.DataFrame":
-        """Every job this lab submitted, newest first."""
-        import pandas as pd
+        """Every job this lab submitted, newest first, with its status and the step it made.
 
-        found = self.store.jobs.newest_first()
-        rows = [[job.model, ", ".join(job.collections), _said(job.options), _minute(job.created_at)] for job in found]
-        columns = ["model", "collections", "options", "created (UTC)"]
-        return pd.DataFrame(rows, columns=columns, index=pd.Index([job.id[:8] for job in found], name="job"))
+        What may have changed is asked of the service, where one runs; none is started.
+        """
+        address = self.settings.service or self.embedded.running()
+        return table_of_jobs(refreshed(self.store.jobs, self._http, address, self._service))
 
     def connect(
         self,
@@ -569,8 +635,8 @@ class Session:
         arrivals = Arrivals(self.store, work)
         with Progress(f"sampling {work.name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
-            if register:
-                self._select(work.plan.model)
+            if register and (address.base_url, work.plan.model) not in self._known:
+                self._register(work.plan.model)
 
             async def answer(request: ChatRequest) -> ChatCompletion:
                 if arrivals.total == 1:
@@ -615,10 +681,24 @@ class Session:
         known = known_address(job.service, self.settings, self._former)
         return (lambda: known) if known else self._embedded_address
 
-    def _select(self, name: str, base: str | None = None) -> SelectedModel:
+    @property
+    def _service(self) -> str:
+        """What the present service is called where jobs are remembered."""
+        return self.settings.service.base_url if self.settings.service else EMBEDDED
+
+    def _register(self, name: str, base: str | None = None) -> Model:
+        """The model as the service has it, registered at first."""
         project, short = split_name(name)
-        wanted = RegisterModel(project=project, name=short, base_model=base, return_existing=True)
-        model = self._http.run(training.register_model(self._http, self._address(), wanted))
+        wanted, address = (
+            RegisterModel(project=project, name=short, base_model=base, return_existing=True),
+            self._address(),
+        )
+        model = self._http.run(training.register_model(self._http, address, wanted))
+        self._known.add((address.base_url, name))
+        return model
+
+    def _select(self, name: str, base: str | None = None) -> SelectedModel:
+        model = self._register(name, base)
         steps = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
         self.seen |= {name, *(f"{name}@{checkpoint.step}" for checkpoint in steps)}
         return SelectedModel(name, str(model.id), model.base_model, tuple(c.step for c in steps))
@@ -631,12 +711,3 @@ def lab() -> Session:
     shell = get_ipython()
     found = shell.magics_manager.registry.get("ChatMagics") if shell else None
     return found.session if found else Session()
-
-
-def _said(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items())
-
-
-def _minute(time: str) -> str:
-    """An ISO time to the minute, as a table shows it."""
-    return time[:16].replace("T", " ")

@@ -11,6 +11,7 @@ import platformdirs
 from rolloutlab.errors import InputError
 from rolloutlab.settings_file import (
     CHECKS,
+    EMBEDDED,
     Price,
     Profile,
     SettingsFile,
@@ -20,7 +21,7 @@ from rolloutlab.settings_file import (
     unknown_profile,
 )
 
-_DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": "embedded"}
+_DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": EMBEDDED}
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _service(
         token = environment.get("ROLLOUTLAB_API_KEY") or None
         return Address(url, inference, token, project, "ROLLOUTLAB_API_KEY" if token else None), "ROLLOUTLAB_URL"
     name, origin = found["profile"]
-    if name == "embedded":
+    if name == EMBEDDED:
         return None, origin
     if name not in file.profiles:
         raise unknown_profile(name, file.profiles)

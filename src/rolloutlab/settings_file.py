@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError
 
+EMBEDDED = "embedded"
+"""What the embedded service is called: its address changes from start to start."""
+
 _SECRET = re.compile(r"(api_?)?key|token|secret|password|bearer", re.IGNORECASE)
 _KEY_ENV = 'api_key_env = "ROLLOUTLAB_API_KEY"'
 
@@ -129,7 +132,7 @@ _PRICE: Mapping[str, Callable[[Any], Any]] = {"prompt": dollars, "completion": d
 
 def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
     """There is no profile of that name; the hint is the closest, or what the file lacks."""
-    close = get_close_matches(str(name), [*profiles, "embedded"], n=1)
+    close = get_close_matches(str(name), [*profiles, EMBEDDED], n=1)
     return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
 
 
@@ -177,12 +180,12 @@ class _Reader:
             name: Price(**self._checked(table, _PRICE, ("prices", name), needed=tuple(_PRICE)))
             for name, table in tables["prices"].items()
         }
-        if "embedded" in profiles:
+        if EMBEDDED in profiles:
             raise self._error(
-                ("profiles", "embedded"), "embedded is the service that comes with rolloutlab", "another name"
+                ("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name"
             )
-        chosen = values.get("profile", "embedded")
-        if chosen not in {*profiles, "embedded"}:
+        chosen = values.get("profile", EMBEDDED)
+        if chosen not in {*profiles, EMBEDDED}:
             error = unknown_profile(chosen, profiles)
             raise self._error(("profile",), error.message, error.hint or "")
         return SettingsFile(self._path, values, profiles, prices)

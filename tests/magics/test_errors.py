@@ -121,7 +121,7 @@ InputError: 'class' is no name for a variable
 """,
     "%%train capitals capitals": """
 InputError: a collection is given twice
-  -> %%train capitals
+  -> capitals
 """,
     "%%reward capitals\nx = 1\nreturn row['town']": """
 RewardError: the reward function failed on capitals/0/0: KeyError: 'town' (line 2: return row['town'])
@@ -129,19 +129,19 @@ RewardError: the reward function failed on capitals/0/0: KeyError: 'town' (line 
 """,
     "%%train capitals\nlearning_rat: 1": """
 InputError: unknown option 'learning_rat'
-  -> learning_rate
+  -> learning_rate: 2e-3
 """,
     "%%train capitals\nlearning_rate 1": """
 InputError: line 1 is no option: 'learning_rate 1'
   -> learning_rate: 2e-3
 """,
     "%%train capitals\nadvantage_balance: 2": """
-InputError: advantage_balance: Input should be less than or equal to 1, not 2
-  -> advantage_balance: 0.0 (-1 to 1)
+InputError: advantage_balance: 2 is outside -1 to 1
+  -> advantage_balance: 0.5
 """,
     "%%train capitals\nppo: perhaps": """
-InputError: ppo: Input should be a valid boolean, not 'perhaps'
-  -> ppo: true or false
+InputError: ppo: 'perhaps' is neither true nor false
+  -> ppo: true
 """,
     "%%train capitals": """
 NothingTrainsError: nothing in capitals would train: 4 left out: no reward yet ({some})
@@ -150,6 +150,22 @@ NothingTrainsError: nothing in capitals would train: 4 left out: no reward yet (
     "%%train nothing": """
 NotFoundError: there is no collection 'nothing'
   -> %collections lists them
+""",
+    "%%train 'rep*'": """
+NotFoundError: no collection's name fits 'rep*'
+  -> %collections lists them
+""",
+    "%%train 'capitol*'": """
+NotFoundError: no collection's name fits 'capitol*'
+  -> capitals
+""",
+    "%%train capitals --dry-run\nepsilon: -1\nppo: 1": """
+InputError: epsilon: -1 is below 0; ppo: 1 is neither true nor false
+  -> epsilon: 0.2; ppo: true
+""",
+    "%job": """
+NotFoundError: this lab has not submitted a job
+  -> %%train NAME
 """,
     "%group capitals": """
 InputError: 'capitals' names no group

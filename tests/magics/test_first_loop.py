@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from rolloutlab.objective.glossary import OPTIONS
+
 CHAT = "%%chat capitals -n 4 --over countries --max-tokens 8 --seed 1\nsystem: One word.\nuser: Capital of {{country}}?"
 REWARD = '%%reward capitals\nreturn {"length": len(answer) / 8, "right": float(answer == row["capital"])}'
 TRAIN = "%%train capitals\nlearning_rate: 2e-3  # the policy's own\nepsilon: 0.2"
@@ -84,6 +86,33 @@ def test_a_job_can_be_attached_to_by_the_beginning_of_its_id(notebook):
     assert again.id == submitted.id
     assert again.status == "succeeded"
     assert list(notebook.run("%jobs").index) == [submitted.id[:8]]
+
+
+def test_a_dry_run_shows_what_would_train_and_submits_nothing(notebook, session):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    check = notebook.run(TRAIN.replace("capitals", "'cap*' --dry-run -o check", 1))
+    assert notebook["check"] is check
+    assert repr(check).startswith("dry run of capitals for lab/practice: nothing was submitted\n")
+    assert len(check.to_frame()) == 8
+    assert session.jobs().empty
+
+
+def test_several_collections_train_in_one_job(notebook, session):
+    for name in ("capitals", "towns"):
+        notebook.run(CHAT.replace("capitals", name, 1))
+        notebook.run(REWARD.replace("capitals", name, 1))
+    notebook.run("%%train capitals 'to*'")
+    assert notebook.run("%jobs")["collections"].tolist() == ["capitals:1, towns:1"]
+    assert notebook.run("%job").step == 1
+    assert notebook.run("%models").loc["lab/practice", "newest"] == 1
+
+
+def test_the_help_of_train_explains_every_option(notebook):
+    shown = notebook.shell.find_cell_magic("train").__doc__
+    for name, option in OPTIONS.items():
+        assert f"\n    {name}: {option.does.split()[0]} " in shown
+    assert "\n    %%train capitals\n    learning_rate: 2e-3\n" in shown
 
 
 def test_without_a_role_the_cell_is_one_user_message(notebook):

@@ -11,8 +11,22 @@ from rolloutlab.errors import NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest, StreamOptions
+from rolloutlab.wire.training import ModelCard, ModelCardList
 
 _LONGEST_ANSWER = 600.0
+
+
+async def models(http: Http, address: Address) -> list[ModelCard]:
+    """GET {inference_base_url}/models: what can be sampled.
+
+    Raises:
+        ServiceError: the answer is no list of models; and all that `Http.request` raises.
+    """
+    body = await http.request("GET", f"{address.inference_base_url}/models", token=address.token)
+    try:
+        return ModelCardList.model_validate(body).data
+    except ValidationError as error:
+        raise ServiceError(f"the answer is no list of models: {error.errors()[0]['msg']}") from error
 
 
 async def complete(http: Http, address: Address, request: ChatRequest) -> ChatCompletion:

@@ -64,9 +64,10 @@ async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: 
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
-async def job(http: Http, address: Address, job_id: str) -> TrainingJob:
-    """GET /v1/preview/training-jobs/{id}."""
-    return TrainingJob.model_validate(await _call(http, address, "GET", f"training-jobs/{job_id}"))
+async def job(http: Http, address: Address, job_id: str, *, patience: float = 60.0, retry: bool = True) -> TrainingJob:
+    """GET /v1/preview/training-jobs/{id}. patience: seconds without any byte of an answer."""
+    answer = await _call(http, address, "GET", f"training-jobs/{job_id}", patience=patience, retry=retry)
+    return TrainingJob.model_validate(answer)
 
 
 async def cancel_job(http: Http, address: Address, job_id: str) -> TrainingJob:

@@ -21,13 +21,13 @@ class JobMagics(LabMagics):
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
     def jobs(self, line: str) -> "pd.DataFrame":
-        """List every job that this lab submitted, newest first."""
+        """List every job that this lab submitted, newest first, with its status and the step it made."""
         options = self.options(self.jobs, line)
         return self.bound(options.output, self.session.jobs())
 
     @no_var_expand
     @magic_arguments()
-    @argument("job_id", metavar="id", help="the job's id, or the beginning of it")
+    @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
     @argument("--wait", action="store_true", help="follow it until it has ended")
     @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")

@@ -1,10 +1,15 @@
-"""`%model`."""
+"""`%model` and `%models`."""
+
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.magics.cells import LabMagics, argument
 from rolloutlab.model import SelectedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @magics_class
@@ -21,3 +26,12 @@ class ModelMagics(LabMagics):
         """Select a model, registering it at first: `%model lab/sorter`."""
         options = self.options(self.model, line)
         return self.bound(options.output, self.session.model(options.name, base=options.base))
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
+    @line_magic
+    def models(self, line: str) -> "pd.DataFrame":
+        """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""
+        options = self.options(self.models, line)
+        return self.bound(options.output, self.session.models())

@@ -1,17 +1,29 @@
 """`%%train`."""
 
 import json
+import textwrap
 from argparse import BooleanOptionalAction
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from rolloutlab.check import Check
 from rolloutlab.errors import InputError
 from rolloutlab.job import Job
 from rolloutlab.magics.cells import LabMagics
+from rolloutlab.objective.glossary import help_lines
 from rolloutlab.prompt import fill_text
+
+T = TypeVar("T")
+
+
+def _with_options(magic: Callable[..., T]) -> Callable[..., T]:
+    """The magic with the options of a job at the end of its help."""
+    listed = [textwrap.fill(line, 100, initial_indent=" " * 12, subsequent_indent=" " * 16) for line in help_lines()]
+    magic.__doc__ = "\n".join([(magic.__doc__ or "").rstrip(), *listed])
+    return magic
 
 
 @magics_class
@@ -20,11 +32,13 @@ class TrainMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments("%train")
-    @argument("names", nargs="+", metavar="name", help="scored collections to train on")
+    @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
+    @argument("--dry-run", action="store_true", help="only check: show what would train, and why the rest would not")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
-    def train(self, line: str, cell: str) -> Job:
+    @_with_options
+    def train(self, line: str, cell: str) -> Job | Check:
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -33,10 +47,14 @@ class TrainMagics(LabMagics):
             %%train capitals
             learning_rate: 2e-3
             epsilon: 0.2
+
+        The options:
         """
         options = self.options(self.train, line)
-        job = self.session.train(options.names, parse_options(cell, self.variables), wait=options.wait)
-        return self.bound(options.output, job)
+        names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
+        if options.dry_run:
+            return self.bound(options.output, self.session.check(names, given))
+        return self.bound(options.output, self.session.train(names, given, wait=options.wait))
 
 
 def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:

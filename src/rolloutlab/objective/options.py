@@ -8,19 +8,11 @@ from rolloutlab.wire.training import ExperimentalTrainingConfig, ImportanceSampl
 
 @dataclass(frozen=True)
 class Options:
-    """What a job trains with once its defaults are settled.
+    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.glossary`.
 
-    - advantage_balance: b in [-1, 1]; b > 0 multiplies every advantage <= 0 by 1 - b, b < 0 every one >= 0 by 1 + b.
-    - epsilon, epsilon_high: the importance ratio is clipped to [1 - epsilon, 1 + epsilon_high].
-    - importance_sampling_level: whether the ratio is per token, per history, or their mean or geometric mean.
-    - k2_tau: strength of the penalty on the change of a token's logprob; 0 is off.
-    - learning_rate: None means the policy's own.
-    - mask_prob_ratio: a ratio outside the clip range becomes 0 instead of the bound.
-    - max_weight: upper bound of every ratio; None is off.
-    - ppo: the clipped surrogate of PPO instead of clipped importance-weighted REINFORCE.
-    - precalculate_logprobs: the old logprobs are recomputed under the job's starting weights.
-    - scale_rewards: an advantage is divided by its group's standard deviation.
-    - unknown: names of options this version does not know; they are accepted and have no effect.
+    k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
+    None means the policy's own. max_weight: None is off. unknown: names of options this version does not know; they
+    are accepted and have no effect.
     """
 
     advantage_balance: float = 0.0

@@ -9,7 +9,7 @@ from rolloutlab.objective.options import Options
 from rolloutlab.wire.chat import Choice
 from rolloutlab.wire.trajectories import History, Trajectory
 
-_WHY = {
+WHY = {
     Reason.UNSCORED: "no reward yet",
     Reason.EQUAL_REWARDS: "all rewards of the group are equal, so nothing in it is better or worse",
     Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
@@ -75,7 +75,7 @@ class Preflight:
         ]
         for reason, names in self.skipped.items():
             fix = _FIX[reason].format(collection=collection)
-            lines.append(f"{len(names):,} left out: {_WHY[reason]} ({_some(names)}) -> {fix}")
+            lines.append(f"{len(names):,} left out: {WHY[reason]} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
 
 

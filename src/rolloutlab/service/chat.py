@@ -11,7 +11,7 @@ from rolloutlab.service.completer import Completer
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.wire.training import ModelCard, ModelCardList, UsageList
+from rolloutlab.wire.training import ModelCardList, UsageList
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
@@ -38,10 +38,9 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
             return StreamingResponse(completer.stream(plan), media_type="text/event-stream", headers=headers)
         return Response(await completer.answer(plan, request.receive), media_type="application/json")
 
-    @routes.get("/models", response_model=ModelCardList)
+    @routes.get("/models", response_model=ModelCardList, response_model_exclude_unset=True)
     async def list_models() -> ModelCardList:
-        cards = [ModelCard(id=name, object="model", created=0, owned_by="rolloutlab") for name in registry.names()]
-        return ModelCardList(object="list", data=cards)
+        return ModelCardList(object="list", data=registry.cards())
 
     return routes
 

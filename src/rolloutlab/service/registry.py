@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
@@ -15,7 +16,7 @@ from rolloutlab.policy.model import Adapter, Policy, fingerprint, read_adapter
 from rolloutlab.policy.trainer import State
 from rolloutlab.store.disk import remove, sweep
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, RegisterModel
+from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
 
 _ENTITY = "local"
 _ARTIFACT = re.compile(
@@ -23,6 +24,7 @@ _ARTIFACT = re.compile(
 )
 _SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?\Z")
 _CACHED_ADAPTERS = 8
+_COUNTED = ("base_model", "newest_step", "checkpoints")
 
 
 class Registry:
@@ -201,8 +203,17 @@ class Registry:
 
     def names(self) -> list[str]:
         """What can be sampled: the base policy, and each model under its shortest name."""
-        rows = self._database.read("SELECT * FROM models ORDER BY created_at, rowid")
-        return [self.policy.name, *(_name(row) for row in rows if row["base"] in {None, self._base})]
+        return [card.id for card in self.cards()]
+
+    def cards(self) -> list[ModelCard]:
+        """The same with what each stands on, its newest step and how many checkpoints it has."""
+        rows = self._database.read(
+            "SELECT m.*, max(c.step) AS newest_step, count(c.step) AS checkpoints FROM models m"
+            " JOIN checkpoints c ON c.model_id = m.id WHERE m.base IS NULL OR m.base = ?"
+            " GROUP BY m.id ORDER BY m.created_at, m.rowid",
+            self._base,
+        )
+        return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _COUNTED}) for row in rows)]
 
     def save(self, model_id: str, step: int, state: State) -> None:
         """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
@@ -256,6 +267,10 @@ def _checkpoint(row: Row) -> Checkpoint:
 def _name(row: Row) -> str:
     short = f"{row['project']}/{row['name']}"
     return short if row["entity"] == _ENTITY else f"wandb-artifact:///{row['entity']}/{short}"
+
+
+def _card(name: str, **counted: Any) -> ModelCard:
+    return ModelCard(id=name, object="model", created=0, owned_by="rolloutlab", **counted)
 
 
 def _model(row: Row) -> Model:

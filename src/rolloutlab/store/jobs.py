@@ -31,13 +31,26 @@ class SubmittedJobs:
         with self._database.write() as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
+    def heard(self, job_id: str, status: str, step: int | None = None) -> None:
+        """Remember the status of a job, and the step it made."""
+        said = status if step is None else f"{status}@{step}"
+        with self._database.write() as connection:
+            connection.execute("UPDATE jobs SET status = ? WHERE id = ?", (said, job_id))
+
     def newest_first(self) -> list[SubmittedJob]:
         """Every job this lab submitted."""
         return [_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
 
 
 def _job(row: Row) -> SubmittedJob:
-    collections = tuple(json.loads(row["collections"]))
+    status, _, step = (row["status"] or "").partition("@")
     return SubmittedJob(
-        row["id"], row["service"], row["model"], collections, json.loads(row["options"]), row["created_at"]
+        row["id"],
+        row["service"],
+        row["model"],
+        tuple(json.loads(row["collections"])),
+        json.loads(row["options"]),
+        row["created_at"],
+        status or None,
+        int(step) if step else None,
     )

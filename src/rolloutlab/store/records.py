@@ -237,7 +237,11 @@ class Score:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A training job that this lab submitted: where, for which model, from which collections, with which options."""
+    """A training job that this lab submitted: where, for which model, from which collections, with which options.
+
+    service: the address of a hosted service, or `embedded`, whose address changes. status: what was last heard of it;
+    None when nothing was. step: the checkpoint that it made.
+    """
 
     id: str
     service: str
@@ -245,6 +249,8 @@ class SubmittedJob:
     collections: tuple[str, ...]
     options: Mapping[str, Any]
     created_at: str
+    status: str | None = None
+    step: int | None = None
 
 
 def _choices(items: Sequence[MessageOrChoice]) -> list[Choice]:

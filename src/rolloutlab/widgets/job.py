@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from rolloutlab.objective.preflight import count
+from rolloutlab.widgets.plot import Panels, Plot, Series
 from rolloutlab.wire.events import Event
 
 _STATUS = {
@@ -15,6 +16,9 @@ _STATUS = {
     "training_cancelled": "cancelled",
 }
 _SHOWN = ("reward", "loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "clipped", "old_new_correlation")
+
+
+PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
 def since_restart(events: Sequence[Event]) -> Sequence[Event]:
@@ -59,6 +63,19 @@ def html(model: str, events: Sequence[Event]) -> str:
         body = "".join(f"<td>{_number(value)}</td>" for value in means.values())
         parts.append(f"<table><tr>{head}</tr><tr>{body}</tr></table>")
     return "".join(parts)
+
+
+def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
+    """A chart per number, over the gradient steps that have it."""
+    shown = [name for name in names if any(name in step for step in steps)]
+    numbers = [float(i) for i in range(1, len(steps) + 1)]
+    return Panels(
+        [
+            Plot([Series(name, numbers, [step.get(name) for step in steps])], title=name, x_label="gradient step")
+            for name in shown
+        ],
+        empty=f"job on {model}: no gradient steps to plot yet",
+    )
 
 
 def _heading(model: str, events: Sequence[Event]) -> str:

@@ -33,9 +33,14 @@ class Series:
     def points(self) -> list[Point]:
         return _finite(self.x, self.y)
 
+    def intervals(self) -> list[tuple[Point, Point]]:
+        """The lower and the upper end of every interval that has both."""
+        lows, highs = dict(_finite(self.x, self.low)), dict(_finite(self.x, self.high))
+        return [((x, low), (x, highs[x])) for x, low in lows.items() if x in highs]
+
     def everything(self) -> list[Point]:
         """The points with the ends of their intervals, all of which must be in the picture."""
-        return [*self.points(), *_finite(self.x, self.low), *_finite(self.x, self.high)]
+        return [*self.points(), *(end for ends in self.intervals() for end in ends)]
 
 
 class Plot:
@@ -57,7 +62,7 @@ class Plot:
         self._x = _ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
         self._y = _ticks([*(y for _, y in shown), *(y_range or ())] or [0.0, 1.0], 5)
 
-    def svg(self, color: str = "currentColor", x: int = 0, y: int = 0) -> str:
+    def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
         """The picture as an `<svg>`; axes and words have the colour of the page it is put into unless told."""
         labels = [one.label for one in self.series] if len(self.series) > 1 else []
         drawn = "".join(self._drawn(one, _COLOURS[i % len(_COLOURS)]) for i, one in enumerate(self.series))
@@ -66,7 +71,7 @@ class Plot:
             f' viewBox="0 0 {self.width} {self.height}" font-family="sans-serif" font-size="11" color="{color}"'
             f' fill="currentColor" role="img"><title>{escape(self.title)}</title>'
             f"{self._axes()}{drawn}{_legend(labels, self.width)}</svg>"
-        ).replace(' color="currentColor"', "")
+        )
 
     def _repr_svg_(self) -> str:
         return self.svg(_GREY)
@@ -97,13 +102,11 @@ class Plot:
 
     def _drawn(self, series: Series, colour: str) -> str:
         at = [self._at(x, y) for x, y in series.points()]
-        lows, highs = _finite(series.x, series.low), _finite(series.x, series.high)
-        low, high = [self._at(x, y) for x, y in lows], [self._at(x, y) for x, y in highs]
+        low, high = ([self._at(*ends[side]) for ends in series.intervals()] for side in (0, 1))
         parts = []
+        if series.line and low:
+            parts.append(f'<path d="{_path([*high, *reversed(low)])}" fill="{colour}" fill-opacity=".2"/>')
         if series.line:
-            parts.append(
-                f'<path d="{_path([*high, *reversed(low)])}" fill="{colour}" fill-opacity=".2"/>' if low else ""
-            )
             parts.append(f'<path d="{_path(at)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         else:
             parts += [f'<path d="M{x} {a}V{b}" stroke="{colour}"/>' for (x, a), (_, b) in zip(low, high, strict=True)]
@@ -118,7 +121,8 @@ class Panels:
     def __init__(self, plots: Sequence[Plot], *, empty: str = "nothing to plot yet") -> None:
         self.plots, self._empty = list(plots), empty
 
-    def svg(self, color: str = "currentColor") -> str:
+    def svg(self, color: str = "inherit") -> str:
+        """The charts as one `<svg>`."""
         wide, high = (max((getattr(plot, side) for plot in self.plots), default=20) for side in ("width", "height"))
         inner = "".join(plot.svg(color, i % 2 * wide, i // 2 * high) for i, plot in enumerate(self.plots))
         width, height = wide * min(2, len(self.plots)), high * math.ceil(len(self.plots) / 2)
@@ -174,9 +178,7 @@ def _path(points: Sequence[Point]) -> str:
 def _legend(labels: Sequence[str], width: int) -> str:
     parts, x = [], width - 12
     for i, label in reversed(list(enumerate(labels))):
-        parts.append(
-            f'<text x="{x}" y="14" text-anchor="end">{escape(label)}'
-            f'<tspan fill="{_COLOURS[i % len(_COLOURS)]}"> ●</tspan></text>'
-        )
-        x -= 7 * len(label) + 22
+        parts.append(f'<circle cx="{x - 4}" cy="10" r="4" fill="{_COLOURS[i % len(_COLOURS)]}"/>')
+        parts.append(f'<text x="{x - 12}" y="14" text-anchor="end">{escape(label)}</text>')
+        x -= 7 * len(label) + 26
     return "".join(parts)

@@ -48,7 +48,7 @@ class Progress:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
         if self._display is not None:
             self._display.update(bar)
-        elif _in_notebook():
+        elif in_notebook():
             from IPython.display import display
 
             self._display = display(bar, display_id=True)  # type: ignore[no-untyped-call]
@@ -71,7 +71,8 @@ class _Bar:
         return f"{self._bar} {escape(self._line)}".strip()
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """Whether this is a kernel, whose outputs can change after they are shown."""
     from IPython import get_ipython
 
     return hasattr(get_ipython(), "kernel")

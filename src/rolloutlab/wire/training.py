@@ -15,7 +15,7 @@ ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_ave
 
 
 class ExperimentalTrainingConfig(Wire):
-    """The eleven options of a training job; what each does is in `rolloutlab.objective.options`.
+    """The eleven options of a training job; what each does is in `rolloutlab.objective.glossary`.
 
     The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read.
     """
@@ -122,12 +122,18 @@ class DeletedModel(Wire):
 
 
 class ModelCard(Wire):
-    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch."""
+    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch.
+
+    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has.
+    """
 
     id: str
     object: Literal["model"]
     created: Integer
     owned_by: str
+    base_model: str | None = None
+    newest_step: Integer | None = None
+    checkpoints: Integer | None = None
 
 
 class ModelCardList(Wire):

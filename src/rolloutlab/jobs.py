@@ -1,0 +1,96 @@
+"""The jobs that a lab submitted: which one is meant, and what became of each."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rolloutlab.client import training
+from rolloutlab.errors import NotFoundError, ServiceError, UnreachableError
+from rolloutlab.http import Http
+from rolloutlab.settings import Address
+from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.records import SubmittedJob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+UNKNOWN, UNREACHABLE = "unknown", "unreachable"
+_PATIENCE = 3.0
+_AT_ONCE = 16
+
+
+def meant(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
+    """The job whose id begins so, or the newest; `jobs` are newest first.
+
+    Raises:
+        NotFoundError: there is none, or more than one.
+    """
+    if beginning is None and not jobs:
+        raise NotFoundError("this lab has not submitted a job", hint="%%train NAME")
+    matches = [job for job in jobs if job.id.startswith(str(beginning))] if beginning else list(jobs[:1])
+    if len(matches) != 1:
+        found = "no job" if not matches else f"{len(matches)} jobs"
+        raise NotFoundError(f"{found} of this lab begins with {beginning!r}", hint="%jobs lists them")
+    return matches[0]
+
+
+def refreshed(store: SubmittedJobs, http: Http, address: Address | None, service: str) -> list[SubmittedJob]:
+    """Every job of the lab, newest first, with its status now.
+
+    Those known to have ended are not asked again, nor those of another service than `service`; without an address
+    none is. What an answer said is remembered.
+    """
+    known = store.newest_first()
+    asked = [job for job in known if address and job.service == service and job.status not in ENDED]
+    told = {job.id: job for job in http.run(ask(http, address, asked))} if address and asked else {}
+    for job in told.values():
+        if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
+            store.heard(job.id, job.status, job.step)
+    return [told.get(job.id, job) for job in known]
+
+
+async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
+    """The same jobs with what their service says of them now; all are asked at once and briefly.
+
+    A status is `unknown` where the service knows no such job, and `unreachable` where it does not answer.
+    """
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(job: SubmittedJob) -> SubmittedJob:
+        try:
+            async with free:
+                said = await training.job(http, address, job.id, patience=_PATIENCE, retry=False)
+        except NotFoundError:
+            return replace(job, status=UNKNOWN)
+        except UnreachableError:
+            return replace(job, status=UNREACHABLE)
+        except ServiceError:
+            return replace(job, status=UNKNOWN)
+        return replace(job, status=said.status, step=said.final_step)
+
+    return list(await asyncio.gather(*map(one, jobs)))
+
+
+def table(jobs: Sequence[SubmittedJob]) -> "pd.DataFrame":
+    """One row per job, indexed by the beginning of its id; step is the checkpoint that it made."""
+    import pandas as pd
+
+    columns = {
+        "model": [job.model for job in jobs],
+        "status": [job.status or UNKNOWN for job in jobs],
+        "step": pd.array([job.step for job in jobs], dtype="Int64"),
+        "collections": [", ".join(job.collections) for job in jobs],
+        "options": [_said(job) for job in jobs],
+        "created (UTC)": [_minute(job) for job in jobs],
+    }
+    return pd.DataFrame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
+
+
+def _said(job: SubmittedJob) -> str:
+    return ", ".join(f"{name} {value}" for name, value in job.options.items())
+
+
+def _minute(job: SubmittedJob) -> str:
+    return job.created_at[:16].replace("T", " ")

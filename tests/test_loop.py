@@ -1,0 +1,177 @@
+"""Sample, score, train, and again: every round is a generation, and the same call goes on."""
+
+import math
+
+import pytest
+
+from rolloutlab.errors import InputError
+from rolloutlab.session import Session
+
+ROWS = [{"country": "France"}, {"country": "Peru"}]
+PROMPT = "Capital of {{country}}?"
+
+
+def by_place(trajectory, answer, messages, row):
+    """A reward that always differs within a group."""
+    return int(trajectory.name[-1]) / 2
+
+
+def same(trajectory, answer, messages, row):
+    return 1.0
+
+
+def loop(session: Session, reward=by_place, lines=None, **options):
+    given = {"over": ROWS, "n": 2, "jobs": 2, "max_tokens": 4, "seed": 1, "say": (lines or []).append}
+    return session.loop("capitals", PROMPT, reward, **{**given, **options})
+
+
+def test_each_round_samples_the_newest_checkpoint_into_a_generation_and_trains_on_it(session):
+    made = loop(session)
+    assert made.history["step"].tolist() == [0, 1]
+    assert made.history.index.tolist() == [1, 2]
+    assert made.history["reward"].tolist() == [0.25, 0.25]
+    assert made.history["spread"].tolist() == [0.25, 0.25]
+    assert made.history["trained"].tolist() == [1.0, 1.0]
+    assert made.history["held_out"].isna().all()
+    assert made.history["tokens"].tolist() == [len(ROWS) * 2 * 4] * 2
+    assert [t.step for t in session.collection("capitals:2").trajectories] == [1] * 4
+    assert session.jobs()["collections"].tolist() == ["capitals:2", "capitals:1"]
+
+
+def test_the_options_are_those_of_the_jobs(session):
+    loop(session, jobs=1, options={"learning_rate": 1e-3})
+    assert session.jobs()["options"].tolist() == ["learning_rate 0.001"]
+
+
+def test_wrong_options_are_an_error_before_anything_is_sampled(session):
+    with pytest.raises(InputError, match="epsilon: -1 is below 0"):
+        loop(session, options={"epsilon": -1})
+    assert session.collections().empty
+
+
+def test_rows_may_differ_from_round_to_round(session):
+    asked = []
+
+    def rows(number: int):
+        asked.append(number)
+        return [{"country": f"Country {number}"}]
+
+    loop(session, over=rows)
+    assert asked == [1, 2]
+    assert [t.prompt for t in session.collection("capitals:2").trajectories] == ["Capital of Country 2?"] * 2
+
+
+def test_every_round_has_seeds_of_its_own_that_follow_from_the_first(session):
+    loop(session)
+    first, second = ({t.sampling["seed"] for t in session.collection(f"capitals:{i}").trajectories} for i in (1, 2))
+    assert min(first) == 1_000_001
+    assert min(second) == 2_000_001
+
+
+def test_what_is_held_out_is_measured_alike_before_every_so_many_rounds_and_after_the_last(session):
+    made = loop(session, jobs=3, every=2, held_out=ROWS[:1])
+    history = made.history
+    assert history.index.tolist() == [1, 2, 3, 4]
+    assert history["held_out"].notna().tolist() == [True, False, True, True]
+    assert history["step"].tolist() == [0, 1, 2, 3]
+    assert history["reward"].notna().tolist() == [True, True, True, False]
+    measured = [session.collection(f"held_out.capitals:{i}") for i in (1, 2, 3)]
+    assert [t.sampling["seed"] for collection in measured for t in collection.trajectories] == [1] * 6
+    assert not any("held_out" in names for names in session.jobs()["collections"])
+
+
+def test_the_best_is_the_checkpoint_with_the_highest_held_out_mean(session):
+    def later_is_worse(trajectory, answer, messages, row):
+        return by_place(trajectory, answer, messages, row) - abs(trajectory.step - 1)
+
+    assert loop(session, later_is_worse, jobs=2, every=1, held_out=ROWS).best == "lab/practice@1"
+
+
+def test_without_held_out_rows_the_best_is_the_checkpoint_of_the_best_round(session):
+    assert loop(session, lambda t, a, m, r: by_place(t, a, m, r) + t.step).best == "lab/practice@1"
+    assert loop(session, jobs=0).best == "lab/practice@1"
+
+
+def test_the_same_call_goes_on_with_the_next_round(session):
+    first = loop(session, every=1, held_out=ROWS)
+    again = loop(session, jobs=0)
+    columns = [column for column in first.history if column != "seconds"]
+    assert again.history[columns].equals(first.history[columns])
+    assert repr(again) == repr(first)
+    assert loop(session, jobs=1).history.index.tolist() == [1, 2, 3]
+
+
+def test_before_the_first_round_there_is_nothing_to_tell(session):
+    made = loop(session, jobs=0)
+    assert made.history.empty
+    assert made.best is None
+    assert repr(made) == "loop capitals on lab/practice: 0 rounds\nwhat it trains on  -"
+    assert made._repr_html_() == "<p><b>loop capitals on lab/practice: 0 rounds</b></p>"
+
+
+def test_a_round_in_which_nothing_trains_is_kept_and_the_loop_goes_on(session):
+    rewards = iter([same, by_place, same])
+    present = {}
+
+    def alternating(trajectory, answer, messages, row):
+        generation = session.store.collection("capitals").generation
+        if generation not in present:
+            present[generation] = next(rewards)
+        return present[generation](trajectory, answer, messages, row)
+
+    made = loop(session, alternating, jobs=3)
+    assert made.history["trained"].tolist() == [0.0, 1.0, 0.0]
+    assert made.history["step"].tolist() == [0, 0, 1]
+    assert made.ended == ""
+
+
+def test_when_nothing_trains_several_times_in_a_row_the_loop_ends_and_says_why(session):
+    lines = []
+    made = loop(session, same, lines, jobs=9, patience=2)
+    assert len(made.history) == 2
+    assert made.ended.startswith("nothing trained in 2 rounds in a row: 4 left out: all rewards of the group are equal")
+    assert made.ended in repr(made)
+    assert made.ended in made._repr_html_()
+    assert session.jobs().empty
+
+
+def test_an_interrupt_keeps_what_is_there_and_the_same_call_goes_on(session):
+    lines = []
+
+    def interrupted(trajectory, answer, messages, row):
+        if trajectory.step == 1:
+            raise KeyboardInterrupt
+        return by_place(trajectory, answer, messages, row)
+
+    with pytest.raises(KeyboardInterrupt):
+        session.loop("capitals", PROMPT, interrupted, over=ROWS, n=2, jobs=5, max_tokens=4, say=lines.append)
+    assert lines[-1] == "stopped by KeyboardInterrupt; the same call goes on, at round 2 or the next"
+    assert len(session.collection("capitals:2")) == 4
+    made = loop(session, jobs=1)
+    assert made.history.index.tolist() == [1, 2, 3]
+    assert made.history["reward"].notna().tolist() == [True, False, True]
+
+
+def test_every_round_is_a_line_where_no_chart_can_be_shown(session):
+    lines = []
+    session.loop(
+        "capitals", PROMPT, by_place, over=ROWS, n=2, jobs=2, held_out=ROWS, max_tokens=4, every=2, say=lines.append
+    )
+    assert lines == [
+        "round 1  step 0  mean reward 0.250  100% of groups trained  held-out 0.250",
+        "round 2  step 1  mean reward 0.250  100% of groups trained",
+        "round 3  step 2  held-out 0.250",
+    ]
+
+
+def test_it_shows_a_chart_and_a_table_without_times(session):
+    made = loop(session, held_out=ROWS)
+    assert repr(made).splitlines() == [
+        "loop capitals on lab/practice: 2 rounds, best lab/practice@0",
+        "what it trains on  ▁▁  0.25 -> 0.25",
+        "held out           ▁▁  0.25 -> 0.25",
+    ]
+    shown = made._repr_html_()
+    assert "<svg" in shown
+    assert "<tr><td>2</td><td>1</td><td>0.250</td><td>100%</td><td></td></tr>" in shown
+    assert all(math.isfinite(second) for second in made.history["seconds"].dropna())
