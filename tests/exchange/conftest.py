@@ -19,7 +19,9 @@ class Desk:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
 
-    def write(self, path: Path, *names: str, kind: str | None = None, overwrite: bool = False, **choosing: Any) -> Export:
+    def write(
+        self, path: Path, *names: str, kind: str | None = None, overwrite: bool = False, **choosing: Any
+    ) -> Export:
         found = [self.lab.find(name) for name in names or ("capitals",)]
         return export(self.lab, found, path, kind, Choosing(**choosing), overwrite=overwrite, written=lambda _: None)
 

@@ -71,7 +71,9 @@ trajectory = st.fixed_dictionaries(
         "extra": st.fixed_dictionaries({}, optional={"metadata": st.dictionaries(text, text), "x": plain}),
     }
 )
-group = st.tuples(st.lists(text, max_size=2), st.dictionaries(text, plain, max_size=2), st.lists(trajectory, min_size=1))
+group = st.tuples(
+    st.lists(text, max_size=2), st.dictionaries(text, plain, max_size=2), st.lists(trajectory, min_size=1)
+)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -184,7 +186,10 @@ def test_lines_without_places_are_grouped_by_their_prompt(desk, tmp_path):
     ("changes", "said"),
     [
         ({"messages_and_choices": None}, "messages_and_choices: "),
-        ({"messages_and_choices": [{"role": "user", "content": "a"}, {"role": "usr"}]}, "messages_and_choices.1.role: "),
+        (
+            {"messages_and_choices": [{"role": "user", "content": "a"}, {"role": "usr"}]},
+            "messages_and_choices.1.role: ",
+        ),
         ({"reward": "high"}, "reward: "),
         ({"group": -1}, "group: "),
         ({"step": 2**80}, "step: "),

@@ -36,7 +36,8 @@ class LabMagics(Magics):
         except UsageError as error:
             said = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
-            raise InputError(said, hint=f"{prefix}{magic.__name__}? shows the options") from None
+            called = magic.__name__.rstrip("_")  # import_
+            raise InputError(said, hint=f"{prefix}{called}? shows the options") from None
         name = getattr(parsed, "output", None)
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
             raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
@@ -58,6 +59,12 @@ class LabMagics(Magics):
         if name:
             self.variables[name] = result
         return result
+
+
+def unquoted(text: str) -> str:
+    """An argument without the quotes around it, which IPython leaves there."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
 
 
 def allow_empty_bodies(shell: "InteractiveShell") -> None:
