@@ -74,15 +74,24 @@ def test_the_same_lines_always_give_the_same_bytes(tmp_path, gzipped):
 def test_a_file_is_replaced_only_when_asked_for_and_only_when_all_went_well(tmp_path):
     path = tmp_path / "f"
     path.write_text("old")
-    with pytest.raises(InputError, match="is there already"), replacing(path, overwrite=False):
-        pytest.fail("it was about to be written")
-    with pytest.raises(KeyboardInterrupt), replacing(path, overwrite=True) as draft:
-        draft.write_text("half")
-        raise KeyboardInterrupt
+
+    def lines(*more):
+        yield "new"
+        yield from more
+        if more:
+            raise KeyboardInterrupt
+
+    def write(text, *, overwrite):
+        with replacing(path, overwrite=overwrite) as draft:
+            write_lines(draft, text, gzipped=False)
+
+    with pytest.raises(InputError, match="is there already"):
+        write(lines(), overwrite=False)
+    with pytest.raises(KeyboardInterrupt):
+        write(lines("half"), overwrite=True)
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
-    with replacing(path, overwrite=True) as draft:
-        draft.write_text("new")
-    assert [each.read_text() for each in tmp_path.iterdir()] == ["new"]
+    write(lines(), overwrite=True)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["new\n"]
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path):

@@ -133,3 +133,9 @@ def test_every_shown_number_is_a_number(notebook):
     notebook.run(CHAT)
     frame = notebook.run(REWARD).to_frame()
     assert all(math.isfinite(value) for value in [*frame["reward"], *frame["advantage"]])
+
+
+def test_a_quoted_text_is_read_as_python_reads_it(notebook):
+    shown = notebook.run('%%chat x --system "Be brief." --stop "\\n" --stop ; --dry-run\nuser: hello')
+    assert shown.request.messages[0].content == "Be brief."
+    assert shown.request.stop == ["\n", ";"]

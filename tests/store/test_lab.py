@@ -428,3 +428,39 @@ def test_a_lab_of_the_first_version_opens_with_its_reward_history(tmp_path):
         ("bob", "hand", 1.0, 0.5),
     ]
     lab.close()
+
+
+def plans(lab: Lab, work) -> list[str]:
+    """How SQLite goes about every query of some work."""
+    asked: list[str] = []
+    lab._database._connection.set_trace_callback(asked.append)
+    work()
+    lab._database._connection.set_trace_callback(None)
+    return [row["detail"] for sql in asked for row in lab._database.read(f"EXPLAIN QUERY PLAN {sql}")]
+
+
+def test_a_collection_is_found_and_one_of_its_groups_read_without_looking_at_others(lab, sample):
+    sample(3, 3)
+    steps = plans(lab, lambda: lab.groups(lab.find("capitals"), 1))
+    assert not [step for step in steps if step.startswith("SCAN") or "TEMP B-TREE" in step]
+    assert (
+        "SEARCH g USING COVERING INDEX sqlite_autoindex_groups_1 (collection_id=? AND position>? AND position<?)"
+        in (steps)
+    )
+
+
+def test_collections_are_counted_without_reading_a_trajectory_or_sorting_one(lab, sample):
+    sample(3, 3)
+    steps = plans(lab, lab.collections)
+    assert [step for step in steps if step.startswith("SCAN")] == ["SCAN c"]
+    assert not [step for step in steps if "TEMP B-TREE" in step]
+    assert all("COVERING" in step for step in steps if step.startswith(("SEARCH t", "SEARCH g")))
+
+
+def test_a_collection_read_bit_by_bit_is_the_same(lab, choice, question):
+    groups = lab.add_groups(lab.open_collection("capitals"), [NewGroup(question(), {"n": i}) for i in range(150)])
+    for group in groups[::2]:
+        lab.put(group, [Arrival(0, [choice()])], model="m", step=0, sampling={})
+    collection = lab.find("capitals")
+    assert list(lab.each_group(collection)) == lab.groups(collection)
+    assert [group.position for group in lab.each_group(collection)] == list(range(150))

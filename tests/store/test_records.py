@@ -136,6 +136,36 @@ def test_how_it_was_sampled_is_never_hidden_by_a_column_of_the_same_name(traject
     assert (metadata["model"], metadata["name"]) == ("lab/practice", "capitals/0/3")
 
 
+def test_what_a_trajectory_from_elsewhere_says_of_itself_goes_before_what_the_lab_knows(trajectory):
+    tool = {"type": "function", "function": {"name": "add"}}
+    extra = {
+        "tools": [tool],
+        "additional_histories": [{"messages_and_choices": [{"role": "user", "content": "and?"}]}],
+        "metrics": {"turns": 3, "right": 0.0},
+        "metadata": {"model": "gpt"},
+        "final_policy_version": 9,
+        "vendor": {"x": 1},
+    }
+    sent = trajectory(reward=1.0, components={"right": 1.0}, extra=extra).to_wire().to_wire()
+    assert (sent["tools"], sent["additional_histories"]) == (extra["tools"], extra["additional_histories"])
+    assert sent["metrics"] == {"turns": 3, "right": 1.0}
+    assert (sent["metadata"]["model"], sent["metadata"]["name"]) == ("gpt", "capitals/0/3")
+    assert (sent["initial_policy_version"], sent["final_policy_version"], sent["vendor"]) == (2, 9, {"x": 1})
+
+
+def test_the_tokens_of_further_conversations_are_counted_beside_the_first(trajectory, choice):
+    further = {"messages_and_choices": [{"role": "user", "content": "and?"}, choice().to_wire()]}
+    found = trajectory(extra={"additional_histories": [further, {"messages_and_choices": []}]})
+    assert found.history_tokens == (2, 2, 0)
+    assert trajectory().history_tokens == (2,)
+
+
+def test_the_answer_of_a_conversation_from_elsewhere_is_what_comes_after_the_prompt(trajectory):
+    said = AssistantMessage.model_validate({"role": "assistant", "content": [{"type": "text", "text": "Paris"}]})
+    assert trajectory(user("a"), said, given=1).answer == "Paris"
+    assert trajectory(user("a"), said, given=2).answer == ""
+
+
 def test_the_newest_generation_is_called_by_its_name_and_an_older_one_by_its_number():
     counted = {"groups": 0, "trajectories": 0, "scored": 0, "mean_reward": None, "plan": {}, "prompt_tokens": 0}
     summary = CollectionSummary(

@@ -1,5 +1,6 @@
 """What the magics share: typed options with our own errors, binding of results, cells without a body."""
 
+import ast
 import difflib
 import keyword
 import re
@@ -58,8 +59,8 @@ class LabMagics(Magics):
         except UsageError as error:
             said = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
-            meant = _meant(said, magic.parser) or f"{prefix}{magic.__name__}? shows the options"
-            raise InputError(said, hint=meant) from None
+            called = magic.__name__.rstrip("_")  # import_
+            raise InputError(said, hint=_meant(said, magic.parser) or f"{prefix}{called}? shows the options") from None
         name = getattr(parsed, "output", None)
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
             raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
@@ -103,6 +104,20 @@ def _meant(said: str, parser: ArgumentParser) -> str | None:
     options = [option for action in actions for option in action.option_strings]
     close = difflib.get_close_matches(wrong[1] or wrong[2], known if wrong[1] else options, n=1)
     return close[0] if close else None
+
+
+def unquoted(text: str) -> str:
+    """An argument without the quotes around it, which IPython leaves there."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
+
+
+def literal(text: str) -> str:
+    """An argument as Python reads it where it is quoted, so that "\\n" is a new line; as it stands elsewhere."""
+    try:
+        return str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text
+    except (SyntaxError, ValueError):
+        return text
 
 
 def with_body(lines: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.cells import LabMagics, literal
 from rolloutlab.sampling.work import Preview
 
 
@@ -18,12 +18,14 @@ class ChatMagics(LabMagics):
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
     @argument("-n", type=int, help="completions per prompt (default: 1)")
     @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
-    @argument("--system", metavar="TEXT", help="a system message before the conversation")
+    @argument("--system", type=literal, metavar="TEXT", help="a system message before the conversation")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
     @argument("--temperature", type=float, help="0 takes the most likely token (default: 1)")
     @argument("--top-p", type=float, help="sample from the most likely tokens that reach this probability (default: 1)")
     @argument("--max-tokens", type=int, help="the most tokens of one completion")
-    @argument("--stop", metavar="TEXT", action="append", help="a text that ends a completion; up to four times")
+    @argument(
+        "--stop", type=literal, metavar="TEXT", action="append", help="a text that ends a completion; up to four times"
+    )
     @argument("--seed", type=int, help="makes the sampling repeatable; row i uses seed + i")
     @argument("--tools", metavar="FUNCTIONS", help="functions that the policy may call, such as weather,search")
     @argument("--max-turns", type=int, help="answers in a row that may call tools (default: 10)")

@@ -6,7 +6,7 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.collection import Collection
-from rolloutlab.magics.cells import LabMagics, argument
+from rolloutlab.magics.cells import LabMagics, argument, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ class CollectionMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("pattern", nargs="?", help="only names like this, such as 'cap*'")
+    @argument("pattern", nargs="?", type=unquoted, help="only names like this, such as 'cap*'")
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
     @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")

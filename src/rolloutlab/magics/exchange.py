@@ -5,7 +5,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
 from rolloutlab.exports import FORMATS, Export
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.cells import LabMagics, unquoted
 
 
 @magics_class
@@ -14,7 +14,9 @@ class ExchangeMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("names", nargs="+", metavar="name", help="collections, then the file: NAME [NAME ...] FILE")
+    @argument(
+        "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
+    )
     @argument("--format", choices=FORMATS, help="default: what the file's name says, .jsonl or .parquet")
     @argument("--best", action="store_true", help="of each group only what has the highest reward")
     @argument("--min-reward", type=float, metavar="X", help="only what has at least this reward")
@@ -36,7 +38,12 @@ class ExchangeMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments("import")
-    @argument("path", metavar="file", help="a file of %%export, OpenAI fine-tuning JSONL, or groups of openpipe-art")
+    @argument(
+        "path",
+        type=unquoted,
+        metavar="file",
+        help="a file of %%export, OpenAI fine-tuning JSONL, or groups of openpipe-art",
+    )
     @argument("name", nargs="?", help="what the collection is called; default: what the file says")
     @argument("--format", choices=FORMATS, help="default: what the first line looks like")
     @argument("--logprobs", action="store_true", help="then %%logprobs, so that it trains")

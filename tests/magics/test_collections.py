@@ -1,0 +1,54 @@
+"""%collections: the table, and keeping house."""
+
+import pytest
+
+
+@pytest.fixture
+def filled(notebook):
+    for name in ("capitals", "rivers", "capitals"):
+        notebook.run(f"%%chat {name} -n 2 --max-tokens 2\nHello")
+    return notebook
+
+
+def test_a_pattern_lists_some(filled):
+    assert list(filled.run("%collections 'cap*'").index) == ["capitals", "capitals:1"]
+    assert list(filled.run("%collections r*").index) == ["rivers"]
+    assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
+
+
+def test_the_table_says_what_is_there(filled):
+    row = filled.run("%collections -o table").loc["rivers"]
+    assert (row["groups"], row["trajectories"], row["missing"], row["scored"]) == (1, 2, 0, 0)
+    assert {"prompt_tokens", "completion_tokens"} <= set(filled["table"].columns)
+
+
+def test_what_is_deleted_comes_back_as_the_line_says(filled, capsys):
+    assert list(filled.run("%collections --delete capitals").index) == ["rivers"]
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "deleted capitals:1, capitals:2; undo: %collections --restore capitals"
+    assert filled.error("%group capitals/0").startswith("NotFoundError")
+    capsys.readouterr()
+    assert list(filled.run(said.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "restored capitals:1, capitals:2; undo: %collections --delete capitals"
+
+
+def test_a_rename_is_undone_as_the_line_says(filled, capsys):
+    assert list(filled.run("%collections --rename capitals cities").index) == ["cities", "rivers", "cities:1"]
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "renamed capitals to cities; undo: %collections --rename cities capitals"
+    assert list(filled.run(said.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--delete nobody", "NotFoundError: there is no collection 'nobody'\n  -> %collections lists them"),
+        ("--restore rivers", "NotFoundError: no collection 'rivers' is deleted\n"),
+        ("--rename capitals rivers", "ConflictError: there is a collection 'rivers' already\n  -> another name"),
+        ("--rename capitals a/b", "InputError: 'a/b' is no name for a collection"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(filled, line, said):
+    assert filled.error(f"%collections {line}").startswith(said)
+    assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]

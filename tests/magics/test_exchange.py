@@ -1,0 +1,85 @@
+"""%export, %import and %logprobs as a user types them."""
+
+import json
+
+import pytest
+
+CHAT = "%%chat capitals -n 4 --over countries --max-tokens 8 --seed 1\nCapital of {{country}}?"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Files are named as seen from the notebook's folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_collection_goes_to_a_file_and_back(notebook, folder):
+    sampled = notebook.run(CHAT)
+    done = notebook.run("%export capitals a.jsonl -o done")
+    assert repr(done) == "8 trajectories in 2 groups -> a.jsonl (jsonl)"
+    assert notebook["done"] is done
+    again = notebook.run("%import a.jsonl copy -o again")
+    assert notebook["again"] is again
+    assert again.name == "copy"
+    assert [t.items for t in again.trajectories] == [t.items for t in sampled.trajectories]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.parquet", "a.jsonl --format art --overwrite"])
+def test_every_format_comes_back_as_it_was(notebook, name):
+    sampled = notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn float(len(answer))")
+    notebook.run(f"%export capitals {name}")
+    again = notebook.run(f"%import {name.split()[0]} copy")
+    assert [(t.items, t.reward) for t in again.trajectories] == [(t.items, t.reward) for t in sampled.trajectories]
+
+
+def test_the_name_of_a_file_may_have_spaces(notebook, folder):
+    notebook.run(CHAT)
+    notebook.run('%export capitals "two words.jsonl"')
+    assert (folder / "two words.jsonl").exists()
+    assert notebook.run("%import 'two words.jsonl'").name == "capitals"
+
+
+def test_a_file_of_several_collections_gives_a_list(notebook):
+    notebook.run(CHAT)
+    notebook.run(CHAT)
+    notebook.run("%export capitals:1 capitals a.jsonl")
+    assert [each.name for each in notebook.run("%import a.jsonl")] == ["capitals:3", "capitals"]
+
+
+def test_the_best_answers_become_fine_tuning_messages(notebook, folder):
+    notebook.run(CHAT)
+    notebook.run("%%reward capitals\nreturn float(len(answer))")
+    notebook.run("%export capitals best.jsonl --format openai --best --min-reward 1")
+    lines = [json.loads(line) for line in (folder / "best.jsonl").read_text().splitlines()]
+    assert [line["messages"][0]["content"] for line in lines] == ["Capital of France?", "Capital of Peru?"]
+
+
+def test_messages_from_elsewhere_train_after_one_line(notebook, folder):
+    ask = {"role": "user", "content": "Hello"}
+    chats = [{"messages": [ask, {"role": "assistant", "content": a}], "want": "fox"} for a in ("fox", "dog")]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    notebook.run("%import chats.jsonl greetings --logprobs")
+    notebook.run('%%reward greetings\nreturn float(answer == row["want"])')
+    assert notebook.run("%%train greetings").status == "succeeded"
+    assert notebook.run("%logprobs greetings:1").name == "greetings"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("%export capitals", "InputError: no collection is given\n  -> %export NAME FILE"),
+        ("%export nobody a.jsonl", "NotFoundError: there is no collection 'nobody'"),
+        ("%import nothing.jsonl", "NotFoundError: there is no file nothing.jsonl"),
+        ("%import bad.jsonl sums", "InputError: bad.jsonl, line 2: messages.0.role: role must be one of"),
+        ("%import", "InputError: the following arguments are required: file\n  -> %import? shows the options"),
+        ("%export a b.jsonl --format csv", "InputError: "),
+        ("%logprobs nobody", "NotFoundError: there is no collection 'nobody'"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_two_lines(notebook, folder, cell, said):
+    good = {"messages": [{"role": "user", "content": "a"}]}
+    (folder / "bad.jsonl").write_text(f"{json.dumps(good)}\n" + '{"messages": [{"role": "usr"}]}')
+    assert notebook.error(cell).startswith(said)
+    assert notebook.run("%collections").empty
