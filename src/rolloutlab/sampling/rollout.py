@@ -24,6 +24,9 @@ _MOST_PER_REQUEST = 128
 _HOPELESS = 8
 """So many requests may fail before one succeeds."""
 
+Answered = tuple[Sequence["Rollout"], ChatCompletion]
+"""Conversations of one group after one answer, and the answer."""
+
 Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 
 
@@ -82,8 +85,8 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: Plan) -> ChatReq
 class Player:
     """Plays rollouts with so many requests under way at once.
 
-    taken: gets the rollouts after an answer, and the answer, the moment it is there. failed: gets a rollout that its
-    service could not answer, and why; the others go on.
+    taken: gets what was answered, the moment it is there, and together what came together. failed: gets a rollout that
+    its service could not answer, and why; the others go on.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Player:
         groups: Sequence[Group | NewGroup],
         complete: Complete,
         tools: Tools,
-        taken: Callable[[Sequence[Rollout], ChatCompletion], None],
+        taken: Callable[[Sequence[Answered]], None],
         failed: Callable[[Rollout, ServiceError], None],
     ) -> None:
         self._plan = plan
@@ -101,6 +104,8 @@ class Player:
         self._tools = tools
         self._taken = taken
         self._failed = failed
+        self._answered: list[Answered] = []
+        self._came = asyncio.Event()
         self._successes = 0
         self._failures = 0
 
@@ -114,16 +119,29 @@ class Player:
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
             waiting.put_nowait(_ranked(rollout))
-        players = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
-        all_done = asyncio.create_task(waiting.join())
+        workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
+        tasks = [asyncio.create_task(waiting.join()), asyncio.create_task(self._keeper()), *workers]
         try:
-            done, _ = await asyncio.wait([all_done, *players], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (all_done, *players):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(all_done, *players, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._keep()
+
+    async def _keeper(self) -> None:
+        """Passes on what was answered once all that is ready in this turn of the loop is there."""
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            self._keep()
+
+    def _keep(self) -> None:
+        answered, self._answered = self._answered, []
+        if answered:
+            self._taken(answered)
 
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
         while True:
@@ -147,7 +165,8 @@ class Player:
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
-        self._taken(new, completion)
+        self._answered.append((new, completion))
+        self._came.set()
         unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
         rest = [replace(ready, positions=unanswered)] if unanswered else []
         return rest + [following for following in new if following.pending]
