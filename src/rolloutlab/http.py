@@ -131,7 +131,7 @@ class Http:
         A service that answers with one JSON text instead gives that text. It is tried again until the answer begins.
 
         Raises:
-            As `request`; UnreachableError also when the answer breaks off.
+            As `request`; BrokenOffError also when the answer breaks off.
         """
         body = _Body(None, content, None, {"Accept": "text/event-stream"})
         response = await self._sent("POST", url, token, body, patience, again=True, stream=True)
@@ -142,11 +142,12 @@ class Http:
             if "text/event-stream" not in response.headers.get("Content-Type", ""):
                 yield (await response.aread()).decode(errors="replace")
                 return
-            async for line in response.aiter_lines():
-                if line.startswith("data:") and line != "data: [DONE]":
-                    yield line.removeprefix("data:").strip()
+            async for line in _lines(response.aiter_bytes()):
+                data = line.removeprefix("data:").strip()
+                if line.startswith("data:") and data != "[DONE]":
+                    yield data
         except (httpx.RequestError, aiohttp.ClientError) as error:
-            raise UnreachableError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
+            raise BrokenOffError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
         finally:
             await response.aclose()
 
@@ -260,6 +261,16 @@ class _Retries:
         return longest * random.uniform(0.5, 1.5)
 
 
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The lines of a stream of events. Python and httpx would also end one at U+2028, which JSON may hold."""
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
+
+
 def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
     """Hand what became of a task to the thread that waits for it."""
     if ended.cancelled():
@@ -289,10 +300,11 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 def _unanswered(url: str, error: Exception) -> UnreachableError:
-    message = f"nothing answers at {_origin(url)}: {_why(error)}"
-    if isinstance(error, httpx.ConnectError):
-        return UnreachableError(message, hint="%service shows the embedded one; ROLLOUTLAB_URL names another")
-    return BrokenOffError(message, hint="%service shows the embedded one; ROLLOUTLAB_URL names another")
+    kind = UnreachableError if _refused(error) else BrokenOffError
+    return kind(
+        f"nothing answers at {_origin(url)}: {_why(error)}",
+        hint="%service shows the embedded one; ROLLOUTLAB_URL names another",
+    )
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
@@ -357,8 +369,12 @@ def _origin(url: str) -> str:
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
+def _refused(error: Exception) -> bool:
+    """Whether no connection was made. The transport reports that, and any that breaks, as a time-out of connecting."""
+    cause = error.__cause__
+    never_made = aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+    return isinstance(error, httpx.ConnectError) or isinstance(cause, never_made)
+
+
 def _why(error: Exception) -> str:
-    """The transport reports a refused connection as a time-out; the words must not."""
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return "the connection could not be made"
-    return str(error) or type(error).__name__
+    return "the connection could not be made" if _refused(error) else str(error) or type(error).__name__

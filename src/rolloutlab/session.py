@@ -12,7 +12,7 @@ from rolloutlab.client.embedded import Embedded
 from rolloutlab.client.inference import complete, stream
 from rolloutlab.collection import Collection, scored
 from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
-from rolloutlab.http import Http
+from rolloutlab.http import MAX_CONNECTIONS, Http
 from rolloutlab.job import Job
 from rolloutlab.model import SelectedModel, split_name
 from rolloutlab.sampling.arrivals import Arrivals
@@ -305,7 +305,7 @@ class Session:
             player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail)
             try:
                 self._http.run(
-                    player.play(work.rollouts, min(concurrency, arrivals.total)),
+                    player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS)),
                     lambda: shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text),
                 )
             except BaseException:

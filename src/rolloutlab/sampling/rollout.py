@@ -1,10 +1,12 @@
 """Conversations played turn by turn: an answer is taken the moment it is there, and what comes next follows from it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import gc
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rolloutlab.errors import RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
 from rolloutlab.sampling.plan import Plan
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.records import Group, NewGroup, Trajectory
@@ -23,6 +25,12 @@ _MOST_PER_REQUEST = 128
 
 _HOPELESS = 8
 """So many requests may fail before one succeeds."""
+
+_MOST_AT_ONCE = 16
+"""So many answers are passed on together: enough to share the price of a transaction, few enough to be gone soon."""
+
+_COLLECTED_AFTER = 50_000
+"""Objects until Python looks for garbage, while there is much to sample; its own 700 are two completions' tokens."""
 
 Answered = tuple[Sequence["Rollout"], ChatCompletion]
 """Conversations of one group after one answer, and the answer."""
@@ -122,7 +130,8 @@ class Player:
         workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
         tasks = [asyncio.create_task(waiting.join()), asyncio.create_task(self._keeper()), *workers]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with _rarely_collecting():
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -155,11 +164,9 @@ class Player:
         ready = await self._ready(rollout)
         try:
             completion = await self._complete(request_of(ready, self._groups[ready.place], self._plan))
-        except (UnreachableError, SignInError):
-            raise
-        except (RefusedError, ServiceError) as error:
+        except ServiceError as error:
             self._failures += 1
-            if not self._successes and self._failures >= _HOPELESS:
+            if _ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
                 raise
             self._failed(rollout, error)
             return []
@@ -167,6 +174,8 @@ class Player:
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
         self._answered.append((new, completion))
         self._came.set()
+        if len(self._answered) >= _MOST_AT_ONCE:
+            self._keep()
         unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
         rest = [replace(ready, positions=unanswered)] if unanswered else []
         return rest + [following for following in new if following.pending]
@@ -189,6 +198,23 @@ class Player:
         if choice.finish_reason == "length" and rollout.pending > 1:
             return _ended(after, f"ended with an answer that max_tokens cut off, {rollout.pending - 1} turns early")
         return replace(after, pending=rollout.pending - 1)
+
+
+@contextmanager
+def _rarely_collecting() -> Iterator[None]:
+    """Look for garbage less often: a third of the CPU time goes into finding none in tokens that are gone at once."""
+    before = gc.get_threshold()
+    if 0 < before[0] < _COLLECTED_AFTER:
+        gc.set_threshold(_COLLECTED_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _ends_all(error: ServiceError) -> bool:
+    """Whether it would happen to every request; one answer that breaks off may be that request's own trouble."""
+    return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)
 
 
 def _ended(rollout: Rollout, why: str) -> Rollout:
