@@ -573,7 +573,13 @@ def test_an_interrupt_of_the_kernel_cancels_the_work(http):
 
 def test_an_interrupt_that_comes_before_the_work_has_begun_cancels_it_and_waits_for_nothing(http, monkeypatch):
     busy, interrupted, waits = threading.Event(), Interrupted(), []
-    monkeypatch.setattr("rolloutlab.http.wait", lambda *a, **k: (busy.set(), waits.append(wait(*a, timeout=PATIENCE))))
+
+    def waited(futures, timeout):
+        busy.set()
+        waits.append(wait(futures, PATIENCE))
+        return waits[-1]
+
+    monkeypatch.setattr("rolloutlab.http.wait", waited)
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -38,6 +38,7 @@ _TRIES_WHILE_BUSY = 16
 _LONGEST_PAUSE = 30.0
 _PATIENCE_WHILE_BUSY = 300.0
 _LONGEST_CLEAN_UP = 0.5
+_LONGEST_SILENCE = 0.2
 _SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 
 
@@ -70,15 +71,11 @@ class Http:
         Whatever interrupts the wait, a KeyboardInterrupt above all, cancels the coroutine, lets it end, and is raised.
         """
         outcome: Future[T] = Future()
-        tasks: list[asyncio.Task[T]] = []
+        begun: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            tasks.append(asyncio.ensure_future(work))
-            tasks[0].add_done_callback(lambda ended: _settle(outcome, ended))
-
-        def cancel() -> None:
-            for task in tasks:
-                task.cancel()
+            begun.append(asyncio.ensure_future(work))
+            begun[0].add_done_callback(lambda task: _settle(outcome, task))
 
         try:
             self._loop.call_soon_threadsafe(begin)
@@ -91,10 +88,20 @@ class Http:
                     if tick:
                         tick()
         except BaseException:
-            if not outcome.done():
-                self._loop.call_soon_threadsafe(cancel)  # it comes after `begin`, however early the interrupt is
-                wait([outcome], timeout=_LONGEST_CLEAN_UP)
+            if not outcome.done():  # the loop comes to this after `begin`, however early the interrupt is
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
+                self._let_end(outcome)
             raise
+
+    def _let_end(self, outcome: "Future[Any]") -> None:
+        """Wait a moment for what was cancelled. Where it never lets go of the loop, the next call gets another one."""
+        alive = threading.Event()
+        if not wait([outcome], timeout=_LONGEST_CLEAN_UP).done:
+            self._loop.call_soon_threadsafe(alive.set)
+            if not alive.wait(_LONGEST_SILENCE):
+                connections = self.__dict__.get("_connections")
+                asyncio.run_coroutine_threadsafe(self._farewell(connections), self._loop)
+                self._forget()
 
     async def request(
         self,
@@ -206,19 +213,33 @@ class Http:
         """Close the connections and end the loop."""
         if "_loop" not in self.__dict__:
             return
-        atexit.unregister(self.close)
-        if "_connections" in self.__dict__:
-            self.run(self._connections.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.run(self._farewell(self.__dict__.get("_connections")))
         self._thread.join()
-        self._loop.close()
+        self._forget()
+
+    async def _farewell(self, connections: httpx.AsyncBaseTransport | None) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_LONGEST_CLEAN_UP)
+        if connections:
+            await connections.aclose()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.stop)  # after those who wait for this
+
+    def _forget(self) -> None:
+        atexit.unregister(self.close)
         del self.__dict__["_loop"]
         self.__dict__.pop("_connections", None)
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="rolloutlab-http", daemon=True)
+
+        def turn() -> None:
+            loop.run_forever()
+            loop.close()
+
+        self._thread = threading.Thread(target=turn, name="rolloutlab-http", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # connections left open would be complained about at the end of a script
         return loop

@@ -370,14 +370,20 @@ def test_an_interrupt_while_all_wait_to_be_let_in_ends_the_wait(lab, service):
     assert kept(lab) == numbers(range(8))
 
 
-def test_an_interrupt_while_a_tool_hangs_leaves_all_usable(lab, service):
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_an_interrupt_while_a_tool_hangs_leaves_all_usable(lab, service, kind):
     go_on = threading.Event()
 
-    def lookup(city: str) -> str:
+    def hang(city: str) -> str:
         interrupt()
         go_on.wait(PATIENCE)
         return city
 
+    async def hang_the_loop(city: str) -> str:
+        return hang(city)
+
+    lookup = {"function": hang, "coroutine": hang_the_loop}[kind]
+    lookup.__name__ = "lookup"
     function = {"name": "lookup", "arguments": '{"city": "Paris"}'}
     calling = {
         "role": "assistant",
@@ -392,3 +398,6 @@ def test_an_interrupt_while_a_tool_hangs_leaves_all_usable(lab, service):
     chat(lab, 8)
     assert kept(lab) == numbers(range(8))
     go_on.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("rolloutlab") and thread is not lab._http._thread:
+            thread.join(PATIENCE)
