@@ -20,7 +20,7 @@ def summary(name="capitals", **overrides):
         "generation": 1,
         "newest": True,
         "created_at": "2026-01-31T12:00:59+00:00",
-        "plan": {"n": 4, "model": "big"},
+        "plan": {"total": 8, "model": "big"},
         "prompt_tokens": 2_000_000,
         "completion_tokens": 500_000,
         "groups": 2,

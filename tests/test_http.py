@@ -7,14 +7,25 @@ import signal
 import socket
 import ssl
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
+from email.utils import formatdate
 from typing import Any
 
 import httpx
 import pytest
 
-from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import (
+    BrokenOffError,
+    NotFoundError,
+    RefusedError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
 from rolloutlab.http import Http
 
 URL = "http://train.example/v1/health"
@@ -230,7 +241,7 @@ def test_a_get_is_tried_once_when_asked_for(ask):
 
 
 @pytest.mark.parametrize(
-    ("trouble", "kind"), [(httpx.Response(429), RefusedError), (httpx.ReadError(""), UnreachableError)]
+    ("trouble", "kind"), [(httpx.Response(409), RefusedError), (httpx.ReadError(""), BrokenOffError)]
 )
 def test_after_the_last_try_its_error_is_raised(talk, trouble, kind):
     script = Script(trouble)
@@ -241,11 +252,52 @@ def test_after_the_last_try_its_error_is_raised(talk, trouble, kind):
 
 
 def test_the_pause_doubles_from_try_to_try_give_or_take_a_half(talk, pauses):
-    http = talk(Script(httpx.Response(503)), tries=5, backoff=0.2)
+    http = talk(Script(httpx.Response(500)), tries=5, backoff=0.2)
     with pytest.raises(ServiceError):
         http.run(http.request("GET", URL))
     assert len(pauses) == 4
     assert all(0.1 * 2**i <= pause <= 0.3 * 2**i for i, pause in enumerate(pauses))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_that_is_too_busy_is_asked_again_for_some_minutes(talk, pauses, status):
+    script = Script(httpx.Response(status))
+    http = talk(script, backoff=0.2)
+    with pytest.raises(ServiceError):
+        http.run(http.request("GET", URL))
+    assert 100 < sum(pauses) < 400
+    assert max(pauses) <= 45
+
+
+def test_a_service_that_says_for_ever_when_it_is_less_busy_is_believed_for_some_minutes(talk, pauses):
+    http = talk(Script(httpx.Response(429, headers={"Retry-After": "60"})))
+    with pytest.raises(RefusedError):
+        http.run(http.request("GET", URL))
+    assert 240 <= sum(pauses) <= 300
+
+
+def test_being_busy_uses_up_none_of_the_tries_for_failures(talk):
+    busy, broken = httpx.Response(429), httpx.ReadError("")
+    script = Script(broken, broken, *[busy] * 5, broken, ok(a=1))
+    http = talk(script, tries=4)
+    assert http.run(http.request("GET", URL)) == {"a": 1}
+
+
+def test_those_who_were_turned_away_together_do_not_come_back_together(talk, pauses):
+    for _ in range(20):
+        http = talk(Script(httpx.Response(429, headers={"Retry-After": "7"}), ok()), backoff=0.2)
+        http.run(http.request("GET", URL))
+    assert len(set(pauses)) == 20
+    assert min(pauses) >= 7
+
+
+def test_the_service_may_say_when_to_come_back_as_a_date(talk, pauses):
+    dates = [formatdate(time.time() + seconds, usegmt=True) for seconds in (20, -20)]
+    for date in dates:
+        http = talk(Script(httpx.Response(429, headers={"Retry-After": date}), ok()))
+        http.run(http.request("GET", URL))
+    assert 10 < pauses[0] <= 20
+    assert pauses[1] == 0
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [("7", 7.0), ("60", 60.0), ("86400", 60.0)])
@@ -554,6 +606,39 @@ def test_an_interrupt_of_the_kernel_cancels_the_work(http):
     with pytest.raises(KeyboardInterrupt):
         http.run(work(), every=0.01)  # a signal that comes just before a wait begins is seen when it ends
     assert interrupted.story == ["begun", "tidied up"]
+
+
+def test_an_interrupt_that_comes_before_the_work_has_begun_cancels_it_and_waits_for_nothing(http, monkeypatch):
+    busy, interrupted, waits = threading.Event(), Interrupted(), []
+
+    def waited(futures, timeout):
+        busy.set()
+        waits.append(wait(futures, PATIENCE))
+        return waits[-1]
+
+    monkeypatch.setattr("rolloutlab.http.wait", waited)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    http._loop.call_soon_threadsafe(busy.wait, PATIENCE)
+    with pytest.raises(KeyboardInterrupt):
+        http.run(interrupted.work(), interrupt, every=0.001)
+    assert [len(ended.done) for ended in waits] == [1]
+    assert interrupted.story == []
+
+
+def test_an_interrupt_ends_a_pause_between_two_tries(talk):
+    script = Script(httpx.Response(429, headers={"Retry-After": "60"}))
+    http = talk(script)
+
+    def interrupt() -> None:
+        if script.sent:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        http.run(http.request("GET", URL), interrupt, every=0.001)
+    assert len(script.sent) == 1
 
 
 def test_after_an_interrupt_the_next_request_works(talk):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rolloutlab.errors import ConflictError, NotFoundError
+from rolloutlab.errors import NotFoundError
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -117,18 +117,11 @@ def test_an_id_that_several_jobs_begin_with_is_no_job(session, service):
         session.job("0000")
 
 
-@pytest.mark.parametrize(
-    ("place", "said", "hint"),
-    [
-        ("embedded", "is at the embedded service, and", "start a kernel without ROLLOUTLAB_URL"),
-        ("https://other", "is at https://other, and", "start a kernel with ROLLOUTLAB_URL=https://other"),
-    ],
-)
-def test_a_job_of_another_service_is_named_with_the_way_to_it(session, place, said, hint):
-    session.store.jobs.add(submitted(service=place))
-    with pytest.raises(ConflictError, match=said) as refused:
+def test_a_job_of_a_service_that_is_not_known_here_says_how_to_connect(session):
+    session.store.jobs.add(submitted(service="https://other"))
+    with pytest.raises(NotFoundError, match="the job was sent to https://other, which is not connected") as unknown:
         session.job()
-    assert refused.value.hint == hint
+    assert unknown.value.hint == "%connect https://other"
     assert session.jobs()["status"].tolist() == ["unknown"]
 
 

@@ -10,6 +10,7 @@
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
     │   ├── UnreachableError  nothing answers at its address
+    │   │   └── BrokenOffError  an answer broke off, or did not come in time
     │   ├── SignInError       it wants a token, or another one
     │   └── RefusedError      it found the request wrong
     ├── JobFailedError        a training job ended without a checkpoint
@@ -75,6 +76,10 @@ class ServiceError(RolloutlabError):
 
 class UnreachableError(ServiceError):
     """Nothing answers at the service's address."""
+
+
+class BrokenOffError(UnreachableError):
+    """A request reached the service, but its answer broke off or did not come in time."""
 
 
 class SignInError(ServiceError):

@@ -7,25 +7,42 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
+from pydantic_core import from_json
 
-from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import (
+    BrokenOffError,
+    NotFoundError,
+    RefusedError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
 
 T = TypeVar("T")
 
-_RETRIED_STATUS = {408, 409, 429}
-_MAX_CONNECTIONS = 512
-_LONGEST_CLEAN_UP = 1.0
+MAX_CONNECTIONS = 512
+"""Requests under way at once; what is more waits for a connection."""
+
+_RETRIED_STATUS = {408, 409}
+_BUSY = {429, 503}
+_TRIES_WHILE_BUSY = 16
+_LONGEST_PAUSE = 30.0
+_PATIENCE_WHILE_BUSY = 300.0
+_LONGEST_CLEAN_UP = 0.5
+_LONGEST_SILENCE = 0.2
 _LONGEST_WAIT = 60.0
+_SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -57,28 +74,38 @@ class Http:
 
         Whatever interrupts the wait, a KeyboardInterrupt above all, cancels the coroutine, lets it end, and is raised.
         """
-        ended = threading.Event()
+        outcome: Future[T] = Future()
+        begun: list[asyncio.Task[T]] = []
 
-        async def whole() -> T:
-            try:
-                return await work
-            finally:
-                ended.set()
+        def begin() -> None:
+            begun.append(asyncio.ensure_future(work))
+            begun[0].add_done_callback(lambda task: _settle(outcome, task))
 
-        future = asyncio.run_coroutine_threadsafe(whole(), self._loop)
         try:
+            self._loop.call_soon_threadsafe(begin)
             while True:
                 try:
-                    return future.result(timeout=every)
+                    return outcome.result(timeout=every)
                 except FutureTimeoutError:
-                    if future.done():
-                        return future.result()
+                    if outcome.done():
+                        return outcome.result()
                     if tick:
                         tick()
         except BaseException:
-            if future.cancel():
-                ended.wait(timeout=_LONGEST_CLEAN_UP)
+            if not outcome.done():  # the loop comes to this after `begin`, however early the interrupt is
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
+                self._let_end(outcome)
             raise
+
+    def _let_end(self, outcome: "Future[Any]") -> None:
+        """Wait a moment for what was cancelled. Where it never lets go of the loop, the next call gets another one."""
+        alive = threading.Event()
+        if not wait([outcome], timeout=_LONGEST_CLEAN_UP).done:
+            self._loop.call_soon_threadsafe(alive.set)
+            if not alive.wait(_LONGEST_SILENCE):
+                connections = self.__dict__.get("_connections")
+                asyncio.run_coroutine_threadsafe(self._farewell(connections), self._loop)
+                self._forget()
 
     async def request(
         self,
@@ -121,7 +148,7 @@ class Http:
         A service that answers with one JSON text instead gives that text. It is tried again until the answer begins.
 
         Raises:
-            As `request`; UnreachableError also when the answer breaks off.
+            As `request`; BrokenOffError also when the answer breaks off.
         """
         body = _Body(None, content, None, {**(headers or {}), "Accept": "text/event-stream"})
         response = await self._sent("POST", url, token, body, patience, again=True, stream=True)
@@ -132,11 +159,12 @@ class Http:
             if "text/event-stream" not in response.headers.get("Content-Type", ""):
                 yield (await response.aread()).decode(errors="replace")
                 return
-            async for line in response.aiter_lines():
-                if line.startswith("data:") and line != "data: [DONE]":
-                    yield line.removeprefix("data:").strip()
+            async for line in _lines(response.aiter_bytes()):
+                data = line.removeprefix("data:").strip()
+                if line.startswith("data:") and data != "[DONE]":
+                    yield data
         except (httpx.RequestError, aiohttp.ClientError) as error:
-            raise UnreachableError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
+            raise BrokenOffError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
         finally:
             await response.aclose()
 
@@ -155,65 +183,141 @@ class Http:
         if token and not (token.isascii() and token.isprintable()):
             raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
         kind = {"Content-Type": "application/json"} if body.content is not None else {}
-        request = self._client.build_request(
+        request = httpx.Request(
             method,
             _checked(url),
             json=body.json,
             content=body.content,
             params=body.params,
-            headers={**_bearer(token), **kind, **body.headers},
-            timeout=httpx.Timeout(patience, connect=5.0),
+            headers={**_SAID_OF_US, **_bearer(token), **kind, **body.headers},
+            extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
         again = again and not isinstance(body.content, AsyncIterable)
-        for left in reversed(range(self._tries if again else 1)):
-            wait = self._backoff * 2 ** (self._tries - 1 - left) * random.uniform(0.5, 1.5)
+        retries = _Retries(self._tries if again else 1, self._backoff)
+        while True:
             try:
-                response = await self._client.send(request, stream=stream)
+                response = await self._answered(request, stream=stream)
             except (httpx.RequestError, aiohttp.ClientError) as error:
-                if not left:
-                    raise UnreachableError(
-                        f"nothing answers at {_origin(url)}: {_why(error)}", hint=_what_to_look_at(request.url.host)
-                    ) from error
+                pause = retries.after_failure()
+                if pause is None:
+                    raise _unanswered(url, error) from error
             else:
-                if not left or not _worth_retrying(response.status_code):
+                pause = retries.after_answer(response) if _worth_retrying(response.status_code) else None
+                if pause is None:
                     return response
                 await response.aclose()
-                wait = _retry_after(response) or wait
-            await asyncio.sleep(wait)
-        raise AssertionError("a request is tried at least once")
+            await asyncio.sleep(pause)
+
+    async def _answered(self, request: httpx.Request, *, stream: bool) -> httpx.Response:
+        """What the transport answers. httpx's client would only add cookies and redirects, at twice the CPU time."""
+        response = await self._connections.handle_async_request(request)
+        response.request = request
+        if not stream:
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        return response
 
     def close(self) -> None:
         """Close the connections and end the loop."""
         if "_loop" not in self.__dict__:
             return
-        atexit.unregister(self.close)
-        if "_client" in self.__dict__:
-            self.run(self._client.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.run(self._farewell(self.__dict__.get("_connections")))
         self._thread.join()
-        self._loop.close()
+        self._forget()
+
+    async def _farewell(self, connections: httpx.AsyncBaseTransport | None) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_LONGEST_CLEAN_UP)
+        if connections:
+            await connections.aclose()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.stop)  # after those who wait for this
+
+    def _forget(self) -> None:
+        atexit.unregister(self.close)
         del self.__dict__["_loop"]
-        self.__dict__.pop("_client", None)
+        self.__dict__.pop("_connections", None)
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="rolloutlab-http", daemon=True)
+
+        def turn() -> None:
+            loop.run_forever()
+            loop.close()
+
+        self._thread = threading.Thread(target=turn, name="rolloutlab-http", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # connections left open would be complained about at the end of a script
         return loop
 
     @cached_property
-    def _client(self) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
-        return httpx.AsyncClient(transport=self._transport or AiohttpTransport(limits=limits))
+    def _connections(self) -> httpx.AsyncBaseTransport:
+        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+        return self._transport or AiohttpTransport(limits=limits)
+
+
+class _Retries:
+    """How long to wait before each further try of one request; None when there is to be none.
+
+    tries: how often it may fail. That a service is too busy is no failure: it is asked again for some minutes. Pauses
+    double, give or take a half, so that those who were turned away together do not come back together.
+    """
+
+    def __init__(self, tries: int, backoff: float) -> None:
+        self._backoff = backoff
+        self._left = tries
+        self._left_while_busy = _TRIES_WHILE_BUSY if tries > 1 else 1
+        self._waited = 0.0
+        self._pauses = 0
+
+    def after_failure(self) -> float | None:
+        self._left -= 1
+        return self._pause() if self._left > 0 else None
+
+    def after_answer(self, response: httpx.Response) -> float | None:
+        if response.status_code not in _BUSY:
+            return self.after_failure()
+        self._left_while_busy -= 1
+        pause = _retry_after(response) + self._pause()
+        self._waited += pause
+        return pause if self._left_while_busy > 0 and self._waited < _PATIENCE_WHILE_BUSY else None
+
+    def _pause(self) -> float:
+        self._pauses += 1
+        longest = min(self._backoff * 2.0 ** (self._pauses - 1), _LONGEST_PAUSE)
+        return longest * random.uniform(0.5, 1.5)
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The lines of a stream of events. Python and httpx would also end one at U+2028, which JSON may hold."""
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
+
+
+def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
+    """Hand what became of a task to the thread that waits for it."""
+    if ended.cancelled():
+        outcome.cancel()
+        outcome.set_running_or_notify_cancel()
+    elif error := ended.exception():
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(ended.result())
 
 
 def _worth_retrying(status: int) -> bool:
-    return status in _RETRIED_STATUS or status >= 500
+    return status in _RETRIED_STATUS or status in _BUSY or status >= 500
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(response: httpx.Response) -> float:
     """Seconds that an answer asks to wait, a minute at most. RFC 9110, 10.2.3: seconds, or a date by its own clock."""
     text = response.headers.get("Retry-After", "")
     if text.isdecimal():
@@ -222,13 +326,19 @@ def _retry_after(response: httpx.Response) -> float | None:
         now = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else datetime.now(UTC)
         return min(max((parsedate_to_datetime(text) - now).total_seconds(), 0.0), _LONGEST_WAIT)
     except (TypeError, ValueError):  # no date, or one without a zone
-        return None
+        return 0.0
+
+
+def _unanswered(url: str, error: Exception) -> UnreachableError:
+    kind = UnreachableError if _refused(error) else BrokenOffError
+    hint = _what_to_look_at(httpx.URL(url).host)
+    return kind(f"nothing answers at {_origin(url)}: {_why(error)}", hint=hint)
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
     if response.is_success:
         try:
-            return response.json()
+            return from_json(response.content)
         except ValueError as error:
             raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
     words = _message(response).replace(token, "...") if token else _message(response)
@@ -266,6 +376,7 @@ def _problem(item: Any) -> str:
     return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"
 
 
+@lru_cache(maxsize=64)
 def _checked(url: str) -> httpx.URL:
     """The address, or UnreachableError when nothing can be there."""
     try:
@@ -284,6 +395,14 @@ def _bearer(token: str | None) -> dict[str, str]:
 def _origin(url: str) -> str:
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
+
+
+def _refused(error: Exception) -> bool:
+    """Whether no connection was made. The transport reports that, and any that breaks, as a time-out of connecting."""
+    cause = error.__cause__
+    if cause is None:
+        return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+    return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
 def _why(error: Exception) -> str:

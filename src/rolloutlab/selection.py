@@ -19,7 +19,7 @@ def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
     Raises:
         InputError: a name is given twice. NotFoundError: no such collection, or none that fits; with the closest names.
     """
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
     named = [Collection(lab, lab.collection(name)).label for name in wanted if not _is_pattern(name)]
     if len(set(named)) < len(named):
         raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(wanted)))
@@ -28,7 +28,7 @@ def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
 
 
 def _is_pattern(name: str) -> bool:
-    return bool(_WILD & set(name))
+    return isinstance(name, str) and bool(_WILD & set(name))
 
 
 def _fitting(lab: Lab, pattern: str) -> list[Collection]:

@@ -21,7 +21,7 @@ from rolloutlab.comparison import Comparison, pairs_of
 from rolloutlab.connection import Connection, connected, described, inspect, known_address
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.exports import Choosing, Export, export
-from rolloutlab.http import Http
+from rolloutlab.http import MAX_CONNECTIONS, Http
 from rolloutlab.imports import import_file
 from rolloutlab.job import Job
 from rolloutlab.jobs import meant, refreshed
@@ -646,7 +646,7 @@ class Session:
             player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail)
             try:
                 self._http.run(
-                    player.play(work.rollouts, min(concurrency, arrivals.total)),
+                    player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS)),
                     lambda: shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text),
                 )
             except BaseException:

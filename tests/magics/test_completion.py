@@ -9,11 +9,11 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from rolloutlab.magics import register
 from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
+from rolloutlab.objective.glossary import OPTIONS
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.settings_file import Profile
 from rolloutlab.store.records import NewGroup, SubmittedJob
-from rolloutlab.submission import OPTIONS
 
 pytestmark = pytest.mark.skipif(
     not hasattr(completer, "context_matcher"), reason="IPython before 8.6 completes by another way"

@@ -213,7 +213,6 @@ MISUSES = {
     "lab.model(7)": "7 is no name for a model",
     "lab.service('restart')": "the service cannot restart",
     "lab.connect(5)": "there is no profile 5",
-    "lab.job(None)": "no job of this lab begins with None",
 }
 
 

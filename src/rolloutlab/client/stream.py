@@ -29,10 +29,10 @@ class StreamedCompletion:
                 self._whole = chunk
                 return False
             if chunk.get("error"):
-                raise ServiceError(f"the answer broke off: {chunk['error'].get('message', 'it does not say why')}")
+                raise ServiceError(f"the answer broke off: {_told(chunk['error'])}")
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
-                self._fold(self._choices.setdefault(choice["index"], {"tool_calls": {}, "logprobs": {}}), choice)
+                self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise ServiceError("the answer has a chunk that cannot be read") from error
         return len(self.text) > before
@@ -53,11 +53,17 @@ class StreamedCompletion:
                 parts[name] = parts.get(name, "") + delta[name]
                 self.text += delta[name]
         for call in delta.get("tool_calls") or []:
-            _fold_call(parts["tool_calls"].setdefault(call["index"], {}), call)
+            _fold_call(parts["tool_calls"].setdefault(call.get("index", 0), {}), call)
         for name, tokens in (choice.get("logprobs") or {}).items():
             parts["logprobs"].setdefault(name, []).extend(tokens or [])
         others = {"index", "delta", "logprobs"}
         parts |= {name: value for name, value in choice.items() if name not in others and value is not None}
+
+
+def _told(error: Any) -> str:
+    """What an error in the middle says."""
+    words = error.get("message") if isinstance(error, Mapping) else error
+    return str(words or "it does not say why")
 
 
 def _fold_call(parts: dict[str, Any], call: Mapping[str, Any]) -> None:

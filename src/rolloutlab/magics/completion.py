@@ -7,11 +7,11 @@ from argparse import Action, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
 from itertools import islice
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.cells import LabMagics, takes
-from rolloutlab.wire.training import ExperimentalTrainingConfig
+from rolloutlab.objective.glossary import OPTIONS
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -138,13 +138,12 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
 def training_option(line: str) -> tuple[str, list[str]]:
     """The same for a line of a `%%train` cell: the name of an option, or its value where there are a few."""
     found = _OPTION.fullmatch(line)
-    fields = ExperimentalTrainingConfig.model_fields
     if not found:
         return "", []
     if not found["colon"]:
-        return found["name"], _beginning(found["name"], [f"{name}: " for name in fields])
-    field = fields.get(found["name"])
-    return found["value"], _beginning(found["value"], _words_of(field.annotation) if field else [])
+        return found["name"], _beginning(found["name"], [f"{name}: " for name in OPTIONS])
+    option = OPTIONS.get(found["name"])
+    return found["value"], _beginning(found["value"], option.values if option else [])
 
 
 def register(shell: "InteractiveShell") -> None:
@@ -227,14 +226,6 @@ def _possible(action: Action, values: Callable[[str], Iterable[str]]) -> Iterabl
 
 def _beginning(begun: str, words: Iterable[str]) -> list[str]:
     return list(islice((word for word in words if word.startswith(begun)), _MOST))
-
-
-def _words_of(annotation: Any) -> list[str]:
-    """The values of a field that has a few: the words of a Literal, or true and false."""
-    if annotation is bool:
-        return ["true", "false"]
-    parts = get_args(annotation)
-    return [part for part in parts if isinstance(part, str)] or [word for part in parts for word in _words_of(part)]
 
 
 def _has_memory(magics: LabMagics) -> bool:

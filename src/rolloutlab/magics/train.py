@@ -33,7 +33,12 @@ class TrainMagics(LabMagics):
     @no_var_expand
     @magic_arguments("%train")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
-    @argument("--dry-run", action="store_true", help="only check: show what would train, and why the rest would not")
+    @argument(
+        "--dry-run",
+        dest="check",
+        action="store_true",
+        help="only check: show what would train, and why the rest would not",
+    )
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
@@ -52,7 +57,7 @@ class TrainMagics(LabMagics):
         """
         options = self.options(self.train, line)
         names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
-        if options.dry_run:
+        if options.check:
             return self.bound(options.output, self.session.check(names, given))
         return self.bound(options.output, self.session.train(names, given, wait=options.wait))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutlab.errors import SamplingError, ServiceError
-from rolloutlab.sampling.rollout import Rollout
+from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, Group, NewGroup
@@ -32,15 +32,15 @@ class Arrivals:
         self._first_error: ServiceError | None = None
         self._since = time.monotonic()
 
-    def take(self, rollouts: Sequence[Rollout], completion: ChatCompletion) -> None:
-        """Store conversations of one group after one answer."""
+    def take(self, answers: Sequence[Answered]) -> None:
+        """Store conversations after their answers; once they are on disk they count."""
         if not self._groups:
             self._open()
-        step = _step(completion)
-        prompt, sampled = _usage(completion)
-        self._put(rollouts[0].place, rollouts, step, (prompt, sampled))
-        self.tokens += sampled
-        self.done += sum(not rollout.pending for rollout in rollouts)
+        with self._lab.at_once():
+            for rollouts, completion in answers:
+                self._put(rollouts[0].place, rollouts, _step(completion), _usage(completion))
+        self.tokens += sum(_usage(completion)[1] for _, completion in answers)
+        self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
 
     def fail(self, rollout: Rollout, error: ServiceError) -> None:
         """Count conversations that got no answer."""

@@ -1,10 +1,12 @@
 """Conversations played turn by turn: an answer is taken the moment it is there, and what comes next follows from it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import gc
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rolloutlab.errors import RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
 from rolloutlab.sampling.plan import Plan
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.records import Group, NewGroup, Trajectory
@@ -23,6 +25,15 @@ _MOST_PER_REQUEST = 128
 
 _HOPELESS = 8
 """So many requests may fail before one succeeds."""
+
+_MOST_AT_ONCE = 16
+"""So many answers are passed on together: enough to share the price of a transaction, few enough to be gone soon."""
+
+_COLLECTED_AFTER = 50_000
+"""Objects until Python looks for garbage, while there is much to sample; its own 700 are two completions' tokens."""
+
+Answered = tuple[Sequence["Rollout"], ChatCompletion]
+"""Conversations of one group after one answer, and the answer."""
 
 Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 
@@ -82,8 +93,8 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: Plan) -> ChatReq
 class Player:
     """Plays rollouts with so many requests under way at once.
 
-    taken: gets the rollouts after an answer, and the answer, the moment it is there. failed: gets a rollout that its
-    service could not answer, and why; the others go on.
+    taken: gets what was answered, the moment it is there, and together what came together. failed: gets a rollout that
+    its service could not answer, and why; the others go on.
     """
 
     def __init__(
@@ -92,7 +103,7 @@ class Player:
         groups: Sequence[Group | NewGroup],
         complete: Complete,
         tools: Tools,
-        taken: Callable[[Sequence[Rollout], ChatCompletion], None],
+        taken: Callable[[Sequence[Answered]], None],
         failed: Callable[[Rollout, ServiceError], None],
     ) -> None:
         self._plan = plan
@@ -101,6 +112,8 @@ class Player:
         self._tools = tools
         self._taken = taken
         self._failed = failed
+        self._answered: list[Answered] = []
+        self._came = asyncio.Event()
         self._successes = 0
         self._failures = 0
 
@@ -114,16 +127,30 @@ class Player:
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
             waiting.put_nowait(_ranked(rollout))
-        players = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
-        all_done = asyncio.create_task(waiting.join())
+        workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
+        tasks = [asyncio.create_task(waiting.join()), asyncio.create_task(self._keeper()), *workers]
         try:
-            done, _ = await asyncio.wait([all_done, *players], return_when=asyncio.FIRST_COMPLETED)
+            with _rarely_collecting():
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (all_done, *players):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(all_done, *players, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._keep()
+
+    async def _keeper(self) -> None:
+        """Passes on what was answered once all that is ready in this turn of the loop is there."""
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            self._keep()
+
+    def _keep(self) -> None:
+        answered, self._answered = self._answered, []
+        if answered:
+            self._taken(answered)
 
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
         while True:
@@ -137,17 +164,18 @@ class Player:
         ready = await self._ready(rollout)
         try:
             completion = await self._complete(request_of(ready, self._groups[ready.place], self._plan))
-        except (UnreachableError, SignInError):
-            raise
-        except (RefusedError, ServiceError) as error:
+        except ServiceError as error:
             self._failures += 1
-            if not self._successes and self._failures >= _HOPELESS:
+            if _ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
                 raise
             self._failed(rollout, error)
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
-        self._taken(new, completion)
+        self._answered.append((new, completion))
+        self._came.set()
+        if len(self._answered) >= _MOST_AT_ONCE:
+            self._keep()
         unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
         rest = [replace(ready, positions=unanswered)] if unanswered else []
         return rest + [following for following in new if following.pending]
@@ -170,6 +198,23 @@ class Player:
         if choice.finish_reason == "length" and rollout.pending > 1:
             return _ended(after, f"ended with an answer that max_tokens cut off, {rollout.pending - 1} turns early")
         return replace(after, pending=rollout.pending - 1)
+
+
+@contextmanager
+def _rarely_collecting() -> Iterator[None]:
+    """Look for garbage less often: a third of the CPU time goes into finding none in tokens that are gone at once."""
+    before = gc.get_threshold()
+    if 0 < before[0] < _COLLECTED_AFTER:
+        gc.set_threshold(_COLLECTED_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _ends_all(error: ServiceError) -> bool:
+    """Whether it would happen to every request; one answer that breaks off may be that request's own trouble."""
+    return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)
 
 
 def _ended(rollout: Rollout, why: str) -> Rollout:

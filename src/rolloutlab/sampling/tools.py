@@ -3,7 +3,9 @@
 import asyncio
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -55,7 +57,7 @@ class Tools:
         except ValidationError as error:
             first = error.errors()[0]
             what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
-        except Exception as error:  # noqa: BLE001 - a tool may fail in any way
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a tool may fail in any way
             what = f"{type(error).__name__}: {error}"
         return f"error: {what}", f"{name} failed: {what}"
 
@@ -63,8 +65,23 @@ class Tools:
         if call.type != "function" or call.function.name not in self._adapters:
             raise LookupError(f"there is no such tool; there are {', '.join(self._adapters)}")
         adapter, arguments = self._adapters[call.function.name], call.function.arguments or "{}"
-        result = await asyncio.to_thread(adapter.validate_json, arguments)
+        result = await _in_thread(lambda: adapter.validate_json(arguments))
         return _said(await result if inspect.isawaitable(result) else result)
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """What it returns. A thread of its own: one that hangs for ever keeps neither another call nor the end waiting."""
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            outcome.set_exception(error)
+
+    outcome.set_running_or_notify_cancel()
+    threading.Thread(target=run, name="rolloutlab-tool", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], FunctionTool]:

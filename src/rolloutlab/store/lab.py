@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -147,6 +148,10 @@ class Lab:
                 row_id = int(cursor.lastrowid or 0)
                 added.append(Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script))))
         return added
+
+    def at_once(self) -> AbstractContextManager[Any]:
+        """What is put inside is on disk at the end, all of it or nothing, at the price of one."""
+        return self._database.write()
 
     def put(
         self,

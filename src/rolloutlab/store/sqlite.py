@@ -49,8 +49,11 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that has the file to itself; LabError when the file cannot be written."""
+        """A transaction that has the file to itself, or a part of one; LabError when the file cannot be written."""
         with self._lock, self._told("written"):
+            if self._connection.in_transaction:
+                yield self._connection
+                return
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection

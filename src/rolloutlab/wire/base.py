@@ -36,7 +36,9 @@ class Wire(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, sent: Any) -> Any:
-        if not isinstance(sent, Mapping) or None not in sent.values():
+        if type(sent) is dict and None not in sent.values():  # told at once: most are, one for each token
+            return sent
+        if not isinstance(sent, Mapping):
             return sent
         return {name: value for name, value in sent.items() if value is not None or name not in _optional(cls)}
 
