@@ -420,3 +420,27 @@ def test_a_lab_of_the_first_version_opens_with_its_reward_history(tmp_path):
         ("bob", "hand", 1.0, 0.5),
     ]
     lab.close()
+
+
+def test_what_is_put_at_once_is_all_there_or_nothing(opened, sample, choice):
+    sample(0)
+    lab, other = opened(), opened()
+    (group,) = lab.groups(lab.collection("capitals"))
+
+    def put(position: int) -> None:
+        lab.put(group, [Arrival(position, [choice("a")])], model="m", step=None, sampling=SAMPLING, usage=(1, 2))
+
+    def put_and_fail() -> None:
+        with lab.at_once():
+            put(0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        put_and_fail()
+    assert trajectories(other) == []
+    with lab.at_once():
+        put(0)
+        put(1)
+        assert trajectories(other) == []
+    assert len(trajectories(other)) == 2
+    assert other.collection("capitals").completion_tokens == 4
