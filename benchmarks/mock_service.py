@@ -9,12 +9,13 @@ the limit of the fastest client.
 import asyncio
 import json
 import sys
+from typing import Any
 
 LATENCY = 0.2
 TOKENS = 50
 
 
-def answer() -> bytes:
+def completion() -> dict[str, Any]:
     """One completion of `TOKENS` tokens with logprobs, as OpenAI's service words it."""
     texts = [f" tok{i:02}" for i in range(TOKENS)]
     tokens = [
@@ -29,7 +30,11 @@ def answer() -> bytes:
     }
     usage = {"prompt_tokens": 12, "completion_tokens": TOKENS, "total_tokens": 12 + TOKENS}
     record = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "mock"}
-    body = json.dumps({**record, "choices": [choice], "usage": usage}, separators=(",", ":")).encode()
+    return {**record, "choices": [choice], "usage": usage}
+
+
+def answer() -> bytes:
+    body = json.dumps(completion(), separators=(",", ":")).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

@@ -1,6 +1,8 @@
 """Conversations turn by turn: what is asked, what becomes of each answer, and what happens to those that fail."""
 
 import asyncio
+import contextlib
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -8,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.errors import InputError, RefusedError, SamplingError, ServiceError, UnreachableError
+from rolloutlab.errors import (
+    BrokenOffError,
+    InputError,
+    LabError,
+    RefusedError,
+    SamplingError,
+    ServiceError,
+    UnreachableError,
+)
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
@@ -280,6 +290,67 @@ def test_a_service_that_is_gone_ends_it_at_once_and_what_had_arrived_stays(play,
     with pytest.raises(UnreachableError):
         play(new(), die, concurrency=1)
     assert answers(lab) == ["France?!"] * 3
+
+
+def test_an_answer_that_breaks_off_costs_only_its_own_conversations(play, lab):
+    def break_off(request):
+        if "Peru" in str(request.messages[0].content):
+            raise BrokenOffError("gone")
+        return echo(request)
+
+    _, arrivals = play(new(), break_off, concurrency=1)
+    with pytest.raises(SamplingError, match=r"3 of 6 completions of capitals:1 failed.*gone"):
+        arrivals.check()
+    assert answers(lab) == ["France?!"] * 3
+
+
+def test_answers_that_come_together_are_stored_together_and_count_once_they_are(lab):
+    together: list[int] = []
+
+    async def answer(request):
+        return completion(echo(request))
+
+    def take(answered):
+        assert arrivals.done == sum(together)
+        arrivals.take(answered)
+        together.append(len(answered))
+
+    work = new(over=[{"c": i} for i in range(40)], n=1)
+    arrivals = Arrivals(lab, work)
+    player = Player(work.plan, work.groups, answer, work.tools, take, arrivals.fail)
+    asyncio.run(player.play(work.rollouts, concurrency=8))
+    assert (arrivals.done, sum(together), lab.collection("capitals").trajectories) == (40, 40, 40)
+    assert len(together) < 40
+
+
+def test_what_cannot_be_stored_ends_it(lab):
+    async def answer(request):
+        return completion(echo(request))
+
+    def take(answered):
+        raise LabError("the disk is full")
+
+    work = new()
+    player = Player(work.plan, work.groups, answer, work.tools, take, Arrivals(lab, work).fail)
+    with pytest.raises(LabError):
+        asyncio.run(player.play(work.rollouts, concurrency=2))
+
+
+@pytest.mark.parametrize("error", [None, UnreachableError("gone")])
+def test_python_looks_for_garbage_as_before_once_it_is_over(play, error):
+    seen = []
+
+    def answer(request):
+        seen.append(gc.get_threshold()[0])
+        if error:
+            raise error
+        return echo(request)
+
+    before = gc.get_threshold()
+    with pytest.raises(UnreachableError) if error else contextlib.nullcontext():
+        play(new(), answer)
+    assert gc.get_threshold() == before
+    assert seen[0] > before[0]
 
 
 def test_every_conversation_of_a_collection_goes_on_in_a_new_generation(play, lab):

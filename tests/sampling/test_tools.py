@@ -145,3 +145,30 @@ def test_a_signature_that_has_no_schema_is_refused_with_the_reason():
 
     with pytest.raises(InputError, match="odd cannot be described as a tool"):
         Tools([odd])
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
+def test_a_tool_that_wants_to_end_everything_ends_only_itself(error):
+    def leave() -> None:
+        raise error
+
+    said, (trouble,) = outcome(leave)
+    assert said.startswith(f"error: {type(error).__name__}")
+    assert trouble.startswith(f"leave failed: {type(error).__name__}")
+
+
+def test_tools_that_hang_keep_no_other_from_being_called():
+    go_on = threading.Event()
+
+    def hang() -> str:
+        go_on.wait(30)
+        return "late"
+
+    async def play() -> list[str]:
+        tools = Tools([hang, add])
+        hanging = [asyncio.create_task(tools.answer([call("hang")])) for _ in range(40)]
+        messages, _ = await tools.answer([call("add", {"a": 1})])
+        go_on.set()
+        return [messages[0].content, *[(await task)[0][0].content for task in hanging]]
+
+    assert asyncio.run(play()) == ["3", *["late"] * 40]

@@ -464,3 +464,27 @@ def test_a_collection_read_bit_by_bit_is_the_same(lab, choice, question):
     collection = lab.find("capitals")
     assert list(lab.each_group(collection)) == lab.groups(collection)
     assert [group.position for group in lab.each_group(collection)] == list(range(150))
+
+
+def test_what_is_put_at_once_is_all_there_or_nothing(opened, sample, choice):
+    sample(0)
+    lab, other = opened(), opened()
+    (group,) = lab.groups(lab.collection("capitals"))
+
+    def put(position: int) -> None:
+        lab.put(group, [Arrival(position, [choice("a")])], model="m", step=None, sampling=SAMPLING, usage=(1, 2))
+
+    def put_and_fail() -> None:
+        with lab.at_once():
+            put(0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        put_and_fail()
+    assert trajectories(other) == []
+    with lab.at_once():
+        put(0)
+        put(1)
+        assert trajectories(other) == []
+    assert len(trajectories(other)) == 2
+    assert other.collection("capitals").completion_tokens == 4
