@@ -51,6 +51,34 @@ InputError: unrecognized arguments: --sead 1
 InputError: unrecognized arguments: --colour
   -> %%chat? shows the options
 """,
+    "%%chat capitals --resume -n 9": """
+InputError: --resume goes on as it was begun
+  -> %%chat capitals --resume, and no more
+""",
+    "%%chat capitals --resume\nhello": """
+InputError: --resume goes on as it was begun
+  -> %%chat capitals --resume, and no more
+""",
+    "%%chat capitols --resume": """
+NotFoundError: there is no collection 'capitols'
+  -> capitals
+""",
+    "%%chat capitals --continue -n 2\nhello": """
+InputError: --continue goes on with what is there
+  -> %%chat capitals --continue
+""",
+    "%%chat capitals --concurrency 0\nhello": """
+InputError: concurrency: 0 is below 1
+  -> --concurrency 64
+""",
+    "%%chat capitals --tools nothing\nhello": """
+InputError: there is no variable 'nothing'
+  -> nothing = ... in a cell before this one
+""",
+    "%%chat capitals --tools countries\nhello": """
+InputError: a list is no function with a name
+  -> --tools FUNCTION
+""",
     "%%chat a/b\nhello": """
 InputError: 'a/b' is no name for a collection
   -> letters, digits, _ - and .

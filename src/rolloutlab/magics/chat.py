@@ -55,9 +55,13 @@ class ChatMagics(LabMagics):
         given = self.given(options, "concurrency")
         if options.tools:
             given["tools"] = self.functions(options.tools)
-        if options.resume:
-            return self.bound(options.output, self.session.resume(options.name, **given))
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
+        if options.resume:
+            if cell.strip() or self.given(options, *names, "n", "over", "system"):
+                raise InputError(
+                    "--resume goes on as it was begun", hint=f"%%chat {options.name} --resume, and no more"
+                )
+            return self.bound(options.output, self.session.resume(options.name, **given))
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
             if options.n or options.over or options.system or options.preview:

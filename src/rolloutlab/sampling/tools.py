@@ -31,7 +31,7 @@ class Tools:
         for function in functions:
             name = getattr(function, "__name__", "")
             if not callable(function) or not re.fullmatch(r"[\w-]{1,64}", name):
-                raise InputError(f"{function!r} is no function with a name", hint="--tools NAME_OF_A_FUNCTION")
+                raise InputError(f"a {type(function).__name__} is no function with a name", hint="--tools FUNCTION")
             if name in self._adapters:
                 raise InputError(f"there are two tools called {name!r}", hint="give each function its own name")
             self._adapters[name], schema = _described(function)
