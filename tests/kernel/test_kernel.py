@@ -97,20 +97,11 @@ def stored(home: Path, label: str = "big") -> int:
         lab.close()
 
 
-def readme_cells() -> list[str]:
-    """The code blocks of "The first cells", sampled with a seed so that they do the same every time."""
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    part = readme.partition("## The first cells")[2].partition("| magic | does |")[0]
-    found = re.findall(r"```(?:python)?\n(.*?)```", part, re.DOTALL)
-    return [cell.replace("-n 8", "-n 8 --seed 1").replace("n=8", "n=8, seed=1") for cell in found]
-
-
-def test_the_cells_of_the_readme_work_as_they_stand_with_the_policy_of_a_newcomer(tmp_path):
+def test_the_cells_of_the_readme_work_as_they_stand_with_the_policy_of_a_newcomer(tmp_path, readme_cells):
     kernel = Kernel(tmp_path, "practice")
     try:
-        cells = readme_cells()
-        said = "".join(kernel.run(cell) for cell in cells)
-        assert len(cells) == 6
+        said = "".join(kernel.run(cell) for cell in readme_cells)
+        assert len(readme_cells) == 6
         assert "job on lab/practice: succeeded" in said
         assert "2 checkpoints" not in said
         assert "3 checkpoints, newest 2" in kernel.run("%model")

@@ -124,3 +124,6 @@ def with_body(lines: list[str]) -> list[str]:
     """Let a cell that is only `%%train NAME` reach the magic, which knows what an empty body means."""
     alone = lines and lines[0].split(None, 1)[:1] and lines[0].split(None, 1)[0] in _OURS
     return [lines[0].rstrip("\n") + "\n", "\n"] if alone and not "".join(lines[1:]).strip() else lines
+
+
+with_body.has_side_effects = True  # type: ignore[attr-defined]  # so a terminal goes on asking for the cell's body

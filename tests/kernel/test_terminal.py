@@ -1,0 +1,52 @@
+"""IPython in a terminal: cells are typed there line by line, and a blank line ends one."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pexpect
+import pytest
+
+LONGEST = 120
+COMMAND = ["-m", "IPython", "--simple-prompt", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
+PROMPT = r"In \[\d+\]: "
+
+
+class Terminal:
+    """A person at a terminal."""
+
+    def __init__(self, process: "pexpect.spawn[str]") -> None:
+        self.process = process
+        process.expect(PROMPT)
+
+    def type(self, cell: str) -> str:
+        """Type a cell, or statements one by one; what the terminal showed until it asked for more."""
+        lines = cell.rstrip("\n").splitlines()
+        if cell.startswith("%%"):
+            return self._enter(*lines, "", "")
+        return "".join(self._enter(line) for line in lines)
+
+    def _enter(self, *lines: str) -> str:
+        for line in lines:
+            self.process.sendline(line)
+        self.process.expect(PROMPT)
+        return self.process.before or ""
+
+
+@pytest.fixture
+def terminal(tmp_path) -> Iterator[Terminal]:
+    places = {"ROLLOUTLAB_HOME": str(tmp_path / "lab"), "IPYTHONDIR": str(tmp_path / "ipython")}
+    environment = {**os.environ, **places, "ROLLOUTLAB_LINGER": "1", "TERM": "dumb"}
+    process = pexpect.spawn(
+        sys.executable, COMMAND, env=environment, encoding="utf-8", timeout=LONGEST, dimensions=(50, 200)
+    )
+    yield Terminal(process)
+    process.close(force=True)
+
+
+def test_the_cells_of_the_readme_work_when_they_are_typed(terminal, readme_cells):
+    said = "".join(terminal.type(cell) for cell in readme_cells)
+    assert "Error" not in said
+    assert "choices: 8 completions in 1 group, not scored yet" in said
+    assert "job on lab/practice: succeeded, 1 of 1 gradient step -> lab/practice@1" in said
+    assert "-> lab/practice@2" in said
