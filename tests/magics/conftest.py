@@ -1,9 +1,11 @@
 """A shell with the magics, on a session that talks to the service in this process."""
 
+import atexit
 from collections.abc import Iterator
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from rolloutlab.magics import register
 from rolloutlab.session import Session
@@ -33,9 +35,17 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(session: Session) -> Iterator[Notebook]:
-    shell = InteractiveShell()
+def bare() -> Iterator[InteractiveShell]:
+    """A shell as it is before `%load_ext`; it leaves no thread and nothing to do at exit behind."""
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    yield shell
+    shell.history_manager.end_session()
+    atexit.unregister(shell.atexit_operations)
+
+
+@pytest.fixture
+def notebook(bare: InteractiveShell, session: Session) -> Notebook:
+    shell = bare
     register(shell, session)
     shell.user_ns["countries"] = [{"country": "France", "capital": "Paris"}, {"country": "Peru", "capital": "Lima"}]
-    yield Notebook(shell)
-    shell.history_manager.end_session()
+    return Notebook(shell)

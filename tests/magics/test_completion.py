@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from IPython.core import completer
-from IPython.core.interactiveshell import InteractiveShell
 
 from rolloutlab.magics import register
 from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
@@ -21,18 +20,17 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def shell(tmp_path):
+def shell(bare, tmp_path):
     """A notebook with a lab and settings, and no service: whoever asks for one fails."""
     profiles = {"hosted": Profile("http://nowhere.invalid", project="research/capitals")}
     session = Session(Settings(home=tmp_path / "lab", profiles=profiles))
     session.embedded.address = session._http.run = None
-    shell = InteractiveShell()
+    shell = bare
     register(shell, session)
     rows = pd.DataFrame({"a": [1]})
     shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)
     yield shell
     session.close()
-    shell.history_manager.end_session()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from rolloutlab.http import Http
 from rolloutlab.settings import Settings
@@ -223,16 +222,15 @@ def test_what_is_shown_is_readable_without_styles_and_escaped(notebook, session)
     assert "&lt;b&gt;" in html
 
 
-def test_a_broken_settings_file_is_told_by_the_first_cell_that_needs_it(tmp_path, monkeypatch):
+def test_a_broken_settings_file_is_told_by_the_first_cell_that_needs_it(bare, tmp_path, monkeypatch):
     path = tmp_path / "settings.toml"
     path.write_text("linger = 5\npolcy = 'practice'")
     monkeypatch.setenv("ROLLOUTLAB_SETTINGS", str(path))
     monkeypatch.setenv("ROLLOUTLAB_HOME", str(tmp_path / "lab"))
-    shell = InteractiveShell()
+    shell = bare
     shell.run_line_magic("load_ext", "rolloutlab")
     error = shell.run_cell("%collections", store_history=False).error_in_exec
     assert (str(error), error.hint) == (f"{path}, line 2: unknown setting 'polcy'", "policy")
     path.write_text("linger = 5\npolicy = 'practice'")
     assert shell.run_cell("%collections", store_history=False).result.empty
     shell.find_line_magic("connect").__self__.session.close()
-    shell.history_manager.end_session()
