@@ -7,8 +7,8 @@ from pathlib import Path
 from rolloutlab.client.logprobs import score
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
-from rolloutlab.exports import Choosing, Export, export
-from rolloutlab.imports import import_file
+from rolloutlab.exchange.exports import Choosing, Export, export
+from rolloutlab.exchange.imports import import_file
 from rolloutlab.logprobs import add_logprobs
 from rolloutlab.session.collections import CollectionCalls
 from rolloutlab.session.model import ModelCalls

@@ -5,12 +5,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rolloutlab.connection import known_address
-from rolloutlab.job import Job
-from rolloutlab.jobs import meant, refreshed, table
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.store.records import SubmittedJob
+from rolloutlab.training.job import Job
+from rolloutlab.training.jobs import meant, refreshed, table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.collection import Collection
-from rolloutlab.job import Job
-from rolloutlab.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
 from rolloutlab.objective.options import settle
 from rolloutlab.scoring import Functions
 from rolloutlab.session.chat import ChatCalls
 from rolloutlab.session.reward import RewardCalls
 from rolloutlab.session.train import TrainCalls
-from rolloutlab.submission import checked_config
+from rolloutlab.training.job import Job
+from rolloutlab.training.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
+from rolloutlab.training.submission import checked_config
 from rolloutlab.widgets.live import Live
 
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolloutlab.check import Check
 from rolloutlab.client import training
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.job import Job
 from rolloutlab.selection import select
 from rolloutlab.session.jobs import JobCalls
 from rolloutlab.session.model import ModelCalls
 from rolloutlab.store.records import SubmittedJob
-from rolloutlab.submission import gather, prepare
+from rolloutlab.training.check import Check
+from rolloutlab.training.job import Job
+from rolloutlab.training.submission import gather, prepare
 
 
 class TrainCalls(JobCalls, ModelCalls):
