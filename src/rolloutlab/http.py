@@ -1,17 +1,12 @@
-"""The only file that imports the HTTP library: one loop, one pool, retries, time-outs."""
+"""The only file that imports the HTTP library: one loop, one pool, every request."""
 
 import asyncio
 import atexit
-import random
-import socket
-import ssl
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
@@ -20,30 +15,18 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
-from rolloutlab.errors import (
-    BrokenOffError,
-    NotFoundError,
-    RefusedError,
-    ServiceError,
-    SignInError,
-    UnreachableError,
-)
+from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
+from rolloutlab.refusals import refusal, root_cause, what_to_look_at
+from rolloutlab.retries import Retries
 
 T = TypeVar("T")
 
 MAX_CONNECTIONS = 512
 """Requests under way at once; what is more waits for a connection."""
 
-_RETRIED_STATUS = {408, 409}
-_BUSY = {429, 503}
-_TRIES_WHILE_BUSY = 16
-_LONGEST_PAUSE = 30.0
-_PATIENCE_WHILE_BUSY = 300.0
 _LONGEST_CLEAN_UP = 0.5
 _LONGEST_SILENCE = 0.2
-_LONGEST_WAIT = 60.0
 _SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
-_LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
 @dataclass(frozen=True)
@@ -193,7 +176,7 @@ class Http:
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
         again = again and not isinstance(body.content, AsyncIterable)
-        retries = _Retries(self._tries if again else 1, self._backoff)
+        retries = Retries(self._tries if again else 1, self._backoff)
         while True:
             try:
                 response = await self._answered(request, stream=stream)
@@ -202,7 +185,7 @@ class Http:
                 if pause is None:
                     raise _unanswered(url, error) from error
             else:
-                pause = retries.after_answer(response) if _worth_retrying(response.status_code) else None
+                pause = retries.after_answer(response.status_code, response.headers)
                 if pause is None:
                     return response
                 await response.aclose()
@@ -260,38 +243,6 @@ class Http:
         return self._transport or AiohttpTransport(limits=limits)
 
 
-class _Retries:
-    """How long to wait before each further try of one request; None when there is to be none.
-
-    tries: how often it may fail. That a service is too busy is no failure: it is asked again for some minutes. Pauses
-    double, give or take a half, so that those who were turned away together do not come back together.
-    """
-
-    def __init__(self, tries: int, backoff: float) -> None:
-        self._backoff = backoff
-        self._left = tries
-        self._left_while_busy = _TRIES_WHILE_BUSY if tries > 1 else 1
-        self._waited = 0.0
-        self._pauses = 0
-
-    def after_failure(self) -> float | None:
-        self._left -= 1
-        return self._pause() if self._left > 0 else None
-
-    def after_answer(self, response: httpx.Response) -> float | None:
-        if response.status_code not in _BUSY:
-            return self.after_failure()
-        self._left_while_busy -= 1
-        pause = _retry_after(response) + self._pause()
-        self._waited += pause
-        return pause if self._left_while_busy > 0 and self._waited < _PATIENCE_WHILE_BUSY else None
-
-    def _pause(self) -> float:
-        self._pauses += 1
-        longest = min(self._backoff * 2.0 ** (self._pauses - 1), _LONGEST_PAUSE)
-        return longest * random.uniform(0.5, 1.5)
-
-
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
     """The lines of a stream of events. Python and httpx would also end one at U+2028, which JSON may hold."""
     rest = b""
@@ -313,67 +264,19 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
         outcome.set_result(ended.result())
 
 
-def _worth_retrying(status: int) -> bool:
-    return status in _RETRIED_STATUS or status in _BUSY or status >= 500
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Seconds that an answer asks to wait, a minute at most. RFC 9110, 10.2.3: seconds, or a date by its own clock."""
-    text = response.headers.get("Retry-After", "")
-    if text.isdecimal():
-        return min(float(text), _LONGEST_WAIT)
-    try:
-        now = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else datetime.now(UTC)
-        return min(max((parsedate_to_datetime(text) - now).total_seconds(), 0.0), _LONGEST_WAIT)
-    except (TypeError, ValueError):  # no date, or one without a zone
-        return 0.0
-
-
 def _unanswered(url: str, error: Exception) -> UnreachableError:
     kind = UnreachableError if _refused(error) else BrokenOffError
-    hint = _what_to_look_at(httpx.URL(url).host)
-    return kind(f"nothing answers at {_origin(url)}: {_why(error)}", hint=hint)
+    return kind(f"nothing answers at {_origin(url)}: {_why(error)}", hint=what_to_look_at(httpx.URL(url).host))
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
-    if response.is_success:
-        try:
-            return from_json(response.content)
-        except ValueError as error:
-            raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
-    words = _message(response).replace(token, "...") if token else _message(response)
-    said = f"{response.status_code} {words}"
-    if response.status_code in {401, 403}:
-        raise SignInError(
-            f"{_origin(str(response.url))} {'refused the token' if token else 'wants a token'}: {said}",
-            hint="%connect URL --key-env NAME sends another; for the embedded service, %service stop",
-        )
-    if response.status_code == 404:
-        raise NotFoundError(words)
-    kind = RefusedError if response.status_code < 500 else ServiceError
-    raise kind(f"{_origin(str(response.url))} answered {said}")
-
-
-def _message(response: httpx.Response) -> str:
-    """What an error body says: OpenAI's `error.message`, or the `detail` of the specification."""
+    if not response.is_success:
+        origin = _origin(str(response.url))
+        raise refusal(origin, response.status_code, response.reason_phrase, response.content, token)
     try:
-        body = response.json()
-    except ValueError:
-        return response.reason_phrase
-    if not isinstance(body, dict):
-        return response.reason_phrase
-    detail = body.get("detail") or body.get("error")
-    if isinstance(detail, dict):
-        detail = detail.get("message")
-    if isinstance(detail, list):
-        detail = "; ".join(map(_problem, detail[:3]))
-    return str(detail or response.reason_phrase)
-
-
-def _problem(item: Any) -> str:
-    if not isinstance(item, dict) or not item.get("msg"):
-        return "it does not say why"
-    return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"
+        return from_json(response.content)
+    except ValueError as error:
+        raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
 
 
 @lru_cache(maxsize=64)
@@ -407,22 +310,6 @@ def _refused(error: Exception) -> bool:
 
 def _why(error: Exception) -> str:
     """The transport reports every failure to connect as a time-out; what lies below it knows better."""
-    root: BaseException = error
-    while below := root.__cause__ or root.__context__:
-        root = below
-    if isinstance(root, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {root.verify_message}"
-    if isinstance(root, ssl.SSLError):
-        return "the TLS handshake failed; http:// might be meant"
-    if isinstance(root, socket.gaierror):
-        return "no host has that name"
-    if isinstance(root, ConnectionRefusedError):
-        return "the connection was refused"
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return "the connection could not be made"
-    return str(error) or type(error).__name__
-
-
-def _what_to_look_at(host: str) -> str:
-    """What to type where nothing answers; the embedded service is the one on this machine."""
-    return "%service log, where it is the embedded one; %connect" if host in _LOCAL else "%connect names another"
+    unconnected = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+    otherwise = "the connection could not be made" if unconnected else str(error) or type(error).__name__
+    return root_cause(error) or otherwise

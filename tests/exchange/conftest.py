@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.exports import Choosing, Export, export
-from rolloutlab.imports import import_file
+from rolloutlab.exchange.exports import Choosing, Export, export
+from rolloutlab.exchange.imports import import_file
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Group, Recorded
 from rolloutlab.wire.chat import Choice, SystemMessage, UserMessage

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
-from rolloutlab.exports import Choosing, export
-from rolloutlab.imports import import_file
+from rolloutlab.exchange.exports import Choosing, export
+from rolloutlab.exchange.imports import import_file
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Recorded, Score
 from rolloutlab.wire import trajectories as wire

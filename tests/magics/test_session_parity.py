@@ -27,7 +27,7 @@ def every_magic() -> dict[str, Any]:
 
 
 MAGICS = every_magic()
-PUBLIC = [name for name in vars(Session) if callable(getattr(Session, name)) and not name.startswith("_")]
+PUBLIC = [name for name in dir(Session) if callable(getattr(Session, name)) and not name.startswith("_")]
 
 
 def call_of(magic: str) -> Any:

@@ -4,7 +4,7 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
-from rolloutlab.exports import FORMATS, Export
+from rolloutlab.exchange.exports import FORMATS, Export
 from rolloutlab.magics.cells import LabMagics, unquoted
 
 

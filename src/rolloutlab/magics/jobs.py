@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.job import Job
 from rolloutlab.magics.cells import LabMagics
+from rolloutlab.training.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd

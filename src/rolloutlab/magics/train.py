@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.check import Check
 from rolloutlab.errors import InputError
-from rolloutlab.job import Job
 from rolloutlab.magics.cells import LabMagics
 from rolloutlab.objective.glossary import help_lines
 from rolloutlab.prompt import fill_text
+from rolloutlab.training.check import Check
+from rolloutlab.training.job import Job
 
 T = TypeVar("T")
 

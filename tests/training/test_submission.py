@@ -13,7 +13,7 @@ from rolloutlab.objective.glossary import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, NewGroup, Score
-from rolloutlab.submission import checked_config, gather, prepare
+from rolloutlab.training.submission import checked_config, gather, prepare
 from rolloutlab.wire.chat import Choice, UserMessage
 from rolloutlab.wire.training import CreateTrainingJob
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rolloutlab.submission import Submission
+from rolloutlab.training.submission import Submission
 from rolloutlab.widgets import check as view
 
 if TYPE_CHECKING:

@@ -1,0 +1,72 @@
+"""Why a service refused or did not answer, in words."""
+
+import json
+import socket
+import ssl
+from typing import Any
+
+from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError
+
+_LOCAL = {"127.0.0.1", "localhost", "::1"}
+
+
+def refusal(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
+    """The error for an answer that is no success; it never shows the token.
+
+    origin: the service, such as `http://127.0.0.1:8000`. reason: what the status is called, for a body without words.
+    """
+    words = _message(body) or reason
+    if token:
+        words = words.replace(token, "...")
+    if status in {401, 403}:
+        return SignInError(
+            f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
+            hint="%connect URL --key-env NAME sends another; for the embedded service, %service stop",
+        )
+    if status == 404:
+        return NotFoundError(words)
+    kind = RefusedError if status < 500 else ServiceError
+    return kind(f"{origin} answered {status} {words}")
+
+
+def root_cause(error: BaseException) -> str | None:
+    """What lies at the bottom of a failure to connect, where that says more than the failure."""
+    root = error
+    while below := root.__cause__ or root.__context__:
+        root = below
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {root.verify_message}"
+    if isinstance(root, ssl.SSLError):
+        return "the TLS handshake failed; http:// might be meant"
+    if isinstance(root, socket.gaierror):
+        return "no host has that name"
+    if isinstance(root, ConnectionRefusedError):
+        return "the connection was refused"
+    return None
+
+
+def what_to_look_at(host: str) -> str:
+    """What to type where nothing answers; the embedded service is the one on this machine."""
+    return "%service log, where it is the embedded one; %connect" if host in _LOCAL else "%connect names another"
+
+
+def _message(body: bytes) -> str:
+    """What an error body says: OpenAI's `error.message`, or the `detail` of the specification; or nothing."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return ""
+    if not isinstance(said, dict):
+        return ""
+    detail = said.get("detail") or said.get("error")
+    if isinstance(detail, dict):
+        detail = detail.get("message")
+    if isinstance(detail, list):
+        detail = "; ".join(map(_problem, detail[:3]))
+    return str(detail or "")
+
+
+def _problem(item: Any) -> str:
+    if not isinstance(item, dict) or not item.get("msg"):
+        return "it does not say why"
+    return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"

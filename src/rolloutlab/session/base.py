@@ -1,0 +1,60 @@
+"""What every call shares: the settings in force, the lab, and the way to the service."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from rolloutlab.client.embedded import Embedded
+from rolloutlab.http import Http
+from rolloutlab.scoring import Functions
+from rolloutlab.settings import Address, Settings, read_settings
+from rolloutlab.store.lab import Lab
+
+DEFAULT_MODEL = "lab/practice"
+
+
+class SessionBase:
+    """What one notebook holds."""
+
+    def __init__(self, settings: Settings | None = None, *, http: Http | None = None) -> None:
+        if settings:
+            self.settings = settings
+        self._http = http or Http()
+        self._selected = DEFAULT_MODEL
+        self._known: set[tuple[str, str]] = set()
+        """Services' addresses and the models registered there."""
+        self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
+        """What last scored each collection, and its weights."""
+        self._former: list[Address] = []
+        """Services talked to before, newest first."""
+        self.seen = {DEFAULT_MODEL}
+        """Names of models that a service told of; tab completion offers them."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What is in force; `connect` puts others in their place."""
+        return read_settings()
+
+    @cached_property
+    def embedded(self) -> Embedded:
+        """The embedded service of the lab folder."""
+        return Embedded(self.settings, self._http)
+
+    @cached_property
+    def store(self) -> Lab:
+        """The lab's memory on disk."""
+        return Lab(self.settings.database)
+
+    def close(self) -> None:
+        """Let go of the lab and the service; the embedded service ends by itself once nobody needs it."""
+        self._http.close()
+        if "embedded" in self.__dict__:
+            self.embedded.close()
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
+        return self.settings.service or self._embedded_address(tick)
+
+    def _embedded_address(self, tick: Callable[[], None] = lambda: None) -> Address:
+        return replace(self.embedded.address(tick), project=self.settings.project)

@@ -1,0 +1,57 @@
+"""The collections of the lab: found, listed, hidden, renamed."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rolloutlab.catalogue import catalogue
+from rolloutlab.collection import Collection
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.session.base import SessionBase
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class CollectionCalls(SessionBase):
+    """Collections, of which nothing is sampled or sent."""
+
+    def collection(self, name: str) -> Collection:
+        """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
+        return Collection(self.store, self.store.find(name))
+
+    def group(self, name: str) -> Collection:
+        """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
+        label, _, position = str(name).rpartition("/")
+        if not label or not position.isdecimal():
+            raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
+        found = Collection(self.store, self.store.find(label), int(position))
+        if not found.groups:
+            raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
+        return found
+
+    def collections(self, pattern: str | None = None) -> "pd.DataFrame":
+        """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
+
+        Where the settings file has prices, the table says what sampling has cost.
+        """
+        return catalogue(self.store.collections(), pattern, self.settings.prices)
+
+    def delete(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
+        hidden = self.store.shelf.delete(name)
+        say(f"deleted {', '.join(hidden)}; undo: %collections --restore {name}")
+
+    def restore(self, name: str, *, say: Callable[[str], None] = print) -> None:
+        """Bring back what was deleted last under this name; NotFoundError when nothing was."""
+        found = self.store.shelf.restore(name)
+        say(f"restored {', '.join(found)}; undo: %collections --delete {name}")
+
+    def rename(self, old: str, new: str, *, say: Callable[[str], None] = print) -> None:
+        """Give a collection, with all its generations, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
+        """
+        self.store.check_name(new)
+        self.store.shelf.rename(old, new)
+        say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")

@@ -1,0 +1,56 @@
+"""Two checkpoints on the same prompts and seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.comparison import Comparison, pairs_of
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.work import sampled_again
+from rolloutlab.scoring import Functions
+from rolloutlab.session.chat import CONCURRENT, ChatCalls
+from rolloutlab.session.reward import RewardCalls
+
+
+class CompareCalls(ChatCalls, RewardCalls):
+    """Collections sampled again, to compare."""
+
+    def compare(
+        self,
+        name: str,
+        reward: Functions | None = None,
+        *,
+        before: int = 0,
+        after: int | None = None,
+        n: int | None = None,
+        over: Any = None,
+        model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Comparison:
+        """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
+
+        reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
+        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones.
+        n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
+
+        What is sampled stays in the lab, as the collections `NAME.step0` and so on.
+
+        Raises:
+            NotFoundError: no such collection or checkpoint. InputError: there is no reward function; and as `chat` and
+            `reward`.
+        """
+        summary = self.store.collection(name)
+        scorer = (reward, None) if reward else self._scorers.get(summary.name)
+        if scorer is None:
+            hint = f"%%compare {name}, with the reward function as its body"
+            raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
+        found = self._select(model or self._selected)
+        sides = []
+        for step in (found.checked(before), found.newest if after is None else found.checked(after)):
+            target, kept = f"{found.name}@{step}", f"{summary.name}.step{step}"
+            work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
+            sides.append((target, self.reward(self._sample(work, concurrency).label, *scorer)))
+        (old, was), (new, became) = sides
+        return Comparison(name, old, new, pairs_of(was, became))

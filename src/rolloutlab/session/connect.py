@@ -1,0 +1,47 @@
+"""Which service the notebook talks to."""
+
+from functools import cached_property
+
+from rolloutlab.connection import Connection, connected, described, inspect
+from rolloutlab.session.base import DEFAULT_MODEL, SessionBase
+from rolloutlab.settings import Settings
+
+
+class ConnectCalls(SessionBase):
+    """From one service to another."""
+
+    def connect(
+        self,
+        service: str | None = None,
+        *,
+        inference: str | None = None,
+        key_env: str | None = None,
+        project: str | None = None,
+    ) -> Connection:
+        """Talk to another service, once it has answered; without an argument, say which it is now.
+
+        service: `embedded`, a profile of the settings file, or an address. inference: where chat completions have an
+        address of their own. key_env: the environment variable that holds the key. project: TEAM/PROJECT.
+
+        Raises:
+            InputError: no such profile, or an argument is wrong. UnreachableError: nothing answers there.
+            SignInError: it wants a key, or another one. ServiceError: it is no such service.
+            After any of them the notebook talks to the service that it talked to before.
+        """
+        options = {"inference": inference, "key_env": key_env, "project": project}
+        if service is None and not any(options.values()):
+            return described(self._http, self.embedded, self.settings)
+        wanted = connected(self._configured, self.settings, service, options)
+        found = inspect(self._http, self.embedded, wanted)
+        before, self.settings = self.settings.service, wanted
+        self.seen |= {*found.models}
+        if before:
+            self._former.insert(0, before)
+        if (before and before.base_url) != (found.address and found.address.base_url):
+            self._selected = DEFAULT_MODEL
+        return found
+
+    @cached_property
+    def _configured(self) -> Settings:
+        """The settings before the first `connect`, which each starts from."""
+        return self.settings

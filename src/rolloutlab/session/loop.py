@@ -1,0 +1,65 @@
+"""Sample, score, train, and again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.collection import Collection
+from rolloutlab.objective.options import settle
+from rolloutlab.scoring import Functions
+from rolloutlab.session.chat import ChatCalls
+from rolloutlab.session.reward import RewardCalls
+from rolloutlab.session.train import TrainCalls
+from rolloutlab.training.job import Job
+from rolloutlab.training.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
+from rolloutlab.training.submission import checked_config
+from rolloutlab.widgets.live import Live
+
+
+class LoopCalls(ChatCalls, RewardCalls, TrainCalls):
+    """Rounds of `chat`, `reward` and `train`."""
+
+    def loop(
+        self,
+        name: str,
+        prompt: str | Sequence[Mapping[str, Any]],
+        reward: Functions,
+        *,
+        over: Any,
+        jobs: int = 10,
+        n: int = 8,
+        options: Mapping[str, Any] | None = None,
+        held_out: Any = None,
+        every: int = 5,
+        patience: int = 3,
+        seed: int | None = None,
+        say: Callable[[str], None] = print,
+        **sampling: Any,
+    ) -> Loop:
+        """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
+
+        over: rows, as of `chat`, or a function from the number of a round to its rows. held_out: rows that are measured
+        before every `every` rounds and after the last, and never trained on. patience: the loop ends when nothing has
+        trained in so many rounds in a row. seed: of the first round; the others' follow from it. sampling: further
+        settings of `chat`. say: gets a line per round where no chart can be shown.
+
+        Whatever stops it, what was sampled and trained is kept; `jobs=0` only tells what there is.
+
+        Raises:
+            InputError, RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
+        """
+        settled = settle(checked_config(options or {}))
+
+        def quiet(_line: str) -> None:
+            """The loop tells its rounds."""
+
+        def sample(label: str, rows: Any, number: int | None) -> Collection:
+            first = (seed or 0) if number is None else None if seed is None else seed + SEEDS_PER_ROUND * number
+            return self.reward(
+                self.chat(label, prompt, n=n, over=rows, seed=first, **sampling).label, reward, say=quiet
+            )
+
+        def train(label: str) -> Job:
+            return self.train(label, options, wait=False, say=quiet).wait(progress=False)
+
+        plan = Plan(sample, over if callable(over) else lambda _: over, train, held_out, every, patience)
+        return play(so_far(self.store, name, self._selected, settled), plan, jobs, settled, Live(say))

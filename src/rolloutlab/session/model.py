@@ -1,0 +1,45 @@
+"""The models of the service, and the one that is selected."""
+
+from typing import TYPE_CHECKING
+
+from rolloutlab.client import inference, training
+from rolloutlab.model import SelectedModel, split_name, table
+from rolloutlab.session.base import SessionBase
+from rolloutlab.wire.training import Model, RegisterModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ModelCalls(SessionBase):
+    """Models, registered when they are first used."""
+
+    def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
+        """Select a model, registering it at first; without a name, the selected one.
+
+        base: the base model a new one stands on; by default the service's own.
+        """
+        found = self._select(name or self._selected, base)
+        self._selected = found.name
+        return found
+
+    def models(self) -> "pd.DataFrame":
+        """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
+        return table(self._http.run(inference.models(self._http, self._address())))
+
+    def _register(self, name: str, base: str | None = None) -> Model:
+        """The model as the service has it, registered at first."""
+        project, short = split_name(name)
+        wanted, address = (
+            RegisterModel(project=project, name=short, base_model=base, return_existing=True),
+            self._address(),
+        )
+        model = self._http.run(training.register_model(self._http, address, wanted))
+        self._known.add((address.base_url, name))
+        return model
+
+    def _select(self, name: str, base: str | None = None) -> SelectedModel:
+        model = self._register(name, base)
+        steps = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
+        self.seen |= {name, *(f"{name}@{checkpoint.step}" for checkpoint in steps)}
+        return SelectedModel(name, str(model.id), model.base_model, tuple(c.step for c in steps))

@@ -1,0 +1,64 @@
+"""Training on scored collections, and the dry run of it."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rolloutlab.client import training
+from rolloutlab.errors import RolloutlabError
+from rolloutlab.selection import select
+from rolloutlab.session.jobs import JobCalls
+from rolloutlab.session.model import ModelCalls
+from rolloutlab.store.records import SubmittedJob
+from rolloutlab.training.check import Check
+from rolloutlab.training.job import Job
+from rolloutlab.training.submission import gather, prepare
+
+
+class TrainCalls(JobCalls, ModelCalls):
+    """Scored collections to jobs."""
+
+    def train(
+        self,
+        names: str | Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        say: Callable[[str], None] = print,
+    ) -> Job:
+        """Train the selected model on scored collections: check, submit, and follow until the job has ended.
+
+        names: collections, or patterns such as `cap*` that mean the newest generation of each that fits. options: the
+        eleven of `rolloutlab.objective.glossary`. say: gets the pre-flight report, line by line.
+        wait: False returns as soon as the job is submitted. Interrupting the wait leaves the job running.
+
+        Raises:
+            InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
+            train. JobFailedError: the job failed.
+        """
+        submission = prepare(select(self.store, names), options or {}, self._selected)
+        for line in submission.report():
+            say(line)
+        model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
+        asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
+        # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
+        self.store.jobs.add(SubmittedJob(key, self._service, self._selected, submission.collections, asked, now))
+        try:
+            created = training.create_job(self._http, address, submission.to_job(str(model.id)), key)
+            job_id = self._http.run(created)
+        except RolloutlabError:
+            self.store.jobs.forget(key)
+            raise
+        self.store.jobs.rename(key, job_id)
+        self.store.jobs.heard(job_id, "queued")
+        job = self.job(job_id)
+        return job.wait() if wait else job
+
+    def check(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> Check:
+        """What `train` would train, and why the rest would not; nothing is submitted, no service is started.
+
+        Raises:
+            InputError: options are wrong. NotFoundError: no such collection.
+        """
+        return Check(gather(select(self.store, names), options or {}, self._selected))
