@@ -1,18 +1,26 @@
-"""Notebooks run in a lab of their own, and a mistyped magic fails them."""
+"""Each notebook runs in a lab of its own, and a mistyped magic fails it."""
 
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+HOMES = pytest.StashKey[Path]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """nbval starts kernels before any fixture: their environment must be there by then."""
-    home = tempfile.mkdtemp(prefix="rolloutlab-")
-    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-    os.environ.update(ROLLOUTLAB_HOME=home, ROLLOUTLAB_LINGER="1")
+    config.stash[HOMES] = homes = Path(tempfile.mkdtemp(prefix="rolloutlab-"))
+    config.add_cleanup(lambda: shutil.rmtree(homes, ignore_errors=True))
+    os.environ["ROLLOUTLAB_LINGER"] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The kernel of a notebook starts when its first cell is set up: the lab must be known by then."""
+    os.environ["ROLLOUTLAB_HOME"] = str(item.config.stash[HOMES] / item.path.stem)
 
 
 @pytest.hookimpl(wrapper=True)
