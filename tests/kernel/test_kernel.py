@@ -26,7 +26,7 @@ class Kernel:
             **os.environ,
             "ROLLOUTLAB_HOME": str(home),
             "ROLLOUTLAB_POLICY": str(policy),
-            "ROLLOUTLAB_LINGER": "2",
+            "ROLLOUTLAB_LINGER": "15",  # a new kernel may take a while to begin
         }
         self.manager: KernelManager
         self.client: BlockingKernelClient
