@@ -116,6 +116,15 @@ def test_it_says_in_words_what_came_of_it(pairs, said):
     assert compare(*pairs).words()[1].endswith(f": {said}")
 
 
+def test_from_almost_nothing_no_verdict_is_given():
+    assert compare(Pair("0", "x", (0.0,), (1.0,))).words()[1].endswith(": too few to say")
+
+
+def test_a_level_that_is_none_is_refused():
+    with pytest.raises(InputError, match="the level 95 is not between 0 and 1"):
+        compare(BETTER).interval(95)
+
+
 def test_it_says_that_few_prompts_are_few():
     assert "an interval from 3 prompts is too narrow" in compare(BETTER, WORSE, SAME).words()[-1]
     assert len(compare(*[BETTER] * 10).words()) == 3

@@ -50,6 +50,11 @@ class Collection:
         return self._label
 
     @property
+    def missing(self) -> int:
+        """How many trajectories its plan still wants."""
+        return self._lab.collection(self._label).missing
+
+    @property
     def groups(self) -> list[Group]:
         """Its groups with their trajectories, as stored now."""
         return self._lab.groups(self.stored, self._position)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _RESAMPLES = 2000
 _CHUNK = 100
 _FEW = 10
+_FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ class Comparison:
         """Between which bounds the difference lies, by resampling prompts; trajectories where there is one prompt.
 
         The same pairs give the same interval: the draws are seeded.
+
+        Raises:
+            InputError: the level is not between 0 and 1.
         """
+        if not 0 < level < 1:
+            raise InputError(f"the level {level} is not between 0 and 1", hint="comparison.interval(0.95)")
         if len(self.pairs) > 1:
             return bootstrap([pair.difference for pair in self.pairs], level)
         (only,) = self.pairs
@@ -89,11 +95,13 @@ class Comparison:
         better = sum(pair.difference > 0 for pair in self.pairs)
         worse = sum(pair.difference < 0 for pair in self.pairs)
         sure = "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
+        units = len(self.pairs) if len(self.pairs) > 1 else len(self.pairs[0].after)
+        verdict = sure if units >= _FEWEST else "too few to say"
         few = f"an interval from {count(len(self.pairs), 'prompt')} is too narrow -> --over more rows"
         return [
             f"{self.name}: {self.before} -> {self.after} on {count(len(self.pairs), 'prompt')}",
             f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
-            f"difference {self.difference:+.3f} (95% interval {low:+.3f} to {high:+.3f}): {sure}",
+            f"difference {self.difference:+.3f} (95% interval {low:+.3f} to {high:+.3f}): {verdict}",
             f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
             *([few] if len(self.pairs) < _FEW else []),
         ]

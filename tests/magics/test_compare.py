@@ -21,7 +21,7 @@ def test_the_newest_checkpoint_is_compared_with_the_first_by_the_function_that_s
     assert [pair.prompt for pair in found.pairs] == ["Capital of France?", "Capital of Peru?"]
     assert trained["found"] is found
     original = session.collection("capitals").trajectories
-    again = session.collection("capitals.step0").trajectories
+    again = session.collection("compare.capitals.step0").trajectories
     assert [t.answer for t in again] == [t.answer for t in original]
     assert [t.reward for t in again] == [t.reward for t in original]
 
@@ -47,6 +47,19 @@ def test_other_rows_and_another_function_may_be_compared(trained):
 )
 def test_bad_input_stops_the_cell(trained, cell, said):
     assert trained.error(cell).startswith(said)
+
+
+def test_with_one_checkpoint_there_is_nothing_to_compare(notebook):
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    assert notebook.error("%compare capitals") == (
+        "InputError: lab/practice has no checkpoint after 0 yet\n  -> %%train capitals"
+    )
+
+
+def test_a_pattern_does_not_train_on_what_was_only_compared(trained):
+    trained.run("%compare capitals")
+    assert "dry run of capitals for" in repr(trained.run("%%train 'cap*' --dry-run"))
 
 
 def test_without_a_reward_function_it_says_what_to_type(notebook):

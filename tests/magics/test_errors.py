@@ -52,23 +52,23 @@ InputError: unrecognized arguments: --colour
   -> %%chat? shows the options
 """,
     "%%chat capitals --resume -n 9": """
-InputError: --resume goes on as it was begun
-  -> %%chat capitals --resume, and no more
+InputError: --resume goes on with what was begun, which has settled -n
+  -> %%chat capitals --resume, without -n
 """,
     "%%chat capitals --resume\nhello": """
-InputError: --resume goes on as it was begun
-  -> %%chat capitals --resume, and no more
+InputError: --resume goes on with what was begun, which has settled a text
+  -> %%chat capitals --resume, without a text
 """,
     "%%chat capitols --resume": """
 NotFoundError: there is no collection 'capitols'
   -> capitals
 """,
     "%%chat capitals --continue -n 2\nhello": """
-InputError: --continue goes on with what is there
-  -> %%chat capitals --continue
+InputError: --continue goes on with what was begun, which has settled -n
+  -> %%chat capitals --continue, without -n
 """,
     "%%chat capitals --concurrency 0\nhello": """
-InputError: concurrency: 0 is below 1
+InputError: concurrency: 0 is no whole number above 0
   -> --concurrency 64
 """,
     "%%chat capitals --tools nothing\nhello": """

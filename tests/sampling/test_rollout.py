@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -19,10 +21,11 @@ from rolloutlab.errors import (
     ServiceError,
     UnreachableError,
 )
+from rolloutlab.objective.preflight import sampling_warnings
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled
+from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
 from rolloutlab.store.lab import Lab
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
@@ -81,7 +84,8 @@ def play(lab):
     def run(work: Work, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, Arrivals]:
         service, arrivals = Scripted(answer), Arrivals(lab, work)
         player = Player(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail)
-        asyncio.run(player.play(work.rollouts, concurrency))
+        with closing(arrivals):
+            asyncio.run(player.play(work.rollouts, concurrency))
         return service, arrivals
 
     return run
@@ -158,7 +162,7 @@ def test_an_answer_cut_off_by_the_token_limit_ends_its_conversation_and_says_so(
     play(new("user: a\nassistant:\nuser: b", over=None, n=1), lambda request: [say("long", "length")])
     (found,) = trajectories(lab)
     assert (found.answer, found.finish_reason) == ("long", "length")
-    assert "1 turns early" in found.extra["logs"][0]
+    assert "1 turn early" in found.extra["logs"][0]
 
 
 def weather(city: str, days: int = 1) -> dict:
@@ -252,7 +256,7 @@ def test_a_tool_call_left_open_is_answered_when_it_is_resumed(play, lab):
         return with_weather()(request)
 
     play(new(over=None, prompt="x", n=1, tools=[weather]), fail_after_tool)
-    with pytest.raises(InputError, match="other tools") as wrong:
+    with pytest.raises(InputError, match="capitals was sampled with the tools weather") as wrong:
         resumed(lab, "capitals", Tools())
     assert wrong.value.hint == "--tools weather"
     play(resumed(lab, "capitals", Tools([weather])), with_weather())
@@ -411,3 +415,139 @@ def test_a_policy_is_not_asked_to_answer_nothing(prompt):
 def test_a_system_message_is_given_once():
     with pytest.raises(InputError, match="a system message of its own"):
         new("system: a\nuser: b", system="c")
+
+
+def stepped(step):
+    return lambda request: [{**choice, "policy_version": step} for choice in echo(request)]
+
+
+def test_what_is_resumed_is_answered_by_the_checkpoint_that_began(play, lab):
+    def only_france(request):
+        if "Peru" in str(request.messages[0].content):
+            raise ServiceError("busy")
+        return stepped(2)(request)
+
+    play(new(), only_france)
+    service, _ = play(resumed(lab, "capitals", Tools()), stepped(2))
+    assert [request.model for request in service.requests] == ["lab/practice@2"]
+    assert {t.step for t in trajectories(lab)} == {2}
+    assert {t.model for t in trajectories(lab)} == {"lab/practice"}
+
+
+@pytest.mark.parametrize("model", ["practice", "lab/practice@1", "wandb-artifact:///a/b/c:step1"])
+def test_a_model_that_names_its_checkpoint_or_has_none_is_asked_as_it_is(play, lab, model):
+    def fail(request):
+        raise ServiceError("busy")
+
+    play(new(model=model, n=1), lambda request: stepped(1)(request) if "France" in service_text(request) else fail(0))
+    service, _ = play(resumed(lab, "capitals", Tools()))
+    assert [request.model for request in service.requests] == [model]
+
+
+def service_text(request) -> str:
+    return str(request.messages[0].content)
+
+
+def test_a_continuation_has_the_tools_and_the_settings_of_its_beginning(play, lab):
+    play(new(over=None, prompt="x", n=1, tools=[weather], temperature=0.5, max_tokens=7), with_weather())
+    for wrong in (Tools(), Tools([weather, service_text])):
+        with pytest.raises(InputError, match="capitals was sampled with the tools weather") as refused:
+            continued(lab, "capitals", "user: more", {}, {"model": "m"}, wrong)
+        assert refused.value.hint == "--tools weather"
+    work = continued(lab, "capitals", "user: more", {}, {"model": "m", "max_tokens": 9}, Tools([weather]))
+    service, _ = play(work, with_weather(times=1))
+    assert (service.requests[0].temperature, service.requests[0].max_tokens) == (0.5, 9)
+    assert trajectories(lab)[0].extra["tools"][0]["function"]["name"] == "weather"
+
+
+def test_a_collection_without_tools_does_not_go_on_with_some(play, lab):
+    play(new())
+    with pytest.raises(InputError, match="capitals was sampled without tools"):
+        continued(lab, "capitals", "user: more", {}, {"model": "m"}, Tools([weather]))
+
+
+def test_the_same_prompts_are_sampled_again_with_the_same_tools(play, lab):
+    play(new(over=None, prompt="x", n=1, tools=[weather]), with_weather())
+    with pytest.raises(InputError, match="with the tools weather"):
+        sampled_again(lab, "capitals", "again", "m", None, {}, None, Tools())
+    again = sampled_again(lab, "capitals", "again", "m@3", None, {}, None, Tools([weather]))
+    service, _ = play(again, with_weather())
+    assert (service.requests[0].model, service.requests[0].seed) == ("m@3", 7)
+
+
+def test_conversations_keep_their_places_when_they_go_on_and_what_was_missing_is_still(play, lab):
+    def not_the_first(request):
+        if "France" in service_text(request):
+            raise ServiceError("busy")
+        return echo(request)
+
+    play(new(), not_the_first)
+    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()))
+    assert [t.name for t in trajectories(lab)] == [f"capitals/1/{i}" for i in range(3)]
+    assert lab.collection("capitals").missing == 3
+
+
+def test_a_conversation_that_the_service_refuses_to_go_on_with_ends_there(play, lab):
+    def too_long(request):
+        if len(request.messages) > 1:
+            raise RefusedError("the prompt is longer than the context")
+        return echo(request)
+
+    _, arrivals = play(new("user: a\nassistant:\nuser: b", over=None, n=2), too_long)
+    arrivals.check()
+    assert [(t.answer, t.extra["logs"]) for t in trajectories(lab)] == [
+        ("a!", ["ended: the prompt is longer than the context"])
+    ] * 2
+    assert lab.collection("capitals").missing == 0
+
+
+def test_a_collection_is_sampled_by_one_at_a_time(play, lab):
+    def fail(request):
+        if "Peru" in service_text(request):
+            raise ServiceError("busy")
+        return echo(request)
+
+    play(new(), fail)
+    first = Arrivals(lab, resumed(lab, "capitals", Tools()))
+    with pytest.raises(ConflictError, match="capitals is being sampled by another kernel"):
+        Arrivals(lab, resumed(lab, "capitals", Tools()))
+    first.close()
+    play(resumed(lab, "capitals", Tools()))
+    assert lab.collection("capitals").missing == 0
+
+
+def test_the_hint_after_a_failure_names_the_tools(play, lab):
+    def fail(request):
+        if "Peru" in service_text(request):
+            raise ServiceError("busy")
+        return echo(request)
+
+    _, arrivals = play(new(tools=[weather]), fail)
+    with pytest.raises(SamplingError) as failed:
+        arrivals.check()
+    assert failed.value.hint == "%%chat capitals:1 --resume --tools weather"
+
+
+def test_an_interrupt_between_two_turns_says_that_what_was_sampled_is_kept(play, lab):
+    def fail_second(request):
+        if len(request.messages) > 1:
+            raise ServiceError("busy")
+        return echo(request)
+
+    _, arrivals = play(new("user: a\nassistant:\nuser: b", over=None, n=2), fail_second)
+    assert arrivals.kept() == "0 of 2 completions had arrived; what was sampled is kept -> %%chat capitals:1 --resume"
+
+
+def test_a_trajectory_of_two_checkpoints_says_so_on_the_wire(play, lab):
+    play(new(over=None, prompt="x", n=1), stepped(2))
+    play(continued(lab, "capitals", "user: why?", {}, {"model": "m"}, Tools()), stepped(3))
+    (found,) = trajectories(lab)
+    sent = dataclasses.replace(found, reward=1.0).to_wire()
+    assert (sent.initial_policy_version, sent.final_policy_version) == (2, 3)
+    assert "several checkpoints" in sampling_warnings([sent])[0]
+
+
+def test_a_setting_that_does_not_exist_is_named():
+    with pytest.raises(InputError, match="there is no setting 'temprature'") as wrong:
+        new(temprature=1)
+    assert wrong.value.hint == "temperature"

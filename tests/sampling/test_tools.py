@@ -172,3 +172,32 @@ def test_tools_that_hang_keep_no_other_from_being_called():
         return [messages[0].content, *[(await task)[0][0].content for task in hanging]]
 
     assert asyncio.run(play()) == ["3", *["late"] * 40]
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration(), asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt(), BaseException("x")]
+)
+def test_whatever_a_tool_raises_is_an_answer(error):
+    def fail() -> None:
+        raise error
+
+    content, troubles = outcome(fail)
+    assert content.startswith(f"error: {type(error).__name__}")
+    assert len(troubles) == 1
+
+
+def test_half_of_a_character_does_not_reach_a_request():
+    half = chr(0xD83D)
+
+    def text() -> str:
+        return half
+
+    def nested() -> list[str]:
+        return [half]
+
+    def fail() -> None:
+        raise ValueError(half)
+
+    for function in (text, nested, fail):
+        content, _ = outcome(function)
+        content.encode()

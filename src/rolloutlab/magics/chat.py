@@ -1,5 +1,7 @@
 """`%%chat`."""
 
+from argparse import Namespace
+
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
@@ -7,6 +9,9 @@ from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, literal
 from rolloutlab.sampling.work import Preview
+
+_BEGINNING = ("n", "over", "system")
+"""Options that only the beginning of a collection can have."""
 
 
 @magics_class
@@ -57,16 +62,24 @@ class ChatMagics(LabMagics):
             given["tools"] = self.functions(options.tools)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         if options.resume:
-            if cell.strip() or self.given(options, *names, "n", "over", "system"):
-                raise InputError(
-                    "--resume goes on as it was begun", hint=f"%%chat {options.name} --resume, and no more"
-                )
+            self._alone(options, "--resume", *names, *_BEGINNING, cell=cell)
+            if options.preview:
+                return self.bound(options.output, self.session.preview(options.name, resume=True, **given))
             return self.bound(options.output, self.session.resume(options.name, **given))
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
-            if options.n or options.over or options.system or options.preview:
-                raise InputError("--continue goes on with what is there", hint=f"%%chat {options.name} --continue")
+            self._alone(options, "--continue", *_BEGINNING)
+            if options.preview:
+                return self.bound(options.output, self.session.preview(options.name, cell, continue_chat=True, **given))
             return self.bound(options.output, self.session.continue_chat(options.name, cell, **given))
         given |= self.given(options, "n", "system") | ({"over": self.value(options.over)} if options.over else {})
         sample = self.session.preview if options.preview else self.session.chat
         return self.bound(options.output, sample(options.name, cell, **given))
+
+    def _alone(self, options: Namespace, mode: str, *others: str, cell: str = "") -> None:
+        """InputError where something is given that an earlier call has settled."""
+        settled = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *others)]
+        if settled or cell.strip():
+            what = " and ".join([*settled, *(["a text"] if cell.strip() else [])])
+            hint = f"%%chat {options.name} {mode}, without {what}"
+            raise InputError(f"{mode} goes on with what was begun, which has settled {what}", hint=hint)

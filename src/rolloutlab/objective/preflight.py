@@ -104,15 +104,23 @@ def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     from it, and the importance ratio does not know.
     """
     odd: Counter[str] = Counter()
+    mixed = 0
     for trajectory in trajectories:
+        mixed += trajectory.initial_policy_version != trajectory.final_policy_version
         for name in ("temperature", "top_p"):
             value = trajectory.metadata.get(name, 1)
             if value != 1:
                 odd[f"{name} {value}"] += 1
+    several = (
+        f"{count(mixed, 'trajectory')} answered by several checkpoints: the importance ratios of earlier turns are off"
+    )
     return [
-        f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1, "
-        "or precalculate_logprobs: true"
-        for setting, n in odd.items()
+        *([f"{several} -> precalculate_logprobs: true"] if mixed else []),
+        *(
+            f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1, "
+            "or precalculate_logprobs: true"
+            for setting, n in odd.items()
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutlab.errors import SamplingError, ServiceError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
 from rolloutlab.store.lab import Lab
@@ -15,8 +16,8 @@ from rolloutlab.wire.chat import ChatCompletion
 class Arrivals:
     """Takes answers into a generation of a collection; a new one comes to be with the first answer.
 
-    `done` counts finished trajectories, `failed` those whose request failed, `tokens` what was sampled. `text` is what
-    has come so far of a single answer.
+    `begun` counts answers, `done` finished trajectories, `failed` those whose request failed. `tokens` is what was
+    sampled, `text` what has come so far of a single answer.
     """
 
     def __init__(self, lab: Lab, work: Work) -> None:
@@ -26,20 +27,28 @@ class Arrivals:
         self.label = f"{work.begun.name}:{work.begun.generation}" if work.begun else work.name
         self.total = sum(len(rollout.positions) for rollout in work.rollouts)
         self.done = 0
+        self.begun = 0
         self.failed = 0
         self.tokens = 0
         self.text = ""
         self._first_error: ServiceError | None = None
         self._since = time.monotonic()
+        self._held = lab.hold(work.begun) if work.begun else None
+
+    def close(self) -> None:
+        """Let others sample the collection."""
+        if self._held:
+            self._held.release()
 
     def take(self, answers: Sequence[Answered]) -> None:
         """Store conversations after their answers; once they are on disk they count."""
         if not self._groups:
-            self._open()
+            self._open(next((_step(completion) for _, completion in answers if completion), None))
         with self._lab.at_once():
             for rollouts, completion in answers:
                 self._put(rollouts[0].place, rollouts, _step(completion), _usage(completion))
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
+        self.begun += sum(len(rollouts) for rollouts, _ in answers)
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
 
     def fail(self, rollout: Rollout, error: ServiceError) -> None:
@@ -53,9 +62,10 @@ class Arrivals:
 
     def kept(self) -> str:
         """What an interrupt leaves, and what to type to go on."""
-        if not self.done:
+        if not self.begun:
             return ""
-        return f"{self.done:,} of {self.total:,} completions had arrived and are kept -> {self._rest()}"
+        said = f"{self.done:,} of {count(self.total, 'completion')} had arrived"
+        return f"{said}; what was sampled is kept -> {self._rest()}"
 
     def check(self) -> None:
         """SamplingError when some requests failed; their service's own error when all did."""
@@ -64,13 +74,14 @@ class Arrivals:
         if not self._groups:
             raise self._first_error
         raise SamplingError(
-            f"{self.failed:,} of {self.total:,} completions of {self.label} failed, the others are kept: "
+            f"{self.failed:,} of {count(self.total, 'completion')} of {self.label} failed, the others are kept: "
             f"{self._first_error.message}",
             hint=self._rest(),
         ) from self._first_error
 
     def _rest(self) -> str:
-        return f"%%chat {self.label} --resume"
+        names = [tool.function.name for tool in self._work.plan.tools]
+        return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
 
     def note(self) -> str:
         """How fast it goes and how long it will still take."""
@@ -81,10 +92,11 @@ class Arrivals:
             parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
         return ", ".join(parts)
 
-    def _open(self) -> None:
-        plan = self._work.plan.model_dump(mode="json", exclude_defaults=True)
+    def _open(self, step: int | None) -> None:
+        plan = self._work.plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
         collection = self._lab.open_collection(self._work.name, plan)
         self.label = f"{collection.name}:{collection.generation}"
+        self._held = self._lab.hold(collection)
         self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
         for copy in self._work.copies:
             self._put(copy.place, [copy], None, (0, 0))
@@ -108,15 +120,19 @@ def _new(group: NewGroup | Group) -> NewGroup:
     return NewGroup(group.prompt, group.row, group.script)
 
 
-def _step(completion: ChatCompletion) -> int | None:
+def _step(completion: ChatCompletion | None) -> int | None:
     """The checkpoint that was sampled, where the service says so on its choices."""
+    if completion is None:
+        return None
     steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
     step = steps.pop() if len(steps) == 1 else None
     return step if isinstance(step, int) else None
 
 
-def _usage(completion: ChatCompletion) -> tuple[int, int]:
+def _usage(completion: ChatCompletion | None) -> tuple[int, int]:
     """Prompt and sampled tokens, as the service counts them; sampled ones by their logprobs where it does not."""
+    if completion is None:
+        return 0, 0
     if completion.usage:
         return completion.usage.prompt_tokens, completion.usage.completion_tokens
     return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)

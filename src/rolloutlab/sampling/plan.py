@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -23,12 +24,12 @@ class Plan(BaseModel):
     n: trajectories per prompt. total: trajectories of the whole collection. seed: the group at place i is sampled with
     seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
     may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
-    collection whose conversations go on here.
+    collection whose conversations go on here. step: the checkpoint that answered first; what is resumed asks it again.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    model: str
+    model: str = Field(min_length=1)
     n: int = Field(default=1, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -39,13 +40,14 @@ class Plan(BaseModel):
     max_turns: int = Field(default=10, ge=1)
     template: list[list[dict[str, Any]]] = []
     total: int = 0
+    step: int | None = None
     continues: str | None = None
 
     def request(self, messages: Sequence[Message], n: int, seed: int) -> ChatRequest:
         """The request for `n` completions of a conversation, with logprobs."""
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": self.tools}
         return ChatRequest(
-            model=self.model,
+            model=self._asked(),
             messages=list(messages),
             n=n,
             temperature=self.temperature,
@@ -54,6 +56,11 @@ class Plan(BaseModel):
             logprobs=True,
             **{name: value for name, value in optional.items() if value},
         )
+
+    def _asked(self) -> str:
+        """The model, by the checkpoint that began where there is one: a group compares answers of one policy."""
+        pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
+        return f"{self.model}@{self.step}" if pinned else self.model
 
     def seed_of(self, place: int, position: int, turn: int) -> int:
         """The seed for one turn of the conversation at `position` of the group at `place`."""
@@ -73,6 +80,9 @@ def make_plan(settings: Mapping[str, Any]) -> Plan:
     Raises:
         InputError: a setting is out of range or of another type; the message names it, its value and the range.
     """
+    for name in settings.keys() - Plan.model_fields.keys():
+        close = get_close_matches(name, Plan.model_fields, n=1)
+        raise InputError(f"there is no setting {name!r}", hint=close[0] if close else "%%chat? shows the options")
     try:
         return Plan.model_validate({name: value for name, value in settings.items() if value is not None})
     except ValidationError as error:

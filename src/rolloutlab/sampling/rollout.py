@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.sampling.plan import Plan
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.records import Group, NewGroup, Trajectory
@@ -32,8 +32,8 @@ _MOST_AT_ONCE = 16
 _COLLECTED_AFTER = 50_000
 """Objects until Python looks for garbage, while there is much to sample; its own 700 are two completions' tokens."""
 
-Answered = tuple[Sequence["Rollout"], ChatCompletion]
-"""Conversations of one group after one answer, and the answer."""
+Answered = tuple[Sequence["Rollout"], ChatCompletion | None]
+"""Conversations of one group after one answer, and the answer; None where the service refused to give one."""
 
 Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 
@@ -60,7 +60,7 @@ def fresh(place: int, positions: Sequence[int], turns: int) -> list[Rollout]:
 
 def left(place: int, group: Group, plan: Plan) -> list[Rollout]:
     """What a stored group still wants: conversations that were cut short, and those that never began."""
-    stored = {int(t.name.rpartition("/")[2]): t for t in group.trajectories}
+    stored = {_position(t): t for t in group.trajectories}
     begun = [
         Rollout(place, (position,), t.pending, t.items[len(group.prompt) :], tuple(t.extra.get("logs", ())))
         for position, t in stored.items()
@@ -73,8 +73,10 @@ def left(place: int, group: Group, plan: Plan) -> list[Rollout]:
 def going_on(place: int, group: Group, turns: int) -> list[Rollout]:
     """Each conversation of a stored group, to be gone on with; a tool call left open is closed."""
     return [
-        Rollout(place, (position,), turns, (*t.items[len(group.prompt) :], *_closed(t)), tuple(t.extra.get("logs", ())))
-        for position, t in enumerate(group.trajectories)
+        Rollout(
+            place, (_position(t),), turns, (*t.items[len(group.prompt) :], *_closed(t)), tuple(t.extra.get("logs", ()))
+        )
+        for t in group.trajectories
     ]
 
 
@@ -168,7 +170,11 @@ class Player:
             self._failures += 1
             if _ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
                 raise
-            self._failed(rollout, error)
+            if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
+                self._answered.append(([_ended(rollout, f"ended: {error.message}")], None))
+                self._came.set()
+            else:
+                self._failed(rollout, error)
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
@@ -196,7 +202,7 @@ class Player:
                 return after
             return _ended(after, f"ended after {self._plan.max_turns} answers in a row that called tools")
         if choice.finish_reason == "length" and rollout.pending > 1:
-            return _ended(after, f"ended with an answer that max_tokens cut off, {rollout.pending - 1} turns early")
+            return _ended(after, f"ended with an answer that max_tokens cut off, {_turns(rollout.pending - 1)} early")
         return replace(after, pending=rollout.pending - 1)
 
 
@@ -221,6 +227,10 @@ def _ended(rollout: Rollout, why: str) -> Rollout:
     return replace(rollout, pending=0, logs=(*rollout.logs, why))
 
 
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
+
+
 def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
     return -len(rollout.items), rollout.place, rollout.positions[0], rollout
 
@@ -239,6 +249,10 @@ def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
             break
         count += isinstance(item, Choice)
     return count
+
+
+def _position(trajectory: Trajectory) -> int:
+    return int(trajectory.name.rpartition("/")[2])
 
 
 def _closed(trajectory: Trajectory) -> list[ToolMessage]:

@@ -2,9 +2,10 @@
 
 import asyncio
 import inspect
+import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,10 +26,10 @@ class Tools:
         InputError: something is not a function, two have one name, or a signature cannot be described.
     """
 
-    def __init__(self, functions: Iterable[Callable[..., Any]] = ()) -> None:
+    def __init__(self, functions: Iterable[Callable[..., Any]] | None = None) -> None:
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self.schemas: list[FunctionTool] = []
-        for function in functions:
+        for function in functions or ():
             name = getattr(function, "__name__", "")
             if not callable(function) or not re.fullmatch(r"[\w-]{1,64}", name):
                 raise InputError(f"a {type(function).__name__} is no function with a name", hint="--tools FUNCTION")
@@ -37,11 +38,18 @@ class Tools:
             self._adapters[name], schema = _described(function)
             self.schemas.append(schema)
 
+    def check(self, collection: str, names: Sequence[str]) -> None:
+        """InputError unless these are the tools that a collection was sampled with."""
+        if list(names) != [schema.function.name for schema in self.schemas]:
+            used = f"with the tools {', '.join(names)}" if names else "without tools"
+            hint = f"--tools {','.join(names)}" if names else "leave --tools out"
+            raise InputError(f"{collection} was sampled {used}", hint=hint)
+
     async def answer(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[str]]:
         """What the calls of one message come to, in their order, and what went wrong with any of them.
 
-        An error is an answer too: the policy reads it, and it is told to the user. Functions that are no coroutines run
-        in threads, side by side.
+        An error is an answer too: the policy reads it, and it is told to the user. Each call runs in a thread of its
+        own, a coroutine in a loop of its own.
         """
         outcomes = await asyncio.gather(*map(self._outcome, calls))
         messages = [
@@ -52,32 +60,39 @@ class Tools:
 
     async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
         name = call.function.name if call.type == "function" else call.custom.name
-        try:
-            return await self._called(call), None
-        except ValidationError as error:
+        said, error = await _in_thread(lambda: self._called(call))
+        if error is None:
+            return said, None
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationError):
             first = error.errors()[0]
             what = f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a tool may fail in any way
-            what = f"{type(error).__name__}: {error}"
+        what = _encodable(what)
         return f"error: {what}", f"{name} failed: {what}"
 
-    async def _called(self, call: ToolCall) -> str:
+    def _called(self, call: ToolCall) -> str:
         if call.type != "function" or call.function.name not in self._adapters:
             raise LookupError(f"there is no such tool; there are {', '.join(self._adapters)}")
-        adapter, arguments = self._adapters[call.function.name], call.function.arguments or "{}"
-        result = await _in_thread(lambda: adapter.validate_json(arguments))
-        return _said(await result if inspect.isawaitable(result) else result)
+        result = self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
+        return _said(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """What it returns. A thread of its own: one that hangs for ever keeps neither another call nor the end waiting."""
-    outcome: Future[Any] = Future()
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+async def _in_thread(work: Callable[[], str]) -> tuple[str, BaseException | None]:
+    """What it returns, or what it raises, whatever that is: as a value, since no future can carry every error.
+
+    A thread of its own: one that hangs for ever keeps neither another call nor the end waiting.
+    """
+    outcome: Future[tuple[str, BaseException | None]] = Future()
 
     def run() -> None:
         try:
-            outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            outcome.set_exception(error)
+            outcome.set_result((work(), None))
+        except BaseException as error:  # noqa: BLE001 - a tool may fail in any way
+            outcome.set_result(("", error))
 
     outcome.set_running_or_notify_cancel()
     threading.Thread(target=run, name="rolloutlab-tool", daemon=True).start()
@@ -104,4 +119,14 @@ def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Function
 
 def _said(result: Any) -> str:
     """A result as the text of a tool message: texts as they are, the rest as JSON where it can be."""
-    return result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    if isinstance(result, str):
+        return _encodable(result)
+    try:
+        return to_json(result, fallback=str).decode()
+    except ValueError:  # half of a character somewhere in it
+        return json.dumps(result, default=str)
+
+
+def _encodable(text: str) -> str:
+    """The text with a mark for each half of a character, which no request can carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -16,6 +16,9 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import CollectionSummary, Group, NewGroup
 from rolloutlab.wire.chat import ChatRequest
 
+_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns")
+"""Settings that a conversation goes on with."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -75,12 +78,22 @@ def sampled_again(
     if plan is None or plan.continues:
         hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
         raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    old = lab.groups(summary)
+    tools.check(label, _tools_of(summary, old))
     if over is None:
-        groups = [NewGroup(g.prompt, g.row, g.script) for g in lab.groups(summary)]
+        groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
     else:
         groups = [new_group(plan.template, row, variables) for row in rows_of(over)]
-    changed = {"model": model, "tools": tools.schemas, **({} if n is None else {"n": n})}
+    changed = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
     return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+
+
+def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
+    """Names of the tools that a collection was sampled with, or came with from elsewhere."""
+    planned = summary.plan.get("tools")
+    if planned is None:
+        planned = next((t.extra["tools"] for g in groups for t in g.trajectories if t.extra.get("tools")), [])
+    return [str(tool["function"]["name"]) for tool in planned]
 
 
 def _begun(name: str, plan: Plan, groups: Sequence[NewGroup], tools: Tools) -> Work:
@@ -97,21 +110,23 @@ def continued(
     settings: Mapping[str, Any],
     tools: Tools,
 ) -> Work:
-    """A new generation in which every conversation of an older one goes on.
+    """A new generation in which every conversation of an older one goes on, with its settings where none are given.
 
     Raises:
-        NotFoundError: no such collection. InputError: it holds no trajectory; and as `sampled`.
+        NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
     """
     summary = lab.collection(label)
     turns = turns_of(as_messages(prompt))
     old = lab.groups(summary)
+    tools.check(label, _tools_of(summary, old))
     groups = [NewGroup(g.prompt, g.row, [filled(turn, g.row, variables) for turn in turns]) for g in old]
     rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns))]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
-    origin = f"{summary.name}:{summary.generation}"
-    plan = make_plan({**settings, "n": 1, "tools": tools.schemas})
-    plan = plan.model_copy(update={"total": len(rollouts), "continues": origin})
+    kept = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
+    given = {name: value for name, value in settings.items() if value is not None and value != ()}
+    changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
+    plan = make_plan({**kept, **given, "tools": tools.schemas, **changed})
     return Work(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 
@@ -125,10 +140,8 @@ def resumed(lab: Lab, label: str, tools: Tools) -> Work:
     if not summary.plan:
         raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
     plan = Plan.model_validate(summary.plan)
-    names = [tool.function.name for tool in plan.tools]
-    if names != [tool.function.name for tool in tools.schemas]:
-        raise InputError(f"{label} is sampled with other tools", hint=f"--tools {','.join(names)}" if names else None)
     groups = lab.groups(summary, unfinished=True)
+    tools.check(label, _tools_of(summary, groups))
     rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
     return Work(summary.name, plan, groups, rollouts, tools, begun=summary)
 

@@ -1,6 +1,7 @@
 """Sampling: `chat`, and what looks ahead of it, completes it and goes on from it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from rolloutlab.client.inference import complete, stream
@@ -77,18 +78,31 @@ class ChatCalls(CollectionCalls, ModelCalls):
     def preview(
         self,
         name: str,
-        prompt: str | Sequence[Mapping[str, Any]],
+        prompt: str | Sequence[Mapping[str, Any]] = "",
         *,
+        resume: bool = False,
+        continue_chat: bool = False,
         over: Any = None,
         system: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
         variables: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Preview:
-        """What `chat` would send with the same arguments: how many requests, and the first of them as rendered."""
-        tools = Tools(settings.pop("tools", ()))
-        settings.pop("concurrency", None)
-        settings = {"model": self._selected, **{k: v for k, v in settings.items() if v is not None}}
-        return Preview(sampled(name, prompt, over, system, variables or {}, settings, tools))
+        """What `chat` would send with the same arguments: how many requests, and the first of them as rendered.
+
+        resume, continue_chat: what the call of that name would send instead. settings: as those of `chat`.
+
+        Raises:
+            InputError, NotFoundError: as the call itself.
+        """
+        known = Tools(tools)
+        if resume:
+            return Preview(resumed(self.store, name, known))
+        settings = {"model": self._selected} | {k: v for k, v in settings.items() if v is not None}
+        _check_concurrency(settings.pop("concurrency", CONCURRENT))
+        if continue_chat:
+            return Preview(continued(self.store, name, prompt, variables or {}, settings, known))
+        return Preview(sampled(name, prompt, over, system, variables or {}, settings, known))
 
     def resume(
         self, name: str, *, tools: Sequence[Callable[..., Any]] = (), concurrency: int = CONCURRENT
@@ -108,19 +122,20 @@ class ChatCalls(CollectionCalls, ModelCalls):
         prompt: str | Sequence[Mapping[str, Any]],
         *,
         model: str | None = None,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
+        temperature: float | None = None,
+        top_p: float | None = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
         tools: Sequence[Callable[..., Any]] = (),
-        max_turns: int = 10,
+        max_turns: int | None = None,
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
         """Go on with every conversation of a collection, into a new generation of it; the older one stays.
 
-        prompt: what is said next, as in `chat`, whose other arguments and errors are the same.
+        prompt: what is said next, as in `chat`, whose other arguments and errors are the same; settings that are not
+        given are those that the collection was sampled with. tools: the functions that it was sampled with.
         """
         settings = {
             "model": model or self._selected,
@@ -136,10 +151,9 @@ class ChatCalls(CollectionCalls, ModelCalls):
 
     def _sample(self, work: Work, concurrency: int, *, register: bool = False) -> Collection:
         """Play the rollouts of `work`; what arrives is stored at once."""
-        if concurrency < 1:
-            raise InputError(f"concurrency: {concurrency} is below 1", hint="--concurrency 64")
+        _check_concurrency(concurrency)
         arrivals = Arrivals(self.store, work)
-        with Progress(f"sampling {work.name}") as shown:
+        with closing(arrivals), Progress(f"sampling {work.name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
             if register and (address.base_url, work.plan.model) not in self._known:
                 self._register(work.plan.model)
@@ -160,3 +174,8 @@ class ChatCalls(CollectionCalls, ModelCalls):
                 raise
         arrivals.check()
         return self.collection(arrivals.label)
+
+
+def _check_concurrency(concurrency: Any) -> None:
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise InputError(f"concurrency: {concurrency} is no whole number above 0", hint="--concurrency 64")

@@ -35,7 +35,7 @@ class CompareCalls(ChatCalls, RewardCalls):
         checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones.
         n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
 
-        What is sampled stays in the lab, as the collections `NAME.step0` and so on.
+        What is sampled stays in the lab, as the collections `compare.NAME.step0` and so on.
 
         Raises:
             NotFoundError: no such collection or checkpoint. InputError: there is no reward function; and as `chat` and
@@ -47,9 +47,12 @@ class CompareCalls(ChatCalls, RewardCalls):
             hint = f"%%compare {name}, with the reward function as its body"
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
         found = self._select(model or self._selected)
+        steps = found.checked(before), found.newest if after is None else found.checked(after)
+        if after is None and steps[0] == steps[1]:
+            raise InputError(f"{found.name} has no checkpoint after {before} yet", hint=f"%%train {name}")
         sides = []
-        for step in (found.checked(before), found.newest if after is None else found.checked(after)):
-            target, kept = f"{found.name}@{step}", f"{summary.name}.step{step}"
+        for step in steps:
+            target, kept = f"{found.name}@{step}", f"compare.{summary.name}.step{step}"
             work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
             sides.append((target, self.reward(self._sample(work, concurrency).label, *scorer)))
         (old, was), (new, became) = sides

@@ -9,10 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
 from pydantic import TypeAdapter
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.store.drafts import Draft
+from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
 from rolloutlab.store.rewards import Rewards
@@ -173,8 +175,8 @@ class Lab:
                 "INSERT INTO trajectories"
                 " (group_id, position, items, pending, extra, model, step, sampling, created_at)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, position) DO UPDATE"
-                " SET items = excluded.items, pending = excluded.pending, extra = excluded.extra, step = excluded.step"
-                " WHERE pending > 0",
+                " SET items = excluded.items, pending = excluded.pending, extra = excluded.extra,"
+                " step = coalesce(excluded.step, step) WHERE pending > 0 AND pending >= excluded.pending",
                 [(group.id, a.position, _dump(a.items), a.pending, json.dumps(a.extra), *shared) for a in arrivals],
             )
             connection.execute(
@@ -182,6 +184,10 @@ class Lab:
                 " WHERE id = (SELECT collection_id FROM groups WHERE id = ?)",
                 (*usage, group.id),
             )
+
+    def hold(self, collection: StoredCollection) -> BaseFileLock:
+        """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
+        return hold(self._database.path.parent / "sampling", collection.id, collection.label)
 
     def groups(
         self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False

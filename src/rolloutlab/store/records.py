@@ -80,6 +80,14 @@ class Trajectory:
         )
         return (self.tokens, *further)
 
+    def _versions(self) -> dict[str, int]:
+        """The checkpoints of its first and its last answer, where they are known."""
+        if self.step is None:
+            return {}
+        told = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
+        known = [version for version in told if isinstance(version, int)] or [self.step]
+        return {"initial_policy_version": known[0], "final_policy_version": known[-1]}
+
     def to_wire(self) -> wire.Trajectory:
         """The trajectory as a training job carries it; it must have a reward. `extra` goes before the rest."""
         metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
@@ -87,11 +95,7 @@ class Trajectory:
             {
                 "messages_and_choices": list(self.items),
                 "start_time": self.created_at,
-                **(
-                    {"initial_policy_version": self.step, "final_policy_version": self.step}
-                    if self.step is not None
-                    else {}
-                ),
+                **self._versions(),
                 **self.extra,
                 "reward": self.reward,
                 "metrics": {**(self.extra.get("metrics") or {}), **self.components},

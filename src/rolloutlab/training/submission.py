@@ -92,6 +92,11 @@ def gather(collections: Sequence[Collection], options: Mapping[str, Any], model:
         for n in sources
         if n not in {model, ""}
     ]
+    warnings += [
+        f"{count(missing, 'trajectory')} of {c.name} not sampled yet -> %%chat {c.name} --resume"
+        for c in collections
+        if (missing := c.missing)
+    ]
     check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     return Submission(model, names, labels, config, stored, groups, check)

@@ -40,9 +40,12 @@ class Progress:
     def __exit__(self, *_error: object) -> None:
         if self._display is not None:
             self._display.update(_Bar(self._kept))
-        elif self._line and sys.stdout.isatty():
-            sys.stdout.write(f"\r\x1b[K{self._kept}\n" if self._kept else "\r\x1b[K")
+            return
+        if self._line and sys.stdout.isatty():
+            sys.stdout.write("\r\x1b[K")
             sys.stdout.flush()
+        if self._kept and self._visible:
+            print(self._kept)
 
     def _show(self, line: str, done: int, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
