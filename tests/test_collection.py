@@ -245,3 +245,15 @@ def test_a_row_left_as_it_is_says_nothing_about_its_reward(collection, lab):
     frame.loc["capitals/0/0", "reward"] = 0.0
     collection.update_rewards(frame)
     assert [t.source for t in collection.trajectories[:2]] == ["hand", "function"]
+
+
+def test_a_collection_that_is_held_may_be_renamed(collection, lab):
+    lab.shelf.rename("capitals", "cities")
+    assert (collection.name, collection.label, len(collection)) == ("cities", "cities:1", 5)
+    assert collection.to_frame().index[0] == "cities/0/0"
+
+
+def test_a_collection_that_is_held_and_was_deleted_says_how_to_have_it_back(collection, lab):
+    lab.shelf.delete("capitals")
+    with pytest.raises(NotFoundError, match="capitals:1 was deleted"):
+        len(collection)

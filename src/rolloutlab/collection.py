@@ -31,13 +31,17 @@ class Collection:
 
     def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
         self._lab = lab
-        self._label = f"{summary.name}:{summary.generation}"
+        self._number = summary.id
         self._position = position
 
     @property
     def stored(self) -> StoredCollection:
-        """As it is now: a newer generation may have taken the bare name since."""
-        return self._lab.find(self._label)
+        """As it is now: a newer generation may have taken the bare name since, or it may have another name.
+
+        Raises:
+            NotFoundError: it was deleted.
+        """
+        return self._lab.kept(self._number)
 
     @property
     def name(self) -> str:
@@ -47,12 +51,12 @@ class Collection:
     @property
     def label(self) -> str:
         """Its name with its generation, which no newer one takes."""
-        return self._label
+        return f"{self.stored.name}:{self.stored.generation}"
 
     @property
     def missing(self) -> int:
         """How many trajectories its plan still wants."""
-        return self._lab.collection(self._label).missing
+        return self._lab.collection(self.label).missing
 
     @property
     def groups(self) -> list[Group]:
@@ -103,9 +107,9 @@ class Collection:
             raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
         if not frame.index.is_unique:
             raise InputError("the frame has a trajectory twice", hint="frame[~frame.index.duplicated()]")
-        bare = self._label.partition(":")[0]
+        stored = self.stored
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
-        known = {f"{label}/{place}": t for label in (bare, self._label) for place, t in places.items()}
+        known = {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
         return self._lab.rewards.give([score for score in scores if score], source="hand")
 

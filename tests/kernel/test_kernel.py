@@ -35,11 +35,14 @@ class Kernel:
 
     def run(self, cell: str) -> str:
         """Everything the cell showed as text; an error in it fails the test."""
-        shown: list[str] = []
-        reply = self.client.execute_interactive(
-            cell, timeout=LONGEST, output_hook=lambda message: shown.append(_text(message))
-        )
-        assert reply["content"]["status"] == "ok", reply["content"]
+        status = "aborted"
+        while status == "aborted":  # ipykernel 6 gives up what comes right after an interrupt
+            shown: list[str] = []
+            reply = self.client.execute_interactive(
+                cell, timeout=LONGEST, output_hook=lambda message, shown=shown: shown.append(_text(message))
+            )
+            status = reply["content"]["status"]
+        assert status == "ok", reply["content"]
         return "\n".join(shown)
 
     def run_until_progress(self, cell: str) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from rolloutlab.errors import (
     BrokenOffError,
+    ConflictError,
     InputError,
     LabError,
     RefusedError,

@@ -9,7 +9,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, Group, NewGroup
+from rolloutlab.store.records import Arrival, Group, NewGroup, StoredCollection
 from rolloutlab.wire.chat import ChatCompletion
 
 
@@ -24,7 +24,7 @@ class Arrivals:
         self._lab = lab
         self._work = work
         self._groups = [group for group in work.groups if isinstance(group, Group)]  # those that are stored already
-        self.label = f"{work.begun.name}:{work.begun.generation}" if work.begun else work.name
+        self.collection: StoredCollection | None = work.begun
         self.total = sum(len(rollout.positions) for rollout in work.rollouts)
         self.done = 0
         self.begun = 0
@@ -79,6 +79,12 @@ class Arrivals:
             hint=self._rest(),
         ) from self._first_error
 
+    @property
+    def label(self) -> str:
+        """What the collection was called in the beginning, with its generation."""
+        begun = self.collection
+        return f"{begun.name}:{begun.generation}" if begun else self._work.name
+
     def _rest(self) -> str:
         names = [tool.function.name for tool in self._work.plan.tools]
         return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
@@ -95,7 +101,7 @@ class Arrivals:
     def _open(self, step: int | None) -> None:
         plan = self._work.plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
         collection = self._lab.open_collection(self._work.name, plan)
-        self.label = f"{collection.name}:{collection.generation}"
+        self.collection = collection
         self._held = self._lab.hold(collection)
         self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
         for copy in self._work.copies:

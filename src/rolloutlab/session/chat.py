@@ -173,7 +173,8 @@ class ChatCalls(CollectionCalls, ModelCalls):
                 shown.keep(arrivals.kept())
                 raise
         arrivals.check()
-        return self.collection(arrivals.label)
+        assert arrivals.collection, "without any answer the check has raised"
+        return Collection(self.store, self.store.kept(arrivals.collection.id))
 
 
 def _check_concurrency(concurrency: Any) -> None:

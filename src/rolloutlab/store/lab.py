@@ -136,6 +136,17 @@ class Lab:
             raise NotFoundError(f"there is no collection {label!r}", hint=self._closest(label))
         return StoredCollection(**_fields(rows[0]))
 
+    def kept(self, number: int) -> StoredCollection:
+        """The collection with that id, whatever it is called by now; NotFoundError when it was deleted."""
+        (row,) = self._database.read(f"SELECT {_NAMED}, c.deleted_at FROM collections c WHERE c.id = ?", number)
+        fields = _fields(row)
+        deleted = fields.pop("deleted_at")
+        found = StoredCollection(**fields)
+        if deleted:
+            label = f"{found.name}:{found.generation}"
+            raise NotFoundError(f"{label} was deleted", hint=f"%collections --restore {label}")
+        return found
+
     def add_groups(self, collection: StoredCollection, groups: Sequence[NewGroup]) -> list[Group]:
         """Put groups without trajectories into an empty collection."""
         added = []
