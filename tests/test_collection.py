@@ -1,6 +1,7 @@
 """A collection as a notebook holds it: read as a frame, scored by hand, and shown with what would train."""
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -237,6 +238,13 @@ def test_what_a_cell_shows_is_the_view_of_its_groups(collection):
     assert repr(collection).startswith("capitals: 5 completions in 2 groups, not scored yet")
     assert "<script" not in collection._repr_html_()
     assert "Capital of France?" in collection._repr_html_()
+
+
+def test_the_advantages_of_what_a_cell_shows_are_those_of_the_frame(collection, lab):
+    give(collection, lab, 1.0, 0.0, 0.5, 1.0, 0.0)
+    shown = [f"{advantage:+.2f}" for advantage in collection.to_frame()["advantage"] if advantage]
+    assert re.findall(r"[+-]\d\.\d\d", repr(collection)) == shown
+    assert re.findall(r"[+-]\d\.\d\d", collection._repr_html_()) == shown
 
 
 def test_a_row_left_as_it_is_says_nothing_about_its_reward(collection, lab):

@@ -26,7 +26,8 @@ AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
 class Collection:
     """One generation of a collection. It reads the lab when asked, so it is never out of date.
 
-    Shown at the end of a cell it lists its groups with their completions, rewards and advantages.
+    Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
+    trainer's own, as it would train alone with default options; of one group, as that group would.
     """
 
     def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
@@ -66,8 +67,7 @@ class Collection:
 
     def preflight(self, options: Options | None = None) -> Preflight:
         """What of it would train, computed by the trainer's own code."""
-        groups = self.groups
-        return preflight(members_of(groups), options or Options(), unscored_names(groups))
+        return _checked(self.groups, options)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
@@ -78,8 +78,7 @@ class Collection:
         import pandas as pd
 
         groups = self.groups
-        shares = preflight(members_of(groups), Options()).all_shares()
-        advantages = {share.member.name: share.advantage for share in shares}
+        advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
         names = pd.Index([t.name for t in trajectories], name="trajectory")
@@ -108,10 +107,12 @@ class Collection:
         return len(self.trajectories)
 
     def __repr__(self) -> str:
-        return view.text(self.name, self.groups)
+        groups = self.groups
+        return view.text(self.name, groups, _checked(groups))
 
     def _repr_html_(self) -> str:
-        return view.html(self.name, self.groups)
+        groups = self.groups
+        return view.html(self.name, groups, _checked(groups))
 
 
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:
@@ -135,6 +136,10 @@ def finite(value: Any, name: str) -> float:
     except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
         pass
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
+
+
+def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
+    return preflight(members_of(groups), options or Options(), unscored_names(groups))
 
 
 def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
