@@ -67,8 +67,8 @@ def test_a_frame_has_one_row_per_trajectory_under_its_name(collection):
 def test_a_frame_has_the_columns_that_it_promises(collection, lab):
     give(collection, lab, 1.0, right=0.75, short=0.25)
     frame = collection.to_frame()
-    before, after = ["prompt", "answer", "reward"], ["source", "advantage", "finish_reason", "tokens", "model", "step"]
-    assert list(frame.columns) == [*before, "right", "short", *after]
+    after = ["source", "prompt", "finish_reason", "model", "step", "tokens", "answer"]
+    assert list(frame.columns) == ["reward", "advantage", "right", "short", *after]
     assert frame.loc["capitals/0/0"].to_dict() == {
         "prompt": "Capital of France?",
         "answer": "Paris",

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-BEFORE = ("prompt", "answer", "reward")
-"""Columns of a frame before those of the components."""
-AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+BEFORE = ("reward", "advantage")
+"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
+AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
 """Columns of a frame after those of the components."""
 
 
@@ -72,8 +72,8 @@ class Collection:
     def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
-        Columns: prompt, answer, reward (NaN where none), one per reward component, source (function, hand, judge),
-        advantage (as it would train with default options), finish_reason, tokens, model, step.
+        Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
+        source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
         """
         import pandas as pd
 
@@ -156,14 +156,14 @@ def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | N
 
 def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
     return {
-        "prompt": trajectory.prompt,
-        "answer": trajectory.answer,
         "reward": trajectory.reward,
+        "advantage": advantage,
         **trajectory.components,
         "source": trajectory.source,
-        "advantage": advantage,
+        "prompt": trajectory.prompt,
         "finish_reason": trajectory.finish_reason,
-        "tokens": trajectory.tokens,
         "model": trajectory.model,
         "step": trajectory.step,
+        "tokens": trajectory.tokens,
+        "answer": trajectory.answer,
     }
