@@ -183,6 +183,15 @@ class Lab:
                 (*usage, group.id),
             )
 
+    def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
+        """Add to the tokens that a collection has cost."""
+        with self._database.write() as connection:
+            connection.execute(
+                "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
+                " WHERE id = ?",
+                (prompt_tokens, completion_tokens, collection.id),
+            )
+
     def groups(
         self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False
     ) -> list[Group]:
