@@ -1,6 +1,7 @@
 """A collection as a notebook holds it: read as a frame, scored by hand, and shown with what would train."""
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,8 +67,8 @@ def test_a_frame_has_one_row_per_trajectory_under_its_name(collection):
 def test_a_frame_has_the_columns_that_it_promises(collection, lab):
     give(collection, lab, 1.0, right=0.75, short=0.25)
     frame = collection.to_frame()
-    before, after = ["prompt", "answer", "reward"], ["source", "advantage", "finish_reason", "tokens", "model", "step"]
-    assert list(frame.columns) == [*before, "right", "short", *after]
+    after = ["source", "prompt", "finish_reason", "model", "step", "tokens", "answer"]
+    assert list(frame.columns) == ["reward", "advantage", "right", "short", *after]
     assert frame.loc["capitals/0/0"].to_dict() == {
         "prompt": "Capital of France?",
         "answer": "Paris",
@@ -237,6 +238,13 @@ def test_what_a_cell_shows_is_the_view_of_its_groups(collection):
     assert repr(collection).startswith("capitals: 5 completions in 2 groups, not scored yet")
     assert "<script" not in collection._repr_html_()
     assert "Capital of France?" in collection._repr_html_()
+
+
+def test_the_advantages_of_what_a_cell_shows_are_those_of_the_frame(collection, lab):
+    give(collection, lab, 1.0, 0.0, 0.5, 1.0, 0.0)
+    shown = [f"{advantage:+.2f}" for advantage in collection.to_frame()["advantage"] if advantage]
+    assert re.findall(r"[+-]\d\.\d\d", repr(collection)) == shown
+    assert re.findall(r"[+-]\d\.\d\d", collection._repr_html_()) == shown
 
 
 def test_a_row_left_as_it_is_says_nothing_about_its_reward(collection, lab):

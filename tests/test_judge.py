@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -43,6 +44,7 @@ class Judge:
         text = answer if isinstance(answer, str) else json.dumps(answer)
         choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": text}}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
+        body["usage"] = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107}
         return httpx.Response(200, json=body)
 
     def about(self, text: str) -> list[dict[str, Any]]:
@@ -271,6 +273,16 @@ def test_a_judge_that_never_answers_well_is_asked_three_times_then_the_group_is_
     assert error.value.hint == "%group capitals/1 shows it; no reward was changed"
     assert len(judge.about("Lima")) == 3
     assert rewards(session) == [None] * 6
+
+
+@pytest.mark.parametrize(("answer", "samples", "asked"), [(by_length, 2, 2), (lambda completions: "no", 1, 3)])
+def test_the_tokens_of_every_answer_are_among_those_of_the_collection(lab, answer, samples, asked):
+    session, _ = lab(answer)
+    sample(session, {"France": ["Paris", "Lyon"]})
+    with suppress(RewardError):
+        session.judge("capitals", model="judge", samples=samples)
+    (row,) = session.collections().to_dict("records")
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (100 * asked, 7 * asked)
 
 
 @pytest.mark.parametrize(

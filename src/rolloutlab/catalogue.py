@@ -10,11 +10,12 @@ from rolloutlab.store.records import CollectionSummary, StoredCollection
 if TYPE_CHECKING:
     import pandas as pd
 
-_COUNTS = ("groups", "trajectories", "missing", "scored", "mean_reward", "prompt_tokens", "completion_tokens")
+_COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")
+"""A narrow terminal leaves out columns in the middle."""
 
 
 def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
-    """What sampling a collection has cost in dollars; None where the price of its model is not known."""
+    """What a collection has cost in dollars, a judge at its model's price; None where that price is not known."""
     model = str(collection.plan.get("model"))
     price = prices.get(model) or prices.get(model.partition("@")[0])
     if price is None:
@@ -25,8 +26,8 @@ def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | N
 def catalogue(found: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]) -> "pd.DataFrame":
     """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
 
-    Columns: groups, trajectories, missing (what its plan still wants), scored, mean_reward, prompt_tokens and
-    completion_tokens (what sampling took), cost in dollars where any price is known, created (UTC).
+    Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
+    groups, missing (what its plan still wants), cost in dollars where any price is known, created (UTC).
     """
     import pandas as pd
 

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-BEFORE = ("prompt", "answer", "reward")
-"""Columns of a frame before those of the components."""
-AFTER = ("source", "advantage", "finish_reason", "tokens", "model", "step")
+BEFORE = ("reward", "advantage")
+"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
+AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
 """Columns of a frame after those of the components."""
 
 
 class Collection:
     """One generation of a collection. It reads the lab when asked, so it is never out of date.
 
-    Shown at the end of a cell it lists its groups with their completions, rewards and advantages.
+    Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
+    trainer's own, as it would train alone with default options; of one group, as that group would.
     """
 
     def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
@@ -75,20 +76,18 @@ class Collection:
 
     def preflight(self, options: Options | None = None) -> Preflight:
         """What of it would train, computed by the trainer's own code."""
-        groups = self.groups
-        return preflight(members_of(groups), options or Options(), unscored_names(groups))
+        return _checked(self.groups, options)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
-        Columns: prompt, answer, reward (NaN where none), one per reward component, source (function, hand, judge),
-        advantage (as it would train with default options), finish_reason, tokens, model, step.
+        Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
+        source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
         """
         import pandas as pd
 
         groups = self.groups
-        shares = preflight(members_of(groups), Options()).all_shares()
-        advantages = {share.member.name: share.advantage for share in shares}
+        advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
         names = pd.Index([t.name for t in trajectories], name="trajectory")
@@ -117,10 +116,12 @@ class Collection:
         return len(self.trajectories)
 
     def __repr__(self) -> str:
-        return view.text(self.name, self.groups)
+        groups = self.groups
+        return view.text(self.name, groups, _checked(groups))
 
     def _repr_html_(self) -> str:
-        return view.html(self.name, self.groups)
+        groups = self.groups
+        return view.html(self.name, groups, _checked(groups))
 
 
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:
@@ -146,6 +147,10 @@ def finite(value: Any, name: str) -> float:
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
+def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
+    return preflight(members_of(groups), options or Options(), unscored_names(groups))
+
+
 def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | None:
     import pandas as pd
 
@@ -160,14 +165,14 @@ def _edited(known: Mapping[str, Trajectory], name: str, value: Any) -> Score | N
 
 def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any]:
     return {
-        "prompt": trajectory.prompt,
-        "answer": trajectory.answer,
         "reward": trajectory.reward,
+        "advantage": advantage,
         **trajectory.components,
         "source": trajectory.source,
-        "advantage": advantage,
+        "prompt": trajectory.prompt,
         "finish_reason": trajectory.finish_reason,
-        "tokens": trajectory.tokens,
         "model": trajectory.model,
         "step": trajectory.step,
+        "tokens": trajectory.tokens,
+        "answer": trajectory.answer,
     }

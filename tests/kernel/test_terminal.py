@@ -38,15 +38,20 @@ def terminal(tmp_path) -> Iterator[Terminal]:
     places = {"ROLLOUTLAB_HOME": str(tmp_path / "lab"), "IPYTHONDIR": str(tmp_path / "ipython")}
     environment = {**os.environ, **places, "ROLLOUTLAB_LINGER": "1", "TERM": "dumb"}
     process = pexpect.spawn(
-        sys.executable, COMMAND, env=environment, encoding="utf-8", timeout=LONGEST, dimensions=(50, 200)
+        sys.executable, COMMAND, env=environment, encoding="utf-8", timeout=LONGEST, dimensions=(50, 80)
     )
     yield Terminal(process)
     process.close(force=True)
 
 
-def test_the_cells_of_the_readme_work_when_they_are_typed(terminal, readme_cells):
+def test_the_cells_of_the_readme_work_when_they_are_typed_and_80_columns_show_what_matters(terminal, readme_cells):
     said = "".join(terminal.type(cell) for cell in readme_cells)
     assert "Error" not in said
     assert "choices: 8 completions in 1 group, not scored yet" in said
     assert "job on lab/practice: succeeded, 1 of 1 gradient step -> lab/practice@1" in said
     assert "-> lab/practice@2" in said
+    rewards, jobs, collections = map(terminal.type, ("%rewards choices", "%jobs", "%collections"))
+    assert {"reward", "answer"} <= set(rewards.split())
+    assert {"status", "step", "succeeded"} <= set(jobs.split())
+    assert {"mean_reward", "scored"} <= set(collections.split())
+    assert all(len(line) <= 80 for line in (rewards + jobs + collections).splitlines())

@@ -50,7 +50,7 @@ def test_a_body_is_one_more_function(scored):
     frame = scored.run(cell).to_frame()
     assert frame["cell"].tolist() == [1, 1, 1, 1]
     assert frame["reward"].tolist() == [11, 11, 10, 10]
-    assert list(frame.columns)[3:6] == ["length", "also", "cell"]
+    assert list(frame.columns)[2:5] == ["length", "also", "cell"]
 
 
 def test_scoring_again_keeps_what_was_given_by_hand_and_says_so(scored, capsys):

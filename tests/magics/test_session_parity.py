@@ -11,6 +11,139 @@ from rolloutlab.magics import register
 from rolloutlab.magics.cells import LabMagics
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from rolloutlab.training.job import Job
+
+CALLS = {
+    "%%chat\nuser: hi": 'lab.chat("chat", "user: hi\\n", variables=globals())',
+    "%%chat x -n 2 --stop ; --stop '\\n' --seed 1\nuser: hi": (
+        'lab.chat("x", "user: hi\\n", n=2, stop=[";", "\\n"], seed=1, variables=globals())'
+    ),
+    "%%chat x --over rows[:1] --system 'Be brief.' -m lab/x@1\nuser: {{a}}": (
+        'lab.chat("x", "user: {{a}}\\n", over=rows[:1], system="Be brief.", model="lab/x@1", variables=globals())'
+    ),
+    "%%chat x --temperature 0 --top-p 0.5 --max-tokens 9\nuser: hi": (
+        'lab.chat("x", "user: hi\\n", temperature=0.0, top_p=0.5, max_tokens=9, variables=globals())'
+    ),
+    "%%chat x --tools add,upper --max-turns 3 --concurrency 4\nuser: hi": (
+        'lab.chat("x", "user: hi\\n", tools=[add, upper], max_turns=3, concurrency=4, variables=globals())'
+    ),
+    "%%chat x --continue --seed 2 --model lab/y\nuser: and?": (
+        'lab.continue_chat("x", "user: and?\\n", seed=2, model="lab/y", variables=globals())'
+    ),
+    "%%chat x --resume --concurrency 3 --tools add": 'lab.resume("x", concurrency=3, tools=[add])',
+    "%%chat x --resume --dry-run": 'lab.preview("x", resume=True)',
+    "%%chat x --continue --dry-run\nuser: and?": (
+        'lab.preview("x", "user: and?\\n", continue_chat=True, variables=globals())'
+    ),
+    "%%chat x --dry-run -n 4 --over rows\nuser: {{a}}": (
+        'lab.preview("x", "user: {{a}}\\n", n=4, over=rows, variables=globals())'
+    ),
+    "%%reward x\nreturn 0.5": 'lab.reward("x", Returns(0.5), {})',
+    "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
+        'lab.reward("x", {"add": add, "upper": upper}, {"add": 2.0, "upper": 0.5}, overwrite=True)'
+    ),
+    "%%reward x --with add\nreturn 2": 'lab.reward("x", {"add": add, "cell": Returns(2)}, {})',
+    "%%reward x --judge lab/judge --samples 3 --overwrite\nShort is best.": (
+        'lab.judge("x", "Short is best.\\n", model="lab/judge", samples=3, overwrite=True, variables=globals())'
+    ),
+    "%%reward x --judge lab/judge\n": 'lab.judge("x", "\\n", model="lab/judge", variables=globals())',
+    "%rewards x": 'lab.rewards("x")',
+    "%rewards x --undo": 'lab.undo_rewards("x"); lab.rewards("x")',
+    "%rewards x --history": 'lab.reward_history("x")',
+    "%%train x": 'lab.train(["x"], {})',
+    "%%train x 'cap*' --no-wait\nlearning_rate: 2e-3  # large\nppo: False": (
+        'lab.train(["x", "cap*"], {"learning_rate": 2e-3, "ppo": False}, wait=False)'
+    ),
+    "%%train x --dry-run\nepsilon: .3": 'lab.check(["x"], {"epsilon": 0.3})',
+    "%%train x --wait": 'lab.train(["x"], {}, wait=True)',
+    "%jobs": "lab.jobs()",
+    "%job": "lab.job().events()",
+    "%job 01ab --wait": 'lab.job("01ab").wait()',
+    "%job 01ab --cancel": 'job = lab.job("01ab"); job.cancel(); job.events()',
+    "%compare x --before 1 -n 2 --over rows --concurrency 5": (
+        'lab.compare("x", before=1, n=2, over=rows, concurrency=5, variables=globals())'
+    ),
+    "%compare x --before 1 --after 3 --tools add -m lab/y": (
+        'lab.compare("x", before=1, after=3, tools=[add], model="lab/y", variables=globals())'
+    ),
+    "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
+    "%collections 'cap*'": 'lab.collections("cap*")',
+    "%collections --delete x:1": 'lab.delete("x:1"); lab.collections()',
+    "%collections --restore x:1": 'lab.restore("x:1"); lab.collections()',
+    "%collections --rename x y": 'lab.rename("x", "y"); lab.collections()',
+    "%group x/0": 'lab.group("x/0")',
+    "%connect": "lab.connect()",
+    "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
+        'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'
+    ),
+    "%model": "lab.model()",
+    "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
+    "%models": "lab.models()",
+    "%export x y out.jsonl": 'lab.export(["x", "y"], "out.jsonl")',
+    "%export x out.jsonl --format openai --best --min-reward .5 --overwrite": (
+        'lab.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'
+    ),
+    "%import in.jsonl": 'lab.import_("in.jsonl")',
+    "%import 'in.jsonl' x --format art --logprobs": 'lab.import_("in.jsonl", "x", "art", logprobs=True)',
+    "%logprobs x -m lab/y": 'lab.logprobs("x", "lab/y")',
+    "%service": "lab.service()",
+    "%service log": 'lab.service("log")',
+}
+"""What is typed, and what a script would say instead."""
+
+
+class Recorder:
+    """Stands in for an object: its public methods note what they are called with and return such a stand-in."""
+
+    def __init__(self, kind: type, calls: list[Any]) -> None:
+        self._kind, self._calls = kind, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        method = getattr(self._kind, name)
+
+        def call(*values: Any, **named: Any) -> Recorder:
+            told = inspect.signature(method).bind(None, *values, **named)
+            told.apply_defaults()
+            self._calls.append((f"{self._kind.__name__}.{name}", dict(told.arguments) | {"self": None}))
+            return Recorder(Job if method is Session.job else object, self._calls)
+
+        return call
+
+
+class Returns:
+    """Equals any reward function that returns this."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return callable(other) and other(None, "an answer", [], {}) == self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def typed(bare) -> Any:
+    """Runs a cell on a session that records; what was called."""
+    calls: list[Any] = []
+    register(bare, Recorder(Session, calls))
+    bare.user_ns.update(rows=[{"a": 1}], add=lambda a, b: a + b, upper=str.upper)
+
+    def run(cell: str) -> list[Any]:
+        bare.run_cell(cell, store_history=False).raise_error()
+        return calls
+
+    run.shell = bare
+    return run
+
+
+def scripted(code: str, variables: dict[str, Any]) -> list[Any]:
+    """What the code calls with the variables of a notebook."""
+    calls: list[Any] = []
+    exec(code, variables, {"lab": Recorder(Session, calls), "Returns": Returns})
+    return calls
 
 
 def every_magic() -> dict[str, Any]:
@@ -30,33 +163,46 @@ MAGICS = every_magic()
 PUBLIC = [name for name in dir(Session) if callable(getattr(Session, name)) and not name.startswith("_")]
 
 
-def call_of(magic: str) -> Any:
-    """The method of Session that a magic calls: its own name, with `_` after a word of Python's."""
-    name = magic.lstrip("%")
-    return getattr(Session, f"{name}_" if keyword.iskeyword(name) else name)
+def lines_of(magic: str) -> list[str]:
+    """The first lines of the cells above that call a magic, without its name."""
+    lines = [cell.partition("\n")[0] for cell in CALLS]
+    return [line.partition(" ")[2] for line in lines if line.split()[0].lstrip("%") == magic.lstrip("%")]
 
 
 def test_there_are_magics():
     assert {"%%chat", "%%reward", "%%train", "%connect", "%group"} <= set(MAGICS)
 
 
-@pytest.mark.parametrize("magic", MAGICS)
-def test_a_magic_is_one_call_of_the_session_with_what_it_is_told(magic):
-    """Each option is a parameter of the call, or a call of its own, or, as in `%job --wait`, of what comes back."""
-    method = call_of(magic)
-    returned = vars(inspect.getmodule(method)).get(
-        getattr(method.__annotations__.get("return"), "__name__", ""), object
-    )
-    told = {action.dest for action in MAGICS[magic].parser._actions} - {"help", "output"}
-    calls = [method, *(getattr(Session, option) for option in told & set(PUBLIC))]
-    known = {*dir(returned), *(told & set(PUBLIC))}.union(*(inspect.signature(call).parameters for call in calls))
-    assert told <= known
+@pytest.mark.parametrize("cell", CALLS)
+def test_a_magic_calls_what_a_script_would(typed, cell):
+    assert typed(cell) == scripted(CALLS[cell], typed.shell.user_ns)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_a_magic_that_returns_something_binds_it_with_o(magic):
+def test_every_option_of_a_magic_is_in_some_call_above(magic):
+    actions = [action for action in MAGICS[magic].parser._actions if action.dest not in {"help", "output"}]
+    words = {word for line in lines_of(magic) for word in line.split()}
+    told = [vars(MAGICS[magic].parser.parse_argstring(line)) for line in lines_of(magic)]
+    assert told, "no call of this magic is above"
+    for action in actions:
+        spelled = words & set(action.option_strings)
+        assert spelled or (not action.option_strings and any(one[action.dest] for one in told)), action.dest
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_a_magic_has_the_name_of_its_call(magic):
+    name = magic.lstrip("%")
+    assert callable(getattr(Session, f"{name}_" if keyword.iskeyword(name) else name))
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_a_magic_that_returns_something_binds_it_with_o(typed, magic):
     returns = MAGICS[magic].__func__.__annotations__.get("return") is not None
     assert ("-o" in MAGICS[magic].parser._option_string_actions) == returns
+    if returns:
+        first, _, body = next(cell for cell in CALLS if cell.split()[0] == magic).partition("\n")
+        typed(f"{first} -o kept\n{body}")
+        assert isinstance(typed.shell.user_ns["kept"], Recorder)
 
 
 @pytest.mark.parametrize("magic", MAGICS)

@@ -405,6 +405,9 @@ def test_a_collection_knows_its_plan_what_is_missing_and_what_it_cost(lab, choic
     found = lab.collection("capitals")
     assert (found.plan["model"], found.missing) == ("lab/practice", 2)
     assert (found.prompt_tokens, found.completion_tokens) == (20, 6)
+    lab.spend(found, 100, 40)
+    assert lab.collection("capitals").prompt_tokens == 120
+    assert lab.collection("capitals").completion_tokens == 46
 
 
 def test_a_lab_of_the_first_version_opens_with_its_reward_history(tmp_path):

@@ -6,12 +6,23 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.objective.advantages import group_advantages
+from rolloutlab.collection import members_of
+from rolloutlab.objective.advantages import Reason, job_shares
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import preflight
 from rolloutlab.store.records import Group, Trajectory
-from rolloutlab.widgets.collection import html, text
+from rolloutlab.widgets import collection as view
 from rolloutlab.wire.chat import Choice, SystemMessage, UserMessage
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
+
+
+def text(name: str, groups: list[Group]) -> str:
+    return view.text(name, groups, preflight(members_of(groups), Options()))
+
+
+def html(name: str, groups: list[Group]) -> str:
+    return view.html(name, groups, preflight(members_of(groups), Options()))
 
 
 class Page(HTMLParser):
@@ -38,9 +49,12 @@ class Page(HTMLParser):
         self.text += data
 
 
-def trajectory(answer: str = "Paris", reward: float | None = None, position: int = 0, **overrides: Any) -> Trajectory:
-    message = {"role": "assistant", "content": answer}
-    choice = Choice.model_validate({"finish_reason": "stop", "index": 0, "message": message})
+def trajectory(
+    answer: str = "Paris", reward: float | None = None, position: int = 0, tokens: int = 2, **overrides: Any
+) -> Trajectory:
+    message, content = {"role": "assistant", "content": answer}, [{"token": "a", "logprob": -0.5, "top_logprobs": []}]
+    record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content * tokens}}
+    choice = Choice.model_validate(record)
     record = {
         "id": position,
         "name": f"capitals/0/{position}",
@@ -59,8 +73,10 @@ def group(*trajectories: Trajectory, name: str = "capitals/0", prompt: Any = "Ca
     return Group(0, name, (UserMessage(role="user", content=prompt),), {}, trajectories)
 
 
-def scored(*rewards: float | None) -> Group:
-    return group(*(trajectory(f"Answer {i}", reward, i) for i, reward in enumerate(rewards)))
+def scored(*rewards: float | None, number: int = 0, **overrides: Any) -> Group:
+    names = [f"capitals/{number}/{i}" for i in range(len(rewards))]
+    members = [trajectory(f"Answer {i}", r, i, name=names[i], **overrides) for i, r in enumerate(rewards)]
+    return group(*members, name=f"capitals/{number}")
 
 
 def test_the_text_has_each_group_with_its_completions_rewards_and_advantages():
@@ -77,7 +93,9 @@ def test_the_text_has_each_group_with_its_completions_rewards_and_advantages():
 @pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
 def test_the_heading_counts_what_is_there_and_what_is_scored(show):
     assert show("a", [scored(None)]).startswith("a: 1 completion in 1 group, not scored yet")
-    assert show("a", [scored(1.0, 0.5), scored(0.0, 0.5)]).startswith("a: 4 completions in 2 groups, mean reward 0.500")
+    assert show("a", [scored(1.0, 0.5), scored(0.0, 0.5, number=1)]).startswith(
+        "a: 4 completions in 2 groups, mean reward 0.500"
+    )
     assert "scored)" not in show("a", [scored(1.0, 0.5)])
 
 
@@ -89,19 +107,35 @@ def test_the_html_has_the_same_rows_as_the_text():
         assert words in page.text
 
 
-def test_an_advantage_is_the_objectives():
-    rewards = [0.1, 0.9, 0.4]
-    shown = re.findall(r"[+-]\d\.\d\d", text("a", [scored(*rewards)]))
-    assert shown == [f"{advantage:+.2f}" for advantage in group_advantages(rewards)]
+@pytest.mark.parametrize("show", [text, html])
+def test_an_advantage_is_the_one_that_the_trainer_uses(show):
+    groups = [scored(0.1, 0.9, 0.4), scored(1.0, 0.0, 0.0, 0.0, number=1, tokens=7)]
+    shown = re.findall(r"[+-]\d\.\d\d", show("a", groups))
+    shares = job_shares(members_of(groups), Options())
+    assert shown == [f"{share.advantage:+.2f}" for of_group in shares for share in of_group]
 
 
-def test_an_advantage_is_computed_over_what_is_scored_and_equal_rewards_have_none():
-    assert re.findall(r"[+-]\d\.\d\d", text("a", [scored(1.0, None, 0.0), scored(0.5, 0.5)])) == [
-        "+1.00",
-        "-1.00",
-        "+0.00",
-        "+0.00",
+def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
+    groups = [scored(1.0, 0.0, 0.5, None), scored(0.5, 0.5, number=1), scored(1.0, 0.0, number=2, tokens=0)]
+    rows = [line for line in text("a", groups).splitlines() if "Answer" in line]
+    assert rows == [
+        "        1    +1.00  Answer 0",
+        "        0    -1.00  Answer 1",
+        "      0.5 the mean  Answer 2",
+        "        -           Answer 3",
+        "      0.5 all equal  Answer 0",
+        "      0.5 all equal  Answer 1",
+        "        1 no logprobs  Answer 0",
+        "        0 no logprobs  Answer 1",
     ]
+    assert re.findall("the mean|all equal|no logprobs", html("a", groups)) == [
+        "the mean", *["all equal"] * 2, *["no logprobs"] * 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])
+def test_each_reason_has_words_short_enough_for_a_column(reason):
+    assert 0 < len(view._WHY_NOT[reason]) <= 13
 
 
 @pytest.mark.parametrize("show", [text, html])

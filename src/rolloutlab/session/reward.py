@@ -11,6 +11,7 @@ from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.session.collections import CollectionCalls
 from rolloutlab.store.records import Score
 from rolloutlab.widgets.progress import Progress
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest, Usage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,8 @@ class RewardCalls(CollectionCalls):
 
         rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
         samples: how often each group is judged, in another order each time; the reward is the mean. seed: of the order.
-        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`.
+        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`, and its tokens are among those
+        of the collection, whatever became of its answers.
 
         Raises:
             NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
@@ -69,15 +71,25 @@ class RewardCalls(CollectionCalls):
         groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
         asked = hearings(groups, rubric, variables or {}, model=model, samples=samples, seed=seed)
         held: list[list[Verdict]] = []
+        spent: list[Usage] = []
         total = samples * len(groups)
         with Progress(f"judging {name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
-            work = judge_all(asked, lambda request: complete(self._http, address, request), held.append)
+
+            async def answer(request: ChatRequest) -> ChatCompletion:
+                completion = await complete(self._http, address, request)
+                spent.extend([completion.usage] if completion.usage else [])
+                return completion
+
+            work = judge_all(asked, answer, held.append)
             try:
                 found = self._http.run(work, lambda: shown.update(len(held), total))
             except BaseException:
                 shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
                 raise
+            finally:
+                counts = sum(u.prompt_tokens for u in spent), sum(u.completion_tokens for u in spent)
+                self.store.spend(collection.stored, *counts)
         scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
         return self._give(collection, scores, "judge", overwrite, say)
 

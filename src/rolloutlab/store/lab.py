@@ -200,6 +200,15 @@ class Lab:
         """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
         return hold(self._database.path.parent / "sampling", collection.id, collection.label)
 
+    def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
+        """Add to the tokens that a collection has cost."""
+        with self._database.write() as connection:
+            connection.execute(
+                "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
+                " WHERE id = ?",
+                (prompt_tokens, completion_tokens, collection.id),
+            )
+
     def groups(
         self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False
     ) -> list[Group]:

@@ -177,7 +177,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class StoredCollection:
-    """One generation of a collection. plan: how it is sampled. Tokens are what sampling it has cost."""
+    """One generation of a collection. plan: how it is sampled. Tokens are what sampling and judging it took."""
 
     id: int
     name: str

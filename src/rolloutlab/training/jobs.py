@@ -74,15 +74,18 @@ async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> lis
 
 
 def table(jobs: Sequence[SubmittedJob]) -> "pd.DataFrame":
-    """One row per job, indexed by the beginning of its id; step is the checkpoint that it made."""
+    """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
+
+    What matters comes first: a narrow terminal leaves out columns in the middle.
+    """
     import pandas as pd
 
     columns = {
-        "model": [job.model for job in jobs],
         "status": [job.status or UNKNOWN for job in jobs],
         "step": pd.array([job.step for job in jobs], dtype="Int64"),
-        "collections": [", ".join(job.collections) for job in jobs],
+        "model": [job.model for job in jobs],
         "options": [_said(job) for job in jobs],
+        "collections": [", ".join(job.collections) for job in jobs],
         "created (UTC)": [_minute(job) for job in jobs],
     }
     return pd.DataFrame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))

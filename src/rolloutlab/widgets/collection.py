@@ -3,33 +3,43 @@
 import math
 from html import escape
 
-from rolloutlab.objective.advantages import group_advantages
-from rolloutlab.objective.preflight import count
+from rolloutlab.objective.advantages import Reason, Share
+from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.store.records import Group, Trajectory, plain_text
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 _MOST_GROUPS = 8
 _WIDEST = 100
+_WHY_NOT = {
+    Reason.EQUAL_REWARDS: "all equal",
+    Reason.MEAN_REWARD: "the mean",
+    Reason.NO_LOGPROBS: "no logprobs",
+    Reason.TOO_LONG: "too long",
+    Reason.BALANCED_AWAY: "balanced away",
+}
+"""Where an advantage would be, why there is none; `rolloutlab.objective.preflight.WHY` in a word or two."""
 
 
-def text(name: str, groups: list[Group]) -> str:
-    """The collection as plain text."""
-    lines = [_heading(name, groups)]
+def text(name: str, groups: list[Group], check: Preflight) -> str:
+    """The collection as plain text. check: what of it would train."""
+    lines, shares = [_heading(name, groups)], _by_name(check)
     for group in groups[:_MOST_GROUPS]:
         lines += ["", f"{group.name}  {_short(_prompt(group))}"]
-        for trajectory, advantage in _rated(group):
-            lines.append(f"  {_reward(trajectory):>7} {_signed(advantage):>6}  {_short(_said(trajectory))}")
+        effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
+        wide = max(6, *map(len, effects)) if effects else 0
+        for trajectory, effect in zip(group.trajectories, effects, strict=True):
+            lines.append(f"  {_reward(trajectory):>7} {effect:>{wide}}  {_short(_said(trajectory))}")
     return "\n".join([*lines, *_rest(groups)])
 
 
-def html(name: str, groups: list[Group]) -> str:
-    """The collection as HTML; what people and policies wrote appears as text only."""
-    parts = [f"<p><b>{escape(_heading(name, groups))}</b></p>"]
+def html(name: str, groups: list[Group], check: Preflight) -> str:
+    """The same as HTML; what people and policies wrote appears as text only."""
+    parts, shares = [f"<p><b>{escape(_heading(name, groups))}</b></p>"], _by_name(check)
     for group in groups[:_MOST_GROUPS]:
         rows = "".join(
-            f"<tr><td>{_reward(t)}</td><td>{_signed(a)}</td>"
+            f"<tr><td>{_reward(t)}</td><td>{_effect(shares.get(t.name))}</td>"
             f'<td style="text-align:left;white-space:pre-wrap">{escape(_said(t))}</td></tr>'
-            for t, a in _rated(group)
+            for t in group.trajectories
         )
         parts.append(
             f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
@@ -52,11 +62,8 @@ def _rest(groups: list[Group]) -> list[str]:
     return ["", f"... and {count(left, 'more group')}: %group {groups[_MOST_GROUPS].name}"] if left > 0 else []
 
 
-def _rated(group: Group) -> list[tuple[Trajectory, float | None]]:
-    """Each trajectory with its group-relative advantage, before the scaling over the whole job."""
-    scored = [t for t in group.trajectories if t.reward is not None]
-    advantages = dict(zip((t.id for t in scored), group_advantages([t.reward or 0.0 for t in scored]), strict=True))
-    return [(t, advantages.get(t.id)) for t in group.trajectories]
+def _by_name(check: Preflight) -> dict[str, Share]:
+    return {share.member.name: share for share in check.all_shares()}
 
 
 def _prompt(group: Group) -> str:
@@ -85,8 +92,11 @@ def _reward(trajectory: Trajectory) -> str:
     return "-" if trajectory.reward is None else f"{trajectory.reward:.3g}"
 
 
-def _signed(advantage: float | None) -> str:
-    return "" if advantage is None else f"{advantage:+.2f}"
+def _effect(share: Share | None) -> str:
+    """The advantage that every token would train with, or why none would; nothing where there is no reward."""
+    if share is None:
+        return ""
+    return _WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
 
 
 def _short(words: str) -> str:
