@@ -39,6 +39,13 @@ def test_what_was_deleted_last_is_restored_first(lab):
     assert lab.shelf.restore("capitals") == ["capitals:1"]
 
 
+def test_what_can_be_restored_is_known_by_name(lab):
+    assert lab.shelf.deleted() == []
+    lab.shelf.delete("rivers")
+    lab.shelf.delete("capitals:1")
+    assert lab.shelf.deleted() == ["capitals", "capitals:1", "rivers", "rivers:1"]
+
+
 def test_a_name_that_was_deleted_begins_after_its_last_generation(lab):
     lab.shelf.delete("capitals")
     assert lab.open_collection("capitals").generation == 3

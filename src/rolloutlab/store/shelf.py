@@ -42,6 +42,15 @@ class Shelf:
             NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
         )
 
+    def deleted(self) -> list[str]:
+        """What `restore` can be told: the names of deleted collections and of their generations, last deleted first."""
+        rows = self._database.read(
+            "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
+        )
+        return list(
+            dict.fromkeys(label for row in rows for label in (row["name"], f"{row['name']}:{row['generation']}"))
+        )
+
     def rename(self, old: str, new: str) -> None:
         """Give every generation of a collection, the deleted ones too, another name.
 
