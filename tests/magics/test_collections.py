@@ -25,12 +25,12 @@ def test_the_table_says_what_is_there(filled):
 def test_what_is_deleted_comes_back_as_the_line_says(filled, capsys):
     assert list(filled.run("%collections --delete capitals").index) == ["rivers"]
     said = capsys.readouterr().out.splitlines()[0]
-    assert said == "deleted capitals:1, capitals:2; undo: %collections --restore capitals"
+    assert said == "deleted capitals, capitals:1; undo: %collections --restore capitals"
     assert filled.error("%group capitals/0").startswith("NotFoundError")
     capsys.readouterr()
     assert list(filled.run(said.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
     said = capsys.readouterr().out.splitlines()[0]
-    assert said == "restored capitals:1, capitals:2; undo: %collections --delete capitals"
+    assert said == "restored capitals, capitals:1; undo: %collections --delete capitals"
 
 
 def test_a_rename_is_undone_as_the_line_says(filled, capsys):

@@ -35,11 +35,16 @@ def shell(bare, tmp_path):
 
 @pytest.fixture
 def lab(shell):
-    """Two generations of `capitals`, the newest with one group, and a job."""
+    """Two generations of `capitals`, the newest with one group, one of `rivers`, deleted, and two jobs."""
     store = shell.user_ns["session"].store
     for groups in (2, 1):
         store.add_groups(store.open_collection("capitals"), [NewGroup((), {})] * groups)
+    store.open_collection("rivers")
+    store.shelf.delete("rivers")
     store.jobs.add(SubmittedJob("0123456789ab", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-01"))
+    store.jobs.add(SubmittedJob("abcdef012345", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-02"))
+    store.jobs.heard("abcdef012345", "succeeded", 12)
+    shell.user_ns["session"].seen |= {"lab/practice@0", "lab/practice@3"}
     return store
 
 
@@ -64,8 +69,20 @@ OFFERED = {
     "%group capitals:1/": ["%group capitals:1/0", "%group capitals:1/1"],
     "found = %group capitals/": ["found = %group capitals/0"],
     "%model ": ["%model lab/practice", "%model lab/sorter"],
-    "%%chat -m lab/s": ["%%chat -m lab/sorter"],
-    "%%chat capitals --model lab/s": ["%%chat capitals --model lab/sorter"],
+    "%%chat -m lab/s": ["%%chat -m lab/sorter", "%%chat -m lab/sorter@12"],
+    "%%chat capitals --model lab/practice@": [
+        "%%chat capitals --model lab/practice@0",
+        "%%chat capitals --model lab/practice@3",
+    ],
+    "%%reward capitals --judge lab/s": [
+        "%%reward capitals --judge lab/sorter",
+        "%%reward capitals --judge lab/sorter@12",
+    ],
+    "%compare capitals --before ": ["%compare capitals --before 0", "%compare capitals --before 3"],
+    "%compare capitals --after ": [f"%compare capitals --after {step}" for step in ("0", "3", "latest")],
+    "%collections --delete ": ["%collections --delete capitals", "%collections --delete capitals:1"],
+    "%collections --restore ": ["%collections --restore rivers", "%collections --restore rivers:1"],
+    "%collections --rename c": ["%collections --rename capitals", "%collections --rename capitals:1"],
     "%job 01": ["%job 01234567"],
     "%%chat --over ": ["%%chat --over questions", "%%chat --over rows"],
     "%%chat --over=q": ["%%chat --over=questions"],

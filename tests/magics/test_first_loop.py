@@ -103,7 +103,7 @@ def test_several_collections_train_in_one_job(notebook, session):
         notebook.run(CHAT.replace("capitals", name, 1))
         notebook.run(REWARD.replace("capitals", name, 1))
     notebook.run("%%train capitals 'to*'")
-    assert notebook.run("%jobs")["collections"].tolist() == ["capitals:1, towns:1"]
+    assert notebook.run("%jobs")["collections"].tolist() == ["capitals, towns"]
     assert notebook.run("%job").step == 1
     assert notebook.run("%models").loc["lab/practice", "newest"] == 1
 

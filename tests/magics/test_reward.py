@@ -100,6 +100,13 @@ def test_what_was_never_scored_has_an_empty_history(scored):
     assert len(scored.run("%rewards capitals --history")) == 0
 
 
+def test_a_pattern_is_not_taken_and_the_message_says_so(scored):
+    for pattern in ("cap*", "'cap*'"):
+        said = scored.error(f"%%reward {pattern}\nreturn 1")
+        assert said.startswith("NotFoundError: there is no collection ")
+        assert said.endswith(": one name is wanted here, no pattern\n  -> %collections lists them")
+
+
 def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
     asked = []
 

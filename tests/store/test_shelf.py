@@ -20,9 +20,9 @@ def labels(lab):
 
 
 def test_a_bare_name_deletes_and_restores_all_generations(lab):
-    assert lab.shelf.delete("capitals") == ["capitals:1", "capitals:2"]
+    assert lab.shelf.delete("capitals") == ["capitals", "capitals:1"]
     assert labels(lab) == ["rivers"]
-    assert lab.shelf.restore("capitals") == ["capitals:1", "capitals:2"]
+    assert lab.shelf.restore("capitals") == ["capitals", "capitals:1"]
     assert labels(lab) == ["rivers", "capitals", "capitals:1"]
 
 
@@ -35,8 +35,15 @@ def test_without_its_newest_generation_the_name_means_the_one_before(lab):
 def test_what_was_deleted_last_is_restored_first(lab):
     lab.shelf.delete("capitals:1")
     lab.shelf.delete("capitals")
-    assert lab.shelf.restore("capitals") == ["capitals:2"]
+    assert lab.shelf.restore("capitals") == ["capitals"]
     assert lab.shelf.restore("capitals") == ["capitals:1"]
+
+
+def test_what_can_be_restored_is_known_by_name(lab):
+    assert lab.shelf.deleted() == []
+    lab.shelf.delete("rivers")
+    lab.shelf.delete("capitals:1")
+    assert lab.shelf.deleted() == ["capitals", "capitals:1", "rivers", "rivers:1"]
 
 
 def test_a_name_that_was_deleted_begins_after_its_last_generation(lab):

@@ -55,9 +55,18 @@ def test_a_job_that_was_followed_is_listed_with_its_end_and_nobody_is_asked(scor
     job = scored.train("capitals", {"epsilon": 0.2}, say=quiet)
     asked.clear()
     row = scored.jobs().loc[job.id[:8]]
-    assert (row["status"], row["step"], row["collections"]) == ("succeeded", 1, "capitals:1")
+    assert (row["status"], row["step"], row["collections"]) == ("succeeded", 1, "capitals")
     assert (row["model"], row["options"]) == ("lab/practice", "epsilon 0.2")
     assert asked == []
+
+
+def test_the_collections_of_a_job_are_listed_as_they_are_called_now(scored):
+    scored.store.jobs.add(submitted("0123"))
+    assert scored.jobs()["collections"].tolist() == ["capitals"]
+    scored.store.open_collection("capitals")
+    assert scored.jobs()["collections"].tolist() == ["capitals:1"]
+    scored.delete("capitals", say=quiet)
+    assert scored.jobs()["collections"].tolist() == ["capitals:1"]
 
 
 def test_jobs_that_may_have_changed_are_asked_once_each_until_they_have_ended(scored, asked, service):

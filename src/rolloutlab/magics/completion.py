@@ -36,8 +36,29 @@ def _jobs(magics: LabMagics) -> Iterable[str]:
 
 
 def _models(magics: LabMagics) -> Iterable[str]:
-    trained = (job.model for job in magics.session.store.jobs.newest_first()) if _has_memory(magics) else ()
-    return sorted({*magics.session.seen, *trained})
+    """Names of models without those of their checkpoints."""
+    return [name for name in _policies(magics) if "@" not in name]
+
+
+def _policies(magics: LabMagics) -> Iterable[str]:
+    """What can be sampled: models, and checkpoints that a service or a job told of."""
+    jobs = magics.session.store.jobs.newest_first() if _has_memory(magics) else ()
+    made = {f"{job.model}@{job.step}" for job in jobs if job.step is not None}
+    return sorted({*magics.session.seen, *made, *(job.model for job in jobs)})
+
+
+def _steps(magics: LabMagics) -> list[str]:
+    """Checkpoints of the selected model, by their steps."""
+    known = (name.partition("@") for name in _policies(magics))
+    return sorted({"0", *(step for name, at, step in known if at and name == magics.session._selected)}, key=int)
+
+
+def _steps_or_latest(magics: LabMagics) -> Iterable[str]:
+    return ["latest", *_steps(magics)]
+
+
+def _deleted(magics: LabMagics) -> Iterable[str]:
+    return magics.session.store.shelf.deleted() if _has_memory(magics) else ()
 
 
 def _rows(magics: LabMagics) -> Iterable[str]:
@@ -70,8 +91,14 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "group": _groups,
     "job_id": _jobs,
     "jobs": _jobs,
-    "model": _models,
+    "delete": _collections,
+    "rename": _collections,
+    "restore": _deleted,
+    "model": _policies,
+    "judge": _policies,
     "models": _models,
+    "before": _steps,
+    "after": _steps_or_latest,
     "over": _rows,
     "tools": _functions,
     "services": _services,

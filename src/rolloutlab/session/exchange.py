@@ -30,7 +30,8 @@ class ExchangeCalls(CollectionCalls, ModelCalls):
     ) -> Export:
         """Write collections to a file, whole or not at all.
 
-        format: `jsonl` or `parquet`, which lose nothing; `openai`, fine-tuning messages; `art`, trajectory groups of
+        format: `jsonl` or `parquet`, whole trajectories with their rewards, but not the history of those, nor how the
+        collection was to be sampled and what that cost; `openai`, fine-tuning messages; `art`, trajectory groups of
         openpipe-art. By default what the path ends in says it. best: of each group only the highest reward.
 
         Raises:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rolloutlab.connection import known_address
+from rolloutlab.errors import NotFoundError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
@@ -35,7 +36,14 @@ class JobCalls(SessionBase):
         What may have changed is asked of the service, where one runs; none is started.
         """
         address = self.settings.service or self.embedded.running()
-        return table(refreshed(self.store.jobs, self._http, address, self._service))
+        return table(refreshed(self.store.jobs, self._http, address, self._service), self._called)
+
+    def _called(self, label: str) -> str:
+        """What a collection is called now; one that was deleted or renamed since, as it was."""
+        try:
+            return self.store.find(label).label
+        except NotFoundError:
+            return label
 
     def _service_of(self, job: SubmittedJob) -> Callable[[], Address]:
         """Where to ask for a job; the embedded service has another port each time it starts."""

@@ -133,7 +133,8 @@ class Lab:
             else []
         )
         if not rows:
-            raise NotFoundError(f"there is no collection {label!r}", hint=self._closest(label))
+            said = ": one name is wanted here, no pattern" if set(label) & set("*?[") else ""
+            raise NotFoundError(f"there is no collection {label!r}{said}", hint=self._closest(label))
         return StoredCollection(**_fields(rows[0]))
 
     def kept(self, number: int) -> StoredCollection:

@@ -17,7 +17,7 @@ class Shelf:
         self._database = database
 
     def delete(self, label: str) -> list[str]:
-        """Hide a collection from everything but `restore`; the labels of what was hidden.
+        """Hide a collection from everything but `restore`; the labels that it had, newest first.
 
         Raises:
             NotFoundError: there is none of that name.
@@ -29,7 +29,7 @@ class Shelf:
         )
 
     def restore(self, label: str) -> list[str]:
-        """Bring back what was deleted last under that name; the labels of what is back.
+        """Bring back what was deleted last under that name; the labels that it has now, newest first.
 
         Raises:
             NotFoundError: nothing of that name is deleted.
@@ -40,6 +40,15 @@ class Shelf:
             f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MEANT})",
             (*meant, *meant),
             NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
+        )
+
+    def deleted(self) -> list[str]:
+        """What `restore` can be told: the names of deleted collections and of their generations, last deleted first."""
+        rows = self._database.read(
+            "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
+        )
+        return list(
+            dict.fromkeys(label for row in rows for label in (row["name"], f"{row['name']}:{row['generation']}"))
         )
 
     def rename(self, old: str, new: str) -> None:
@@ -67,9 +76,13 @@ class Shelf:
     def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
         with self._database.write() as connection:
             moved = connection.execute(f"{sql} RETURNING name, generation", values).fetchall()
-        if not moved:
-            raise missing
-        return [f"{row['name']}:{row['generation']}" for row in sorted(moved, key=lambda row: row["generation"])]
+            if not moved:
+                raise missing
+            name, generations = moved[0]["name"], sorted((row["generation"] for row in moved), reverse=True)
+            (newest,) = connection.execute(
+                "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL", (name,)
+            ).fetchone()
+        return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
 
 
 def _meant(label: str) -> tuple[str, int | None, int | None]:

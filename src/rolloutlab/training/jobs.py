@@ -1,7 +1,7 @@
 """The jobs that a lab submitted: which one is meant, and what became of each."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,8 +73,10 @@ async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> lis
     return list(await asyncio.gather(*map(one, jobs)))
 
 
-def table(jobs: Sequence[SubmittedJob]) -> "pd.DataFrame":
+def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.DataFrame":
     """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
+
+    called: what a collection that had this label is called now.
 
     What matters comes first: a narrow terminal leaves out columns in the middle.
     """
@@ -85,7 +87,7 @@ def table(jobs: Sequence[SubmittedJob]) -> "pd.DataFrame":
         "step": pd.array([job.step for job in jobs], dtype="Int64"),
         "model": [job.model for job in jobs],
         "options": [_said(job) for job in jobs],
-        "collections": [", ".join(job.collections) for job in jobs],
+        "collections": [", ".join(map(called, job.collections)) for job in jobs],
         "created (UTC)": [_minute(job) for job in jobs],
     }
     return pd.DataFrame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
