@@ -5,14 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from urllib.parse import urlsplit
 
 from rolloutlab.client import health
 from rolloutlab.client.embedded import Embedded
 from rolloutlab.errors import InputError, NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.objective.preflight import count
-from rolloutlab.settings import Address, Settings, profile_address
+from rolloutlab.settings import Address, Settings, on_this_machine, profile_address
 from rolloutlab.settings_file import (
     EMBEDDED,
     Profile,
@@ -149,7 +148,7 @@ def known_address(base_url: str, settings: Settings, former: Sequence[Address]) 
     for address in (settings.service, *former, *profiles):
         if address and address.base_url == base_url:
             return address
-    if base_url == EMBEDDED or urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}:
+    if base_url == EMBEDDED or on_this_machine(base_url):
         return None
     raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -45,8 +46,18 @@ class Address:
         """
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
 
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether no other machine can be meant; rolloutlab's own service listens nowhere else."""
+        return on_this_machine(self.base_url)
+
     def __repr__(self) -> str:
         return f"Address({self.base_url!r}, {self.inference_base_url!r})"
+
+
+def on_this_machine(url: str) -> bool:
+    """Whether the host of an address is the machine that asks."""
+    return urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
 @dataclass(frozen=True)

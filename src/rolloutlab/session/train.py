@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolloutlab.client import training
+from rolloutlab.client.delivery import deliver, never_arrived
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.selection import select
 from rolloutlab.session.jobs import JobCalls
@@ -35,7 +35,7 @@ class TrainCalls(JobCalls, ModelCalls):
 
         Raises:
             InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
-            train. JobFailedError: the job failed.
+            train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` still lists what may train.
         """
         submission = prepare(select(self.store, names), options or {}, self._selected)
         for line in submission.report():
@@ -45,10 +45,10 @@ class TrainCalls(JobCalls, ModelCalls):
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
         self.store.jobs.add(SubmittedJob(key, self._service, self._selected, submission.collections, asked, now))
         try:
-            created = training.create_job(self._http, address, submission.to_job(str(model.id)), key)
-            job_id = self._http.run(created)
-        except RolloutlabError:
-            self.store.jobs.forget(key)
+            job_id = self._http.run(deliver(self._http, address, submission.to_job(str(model.id)), key))
+        except RolloutlabError as error:
+            if never_arrived(error):
+                self.store.jobs.forget(key)
             raise
         self.store.jobs.rename(key, job_id)
         self.store.jobs.heard(job_id, "queued")

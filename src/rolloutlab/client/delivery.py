@@ -1,0 +1,53 @@
+"""A training job is handed over so that it trains once, also where the answer is lost."""
+
+from rolloutlab.client import training
+from rolloutlab.errors import (
+    BrokenOffError,
+    NotFoundError,
+    RefusedError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
+from rolloutlab.http import Http
+from rolloutlab.settings import Address
+from rolloutlab.wire.training import CreateTrainingJob
+
+
+async def deliver(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
+    """The id of the job once it is accepted; `key` is a UUID.
+
+    Where the answer is lost the service is asked for the job of that key. Where it has none it is sent once more, but
+    only to a service on this machine: rolloutlab's own, which takes the same key for the same job.
+
+    Raises:
+        BrokenOffError: nobody knows whether it was accepted; and all that `Http.request` raises.
+    """
+    try:
+        return await training.create_job(http, address, job, key)
+    except ServiceError as error:
+        if never_arrived(error):
+            raise
+        why = error.message
+    try:
+        return await _found_or_sent_again(http, address, job, key)
+    except (ServiceError, NotFoundError) as error:
+        said = f"the job {key[:8]} may have been accepted, but the answer was lost: {why}"
+        raise BrokenOffError(said, hint=f"%job {key[:8]}") from error
+
+
+def never_arrived(error: RolloutlabError) -> bool:
+    """Whether it is certain, after this error, that no job was accepted."""
+    if isinstance(error, UnreachableError):
+        return not isinstance(error, BrokenOffError)
+    return isinstance(error, RefusedError | SignInError) or not isinstance(error, ServiceError)
+
+
+async def _found_or_sent_again(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
+    try:
+        return str((await training.job(http, address, key)).id)
+    except NotFoundError:
+        if not address.on_this_machine:
+            raise
+        return await training.create_job(http, address, job, key)
