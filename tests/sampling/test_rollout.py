@@ -502,7 +502,7 @@ def test_a_conversation_that_the_service_refuses_to_go_on_with_ends_there(play, 
     assert lab.collection("capitals").missing == 0
 
 
-def test_a_collection_is_sampled_by_one_at_a_time(play, lab):
+def test_a_collection_is_sampled_by_one_at_a_time(play, lab, tmp_path):
     def fail(request):
         if "Peru" in service_text(request):
             raise ServiceError("busy")
@@ -515,6 +515,7 @@ def test_a_collection_is_sampled_by_one_at_a_time(play, lab):
     first.close()
     play(resumed(lab, "capitals", Tools()))
     assert lab.collection("capitals").missing == 0
+    assert list((tmp_path / "sampling").iterdir()) == []
 
 
 def test_the_hint_after_a_failure_names_the_tools(play, lab):

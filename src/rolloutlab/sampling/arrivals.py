@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import SamplingError, ServiceError
@@ -38,6 +39,7 @@ class Arrivals:
     def close(self) -> None:
         """Let others sample the collection."""
         if self._held:
+            Path(self._held.lock_file).unlink(missing_ok=True)
             self._held.release()
 
     def take(self, answers: Sequence[Answered]) -> None:
