@@ -35,7 +35,7 @@ class TrainCalls(JobCalls, ModelCalls):
 
         Raises:
             InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
-            train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` still lists what may train.
+            train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
         """
         submission = prepare(select(self.store, names), options or {}, self._selected)
         for line in submission.report():
