@@ -112,7 +112,7 @@ class Draft:
         return self._collections[key]
 
     def _group(self, connection: Connection, collection: _Collection, new: Recorded) -> _Group:
-        prompt, row = _dump(new.prompt), json.dumps(new.row, default=str)
+        prompt, row = _dump(new.prompt), json.dumps(new.row, allow_nan=False)
         shared = sha256(f"{prompt}{row}".encode()).digest()
         if new.group not in collection.groups:
             position = new.group if isinstance(new.group, int) else len(collection.groups)

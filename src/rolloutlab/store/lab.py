@@ -140,7 +140,7 @@ class Lab:
         with self._database.write() as connection:
             for position, new in enumerate(groups):
                 script = f"[{','.join(map(_dump, new.script))}]"
-                values = (collection.id, position, _dump(new.prompt), json.dumps(new.row, default=str), script)
+                values = (collection.id, position, _dump(new.prompt), json.dumps(new.row, allow_nan=False), script)
                 cursor = connection.execute(
                     "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)", values
                 )
