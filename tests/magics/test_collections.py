@@ -71,6 +71,7 @@ def test_what_cannot_be_done_changes_nothing(filled, line, said):
     ],
 )
 def test_what_is_no_text_is_refused_in_words(session, call):
+    session.chat("capitals", "Hello", max_tokens=2)
     with pytest.raises(InputError) as refused:
         call(session)
     assert refused.value.hint

@@ -62,7 +62,7 @@ def _plain(value: Any, place: str) -> Any:
 
 def _plain_array(value: Any, place: str) -> Any:
     """A scalar of NumPy, or an array of several dimensions."""
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
     if kind in _PLAIN and not value.ndim:
         return _plain(_PLAIN[kind](value), place) if value == value else None  # NaT is not itself
     if getattr(value, "ndim", 0) and not hasattr(value, "columns"):

@@ -126,7 +126,7 @@ def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
 
 def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
     """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
-    left: dict[int | None, float] = dict(held)
+    left: dict[int | None, float] = {**held}
     rounds = [replace(one, held_out=left.pop(one.step, None)) for one in rounds]
     last = rounds[-1] if rounds else None
     later = [step for step in left if step is not None and last and last.step is not None and step > last.step]
