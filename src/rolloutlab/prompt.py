@@ -17,6 +17,17 @@ _NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 
+class Row(dict[str, Any]):
+    """A row of prompts, which knows its place and the columns that it or any other row has."""
+
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, *, number: int = 0, columns: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(values or {})
+        self.number = number
+        self.columns = columns
+
+
 def parse_chat(text: str) -> list[dict[str, Any]]:
     """Messages of a text in which a line that begins with `role:` begins a message and other lines go on.
 
@@ -69,7 +80,7 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
     """The messages with each `{{name}}` replaced by its value in the first scope that has it.
 
     Raises:
-        InputError: no scope has the name, or a message is not one of the wire's.
+        InputError: no scope has the name, a row lacks it that others have, or a message is not one of the wire's.
     """
     filled = [{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages]
     try:
@@ -106,6 +117,8 @@ def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]],
                 if scope[match[1]] is None:
                     raise InputError(f"{match[0]} has no value", hint="rows.dropna()")
                 return str(scope[match[1]])
+            if isinstance(scope, Row) and match[1] in scope.columns:
+                raise InputError(f"row {scope.number} has no column {match[1]!r}", hint=f"{{'{match[1]}': ...}}")
         columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
         raise InputError(
             f"{match[0]} stands for nothing: no column and no variable of that name",

@@ -31,9 +31,10 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
 
 def root_cause(error: BaseException) -> str | None:
     """What lies at the bottom of a failure to connect, where that says more than the failure."""
-    root = error
-    while below := root.__cause__ or root.__context__:
+    root, seen = error, {error}
+    while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below
+        seen.add(root)
     if isinstance(root, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {root.verify_message}"
     if isinstance(root, ssl.SSLError):

@@ -42,6 +42,11 @@ def score(
     return [_weighed(t, counted, kept, factors) for t, (counted, kept) in zip(trajectories, found, strict=True)]
 
 
+def check_functions(functions: Functions) -> None:
+    """InputError or RewardError unless these can score; none is called."""
+    _by_name(functions)
+
+
 def kept_line(kept: int) -> str:
     """What to say where rewards given by hand were left alone."""
     return f"{count(kept, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from rolloutlab.errors import InputError
+
 
 @pytest.fixture
 def filled(notebook):
@@ -52,3 +54,24 @@ def test_a_rename_is_undone_as_the_line_says(filled, capsys):
 def test_what_cannot_be_done_changes_nothing(filled, line, said):
     assert filled.error(f"%collections {line}").startswith(said)
     assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda lab: lab.delete(None),
+        lambda lab: lab.restore(5),
+        lambda lab: lab.rename(None, "x"),
+        lambda lab: lab.rename("capitals", None),
+        lambda lab: lab.export("capitals", None),
+        lambda lab: lab.import_(None),
+        lambda lab: lab.collections(5),
+        lambda lab: lab.group(None),
+        lambda lab: lab.collection(None),
+    ],
+)
+def test_what_is_no_text_is_refused_in_words(session, call):
+    session.chat("capitals", "Hello", max_tokens=2)
+    with pytest.raises(InputError) as refused:
+        call(session)
+    assert refused.value.hint

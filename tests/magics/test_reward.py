@@ -206,3 +206,23 @@ def test_bad_input_stops_the_cell_with_two_lines_and_changes_no_reward(scored, c
     assert scored.error(cell) == SNAPSHOTS[cell].strip()
     assert scored.run("%rewards capitals")["reward"].isna().all()
     assert len(scored.run("%rewards capitals --history")) == 0
+
+
+def test_what_a_function_changes_in_its_row_no_other_trajectory_sees(scored):
+    frame = scored.run("%%reward capitals\nreturn float(row.setdefault('seen', trajectory.name) == trajectory.name)")
+    assert frame.to_frame()["reward"].tolist() == [1, 1, 1, 1]
+
+
+def test_what_scored_last_is_what_succeeded_on_that_generation_also_under_a_new_name(scored, session):
+    scored.run("%%reward capitals\nreturn 1")
+    scored.run(CHAT)
+    lab = session
+    first, second = (lab.store.collection(f"capitals:{i}") for i in (1, 2))
+    by = lab._scorer_of(first)
+    assert lab._scorer_of(second) == by
+    scored.error("%%reward capitals\nreturn 'x'")
+    assert lab._scorer_of(second) == by
+    scored.run("%%reward capitals\nreturn 2")
+    assert lab._scorer_of(first) == by != lab._scorer_of(second)
+    scored.run("%collections --rename capitals cities")
+    assert lab._scorer_of(lab.store.collection("cities:1")) == by

@@ -21,7 +21,14 @@ def same(trajectory, answer, messages, row):
 
 
 def loop(session: Session, reward=by_place, lines=None, **options):
-    given = {"over": ROWS, "n": 2, "jobs": 2, "max_tokens": 4, "seed": 1, "say": (lines or []).append}
+    given = {
+        "over": ROWS,
+        "n": 2,
+        "jobs": 2,
+        "max_tokens": 4,
+        "seed": 1,
+        "say": ([] if lines is None else lines).append,
+    }
     return session.loop("capitals", PROMPT, reward, **{**given, **options})
 
 
@@ -35,7 +42,7 @@ def test_each_round_samples_the_newest_checkpoint_into_a_generation_and_trains_o
     assert made.history["held_out"].isna().all()
     assert made.history["tokens"].tolist() == [len(ROWS) * 2 * 4] * 2
     assert [t.step for t in session.collection("capitals:2").trajectories] == [1] * 4
-    assert session.jobs()["collections"].tolist() == ["capitals:2", "capitals:1"]
+    assert session.jobs()["collections"].tolist() == ["capitals", "capitals:1"]
 
 
 def test_the_options_are_those_of_the_jobs(session):
@@ -175,3 +182,63 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
     assert "<svg" in shown
     assert "<tr><td>2</td><td>1</td><td>0.250</td><td>100%</td><td></td></tr>" in shown
     assert all(math.isfinite(second) for second in made.history["seconds"].dropna())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"every": 0}, "every: 0 is no whole number from 1 on"),
+        ({"patience": 0}, "patience: 0 is no whole number from 1 on"),
+        ({"jobs": -1}, "jobs: -1 is no whole number from 0 on"),
+        ({"jobs": 1.5}, "jobs: 1.5 is no whole number"),
+        ({"temprature": 0.5}, "there is no setting 'temprature'"),
+        ({"model": "lab/other"}, "a loop samples the model that it trains"),
+        ({"temperature": 9}, "temperature: 9 is outside 0 to 2"),
+        ({"held_out": []}, "no rows"),
+        ({"over": [{"city": "Lima"}]}, "stands for nothing"),
+        ({"reward": 3}, "3 is no reward function"),
+    ],
+)
+def test_wrong_arguments_are_an_error_before_anything_is_sampled(session, wrong, said):
+    lines = []
+    with pytest.raises(InputError, match=said):
+        loop(session, lines=lines, **wrong)
+    assert lines == []
+    assert session.collections().empty
+
+
+def test_a_wrong_name_is_an_error_before_anything_is_sampled(session):
+    with pytest.raises(InputError, match="no name for a collection"):
+        session.loop("two words", PROMPT, by_place, over=lambda _: ROWS)
+
+
+def test_another_model_is_selected_and_not_given(session):
+    with pytest.raises(InputError) as refused:
+        loop(session, model="lab/other")
+    assert refused.value.hint == "%model lab/other"
+
+
+def test_what_the_same_call_would_meet_again_is_not_said_to_go_on(session):
+    lines = []
+    with pytest.raises(InputError):
+        loop(session, lines=lines, over=lambda number: [])
+    assert lines == ["stopped by InputError"]
+
+
+def test_a_loop_that_goes_on_does_not_measure_a_checkpoint_again(session):
+    loop(session, jobs=1, held_out=ROWS)
+    made = loop(session, jobs=1, held_out=ROWS)
+    assert made.history["held_out"].notna().tolist() == [True, True, True]
+    assert made.history["step"].tolist() == [0, 1, 2]
+    assert session.store.collection("held_out.capitals").generation == 3
+
+
+def test_what_was_measured_before_counts_for_the_best_also_without_held_out_rows(session):
+    def later_is_worse(trajectory, answer, messages, row):
+        return by_place(trajectory, answer, messages, row) - abs(trajectory.step - 1)
+
+    first = loop(session, later_is_worse, jobs=1, held_out=ROWS)
+    assert first.best == "lab/practice@1"
+    made = loop(session, jobs=2)
+    assert made.best == "lab/practice@1"
+    assert made.history["held_out"].notna().tolist() == [True, True, False]

@@ -24,7 +24,7 @@ class SessionBase:
         self._known: set[tuple[str, str]] = set()
         """Services' addresses and the models registered there."""
         self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
-        """What last scored each collection, and its weights."""
+        """What last scored each generation, and its weights, by label; under the bare name, what last scored any."""
         self._former: list[Address] = []
         """Services talked to before, newest first."""
         self.seen = {DEFAULT_MODEL}

@@ -1,5 +1,6 @@
 """The collections of the lab: found, listed, hidden, renamed."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class CollectionCalls(SessionBase):
 
         Where the settings file has prices, the table says what sampling has cost.
         """
+        if pattern is not None and not isinstance(pattern, str):
+            raise InputError(f"a {type(pattern).__name__} is no pattern", hint="%collections 'cap*'")
         return catalogue(self.store.collections(), pattern, self.settings.prices)
 
     def delete(self, name: str, *, say: Callable[[str], None] = print) -> None:
@@ -54,4 +57,5 @@ class CollectionCalls(SessionBase):
         """
         self.store.check_name(new)
         self.store.shelf.rename(old, new)
+        self._scorers = {re.sub(rf"^{re.escape(old)}(?=:|$)", new, label): by for label, by in self._scorers.items()}
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")

@@ -42,11 +42,11 @@ class CompareCalls(ChatCalls, RewardCalls):
             `reward`.
         """
         summary = self.store.collection(name)
-        scorer = (reward, None) if reward else self._scorers.get(summary.name)
+        scorer = (reward, None) if reward else self._scorer_of(summary)
         if scorer is None:
             hint = f"%%compare {name}, with the reward function as its body"
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
-        found = self._select(model or self._selected)
+        found = self._existing(model or self._selected)
         steps = found.checked(before), found.newest if after is None else found.checked(after)
         if after is None and steps[0] == steps[1]:
             raise InputError(f"{found.name} has no checkpoint after {before} yet", hint=f"%%train {name}")

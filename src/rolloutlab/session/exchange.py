@@ -41,7 +41,7 @@ class ExchangeCalls(CollectionCalls, ModelCalls):
         found = [self.store.find(name) for name in ([names] if isinstance(names, str) else names)]
         if not found:
             raise InputError("no collection is given", hint="%export NAME FILE")
-        target = Path(path).expanduser()
+        target = _path(path)
         with Progress(f"writing {target.name}") as shown:
             total = sum(self.store.collection(f"{each.name}:{each.generation}").trajectories for each in found)
             chosen = Choosing(best, min_reward)
@@ -65,7 +65,7 @@ class ExchangeCalls(CollectionCalls, ModelCalls):
         Raises:
             NotFoundError: there is no such file. InputError: something in it is wrong; the message says where.
         """
-        source = Path(path).expanduser()
+        source = _path(path)
         with Progress(f"reading {source.name}") as shown:
             labels = import_file(self.store, source, name, format, lambda n: shown.update(n, None))
         found = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
@@ -95,3 +95,9 @@ class ExchangeCalls(CollectionCalls, ModelCalls):
         for line in outcome.words():
             say(line)
         return self.collection(outcome.label or name)
+
+
+def _path(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"a {type(path).__name__} is no path of a file", hint="'capitals.jsonl'")
+    return Path(path).expanduser()

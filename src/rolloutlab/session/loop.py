@@ -1,16 +1,17 @@
 """Sample, score, train, and again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from rolloutlab.collection import Collection
 from rolloutlab.objective.options import settle
-from rolloutlab.scoring import Functions
+from rolloutlab.scoring import Functions, check_functions
 from rolloutlab.session.chat import ChatCalls
 from rolloutlab.session.reward import RewardCalls
 from rolloutlab.session.train import TrainCalls
 from rolloutlab.training.job import Job
-from rolloutlab.training.loop import SEEDS_PER_ROUND, Loop, Plan, play, so_far
+from rolloutlab.training.loop import SEEDS_PER_ROUND, Loop, Plan, check_counts, check_sampling, play, so_far
 from rolloutlab.training.submission import checked_config
 from rolloutlab.widgets.live import Live
 
@@ -45,9 +46,17 @@ class LoopCalls(ChatCalls, RewardCalls, TrainCalls):
         Whatever stops it, what was sampled and trained is kept; `jobs=0` only tells what there is.
 
         Raises:
-            InputError, RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
+            InputError: an argument is wrong; nothing was sampled.
+            RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
         """
         settled = settle(checked_config(options or {}))
+        check_counts(jobs=jobs, every=every, patience=patience)
+        check_sampling(sampling, signature(self.chat).parameters)
+        check_functions(reward)
+        for rows in (None if callable(over) else over, held_out) if jobs else ():
+            if rows is not None:
+                self.preview(name, prompt, over=rows, n=n, seed=seed, **sampling)
+        self.store.check_name(name)
 
         def quiet(_line: str) -> None:
             """The loop tells its rounds."""

@@ -1,8 +1,10 @@
 """The models of the service, and the one that is selected."""
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rolloutlab.client import inference, training
+from rolloutlab.errors import NotFoundError
 from rolloutlab.model import SelectedModel, split_name, table
 from rolloutlab.session.base import SessionBase
 from rolloutlab.wire.training import Model, RegisterModel
@@ -37,6 +39,20 @@ class ModelCalls(SessionBase):
         model = self._http.run(training.register_model(self._http, address, wanted))
         self._known.add((address.base_url, name))
         return model
+
+    def _existing(self, name: str) -> SelectedModel:
+        """A model that is there, or the selected one: only `model` makes others.
+
+        Raises:
+            NotFoundError: there is none; the hint is the closest name.
+        """
+        split_name(name)
+        if name != self._selected:
+            names = [card.id for card in self._http.run(inference.models(self._http, self._address()))]
+            if name not in names:
+                close = get_close_matches(name, names, n=1) or [f"%model {name}"]
+                raise NotFoundError(f"there is no model {name!r}", hint=close[0])
+        return self._select(name)
 
     def _select(self, name: str, base: str | None = None) -> SelectedModel:
         model = self._register(name, base)

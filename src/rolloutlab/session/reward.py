@@ -9,7 +9,7 @@ from rolloutlab.errors import NotFoundError
 from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.session.collections import CollectionCalls
-from rolloutlab.store.records import Score
+from rolloutlab.store.records import Score, StoredCollection
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest, Usage
 
@@ -40,9 +40,15 @@ class RewardCalls(CollectionCalls):
             RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
-        self._scorers[name.partition(":")[0]] = (function, weights)
         wanted = [t for t in collection.trajectories if overwrite or t.source != "hand"]
-        return self._give(collection, score(wanted, function, weights), "function", overwrite, say)
+        self._give(collection, score(wanted, function, weights), "function", overwrite, say)
+        self._scorers |= dict.fromkeys((collection.label, collection.label.partition(":")[0]), (function, weights))
+        return collection
+
+    def _scorer_of(self, collection: StoredCollection) -> tuple[Functions, Mapping[str, float] | None] | None:
+        """What last scored a generation in this notebook, or else another generation of it, and its weights."""
+        label = f"{collection.name}:{collection.generation}"
+        return self._scorers.get(label) or self._scorers.get(collection.name)
 
     def judge(
         self,

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -11,9 +11,9 @@ from sqlite3 import Connection, IntegrityError
 from typing import Self
 
 from rolloutlab.errors import InputError
+from rolloutlab.store.notation import dumped, now
 from rolloutlab.store.records import Recorded
 from rolloutlab.store.sqlite import Database
-from rolloutlab.wire.base import Wire
 
 _BATCH = 256
 _ABANDONED = timedelta(days=1)
@@ -89,12 +89,12 @@ class Draft:
         position = group.count if new.position is None else new.position
         group.count += 1
         given = [json.dumps(each) for each in (new.extra, new.sampling, new.components)]
-        values = (new.model, new.step, new.created_at or _now(), new.reward, new.source)
+        values = (new.model, new.step, new.created_at or now(), new.reward, new.source)
         try:
             connection.execute(
                 "INSERT INTO trajectories (group_id, position, items, extra, sampling, components, model, step,"
                 " created_at, reward, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (group.id, position, _dump(new.items), *given, *values),
+                (group.id, position, dumped(new.items), *given, *values),
             )
         except IntegrityError as error:
             name = f"{new.collection}/{group.position}/{position}"
@@ -106,13 +106,13 @@ class Draft:
             self._check_name(new.collection)
             (row_id,) = connection.execute(
                 "INSERT INTO collections (name, generation, created_at, deleted_at) VALUES (?, ?, ?, ?) RETURNING id",
-                (self._name, len(self._collections), _now(), _now()),
+                (self._name, len(self._collections), now(), now()),
             ).fetchone()
             self._collections[key] = _Collection(row_id)
         return self._collections[key]
 
     def _group(self, connection: Connection, collection: _Collection, new: Recorded) -> _Group:
-        prompt, row = _dump(new.prompt), json.dumps(new.row, default=str)
+        prompt, row = dumped(new.prompt), json.dumps(new.row, allow_nan=False)
         shared = sha256(f"{prompt}{row}".encode()).digest()
         if new.group not in collection.groups:
             position = new.group if isinstance(new.group, int) else len(collection.groups)
@@ -128,11 +128,3 @@ class Draft:
                 hint="trajectories of a group share one prompt and one row",
             )
         return group
-
-
-def _dump(items: Sequence[Wire]) -> str:
-    return "[" + ",".join(item.to_json() for item in items) + "]"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,15 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.store.drafts import Draft
 from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.notation import dumped, now, parts_of
 from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.schema import MIGRATIONS
 from rolloutlab.store.shelf import Shelf
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.base import Wire
 from rolloutlab.wire.chat import Message, MessageOrChoice
 
 _NAME = re.compile(r"[\w.-]+")
-_LABEL = re.compile(r"(?P<name>[\w.-]+)(?::(?P<generation>\d+))?")
 _PROMPT: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _SCRIPT: TypeAdapter[tuple[tuple[Message, ...], ...]] = TypeAdapter(tuple[tuple[Message, ...], ...])
 _ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
@@ -83,7 +81,7 @@ class Lab:
                 "INSERT INTO collections (name, generation, created_at, plan)"
                 " SELECT ?, coalesce(max(generation), 0) + 1, ?, ? FROM collections WHERE name = ?"
                 " RETURNING generation",
-                (name, _now(), json.dumps(plan or {}), name),
+                (name, now(), json.dumps(plan or {}), name),
             ).fetchone()
         return self.collection(f"{name}:{generation}")
 
@@ -124,14 +122,8 @@ class Lab:
 
     def find(self, label: str) -> StoredCollection:
         """As `collection`, at once: without counting what it holds."""
-        if not isinstance(label, str):
-            raise InputError(f"a {type(label).__name__} is no name of a collection", hint="%collections lists them")
-        parts = _LABEL.fullmatch(label)
-        rows = (
-            self._database.read(_FIND, parts["name"], int(parts["generation"] or 0), int(parts["generation"] or _LAST))
-            if parts
-            else []
-        )
+        name, generation = parts_of(label) or ("", None)
+        rows = self._database.read(_FIND, name, generation or 0, _LAST if generation is None else generation)
         if not rows:
             said = ": one name is wanted here, no pattern" if set(label) & set("*?[") else ""
             raise NotFoundError(f"there is no collection {label!r}{said}", hint=self._closest(label))
@@ -153,8 +145,8 @@ class Lab:
         added = []
         with self._database.write() as connection:
             for position, new in enumerate(groups):
-                script = f"[{','.join(map(_dump, new.script))}]"
-                values = (collection.id, position, _dump(new.prompt), json.dumps(new.row, default=str), script)
+                script = f"[{','.join(map(dumped, new.script))}]"
+                values = (collection.id, position, dumped(new.prompt), json.dumps(new.row, allow_nan=False), script)
                 cursor = connection.execute(
                     "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)", values
                 )
@@ -181,7 +173,7 @@ class Lab:
 
         usage: prompt and completion tokens that it cost, added up by collection.
         """
-        shared = (model, step, json.dumps(sampling), _now())
+        shared = (model, step, json.dumps(sampling), now())
         with self._database.write() as connection:
             connection.executemany(
                 "INSERT INTO trajectories"
@@ -189,7 +181,7 @@ class Lab:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, position) DO UPDATE"
                 " SET items = excluded.items, pending = excluded.pending, extra = excluded.extra,"
                 " step = coalesce(excluded.step, step) WHERE pending > 0 AND pending >= excluded.pending",
-                [(group.id, a.position, _dump(a.items), a.pending, json.dumps(a.extra), *shared) for a in arrivals],
+                [(group.id, a.position, dumped(a.items), a.pending, json.dumps(a.extra), *shared) for a in arrivals],
             )
             connection.execute(
                 "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
@@ -256,10 +248,10 @@ def _fields(row: Row) -> dict[str, Any]:
 def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
     name = f"{collection.label}/{row['position']}"
     prompt = _PROMPT.validate_json(row["prompt"])
-    scenario = json.loads(row["row"])
-    trajectories = tuple(_trajectory(member, name, prompt, scenario) for member in members)
+    # a row for each: what a reward function changes in its own must not change what the next one sees
+    trajectories = tuple(_trajectory(member, name, prompt, json.loads(row["row"])) for member in members)
     script = _SCRIPT.validate_json(row["script"])
-    return Group(row["id"], name, prompt, scenario, trajectories, script)
+    return Group(row["id"], name, prompt, json.loads(row["row"]), trajectories, script)
 
 
 def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> Trajectory:
@@ -279,11 +271,3 @@ def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dic
         extra=json.loads(row["extra"]),
         given=len(prompt),
     )
-
-
-def _dump(items: Sequence[Wire]) -> str:
-    return "[" + ",".join(item.to_json() for item in items) + "]"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

@@ -1,12 +1,9 @@
 """Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
 
-import re
-from datetime import UTC, datetime
-
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
+from rolloutlab.store.notation import now, parts_of
 from rolloutlab.store.sqlite import Database
 
-_LABEL = re.compile(r"([\w.-]+)(?::(\d+))?")
 _MEANT = "name = ? AND (? IS NULL OR generation = ?)"
 
 
@@ -24,7 +21,7 @@ class Shelf:
         """
         return self._move(
             f"UPDATE collections SET deleted_at = ? WHERE {_MEANT} AND deleted_at IS NULL",
-            (datetime.now(UTC).isoformat(), *_meant(label)),
+            (now(), *_meant(label)),
             NotFoundError(f"there is no collection {label!r}", hint="%collections lists them"),
         )
 
@@ -57,7 +54,7 @@ class Shelf:
         Raises:
             NotFoundError: there is no collection `old`. ConflictError: `new` is in use, or was and is deleted.
         """
-        if ":" in old:
+        if (parts_of(old) or (old, None))[1] is not None:
             raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
         with self._database.write() as connection:
             held = connection.execute(
@@ -86,8 +83,8 @@ class Shelf:
 
 
 def _meant(label: str) -> tuple[str, int | None, int | None]:
-    parts = _LABEL.fullmatch(label)
+    parts = parts_of(label)
     if not parts:
         raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")
-    generation = int(parts[2]) if parts[2] else None
-    return parts[1], generation, generation
+    name, generation = parts
+    return name, generation, generation

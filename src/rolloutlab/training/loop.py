@@ -1,13 +1,14 @@
 """Sample, score, train, and again: a loop of rounds, each of which is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.collection import Collection, members_of
-from rolloutlab.errors import NothingTrainsError
+from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
@@ -30,14 +31,17 @@ class Loop:
 
     Round N is the generation `NAME:N`. What was held out is sampled into generations of `held_out.NAME`, a name that
     no pattern which begins like NAME fits, so that it is not trained on by accident. ended: why the loop stopped
-    before its last round, if it did.
+    before its last round, if it did. measured: the held-out mean by checkpoint.
     """
 
-    def __init__(self, name: str, model: str, rounds: list[Round], ended: str = "") -> None:
+    def __init__(
+        self, name: str, model: str, rounds: list[Round], ended: str = "", measured: dict[int, float] | None = None
+    ) -> None:
         self.name = name
         self.model = model
         self.rounds = rounds
         self.ended = ended
+        self.measured = measured or {}
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -57,7 +61,7 @@ class Loop:
     @property
     def best(self) -> str | None:
         """The checkpoint with the highest held-out mean, or mean where none was held out, as `%%chat -m` takes it."""
-        held = [(one.held_out, one.step) for one in self.rounds if one.held_out is not None and one.step is not None]
+        held = [(mean, step) for step, mean in self.measured.items()]
         own = [(one.reward, one.step) for one in self.rounds if one.reward is not None and one.step is not None]
         found = max(held or own, key=lambda pair: pair[0], default=None)
         return f"{self.model}@{found[1]}" if found else None
@@ -94,18 +98,41 @@ class Plan:
     patience: int = 3
 
 
+def check_counts(**counts: Any) -> None:
+    """InputError unless each is a whole number that a loop can go by; `jobs` may be 0."""
+    for name, value in counts.items():
+        least = 0 if name == "jobs" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name}: {value!r} is no whole number from {least} on", hint=f"{name}={least or 5}")
+
+
+def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """InputError unless the further settings of `chat` are some that a loop leaves open."""
+    if "model" in given:
+        raise InputError("a loop samples the model that it trains: the selected one", hint=f"%model {given['model']}")
+    for name in given.keys() - set(known):
+        close = get_close_matches(name, list(known), n=1)
+        raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
+
+
 def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
     """The loop as the lab's collections tell it: a round for each generation of `name`."""
     found = lab.collections()[::-1]
     rounds = [_round(s.generation, Collection(lab, s), options) for s in found if s.name == name]
     measured = [_round(0, Collection(lab, s), options) for s in found if s.name == _held_out(name)]
-    held: dict[int | None, float | None] = {one.step: one.reward for one in measured if one.step is not None}
-    rounds = [replace(one, held_out=held.pop(one.step, None)) for one in rounds]
+    held = {one.step: one.reward for one in measured if one.step is not None and one.reward is not None}
+    return Loop(name, model, _with_measures(rounds, held), measured=held)
+
+
+def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
+    """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
+    left: dict[int | None, float] = {**held}
+    rounds = [replace(one, held_out=left.pop(one.step, None)) for one in rounds]
     last = rounds[-1] if rounds else None
-    later = [step for step in held if step is not None and last and last.step is not None and step > last.step]
+    later = [step for step in left if step is not None and last and last.step is not None and step > last.step]
     if last and later:
-        rounds.append(Round(last.number + 1, max(later), held_out=held[max(later)]))
-    return Loop(name, model, rounds)
+        rounds.append(Round(last.number + 1, max(later), held_out=left[max(later)]))
+    return rounds
 
 
 def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loop:
@@ -119,7 +146,9 @@ def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loo
             live.update(loop, said)
     except BaseException as error:
         following = 1 + (loop.rounds[-1].number if loop.rounds else 0)
-        loop.ended = f"stopped by {type(error).__name__}; the same call goes on, at round {following} or the next"
+        loop.ended = f"stopped by {type(error).__name__}"
+        if not isinstance(error, InputError | TypeError):  # those would stop the same call again
+            loop.ended += f"; the same call goes on, at round {following} or the next"
         live.update(loop, loop.ended)
         raise
     return loop
@@ -127,17 +156,20 @@ def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loo
 
 def _rounds(loop: Loop, plan: Plan, jobs: int, options: Options) -> Iterator[str]:
     """Each round is added to the loop, and told in a line."""
-    idle, loop.rounds = 0, [one for one in loop.rounds if one.trained is not None] if jobs else loop.rounds
+    idle, measured = 0, loop.rounds.pop() if jobs and loop.rounds and loop.rounds[-1].trained is None else None
     for i in range(jobs):
-        measured = _measure(loop, plan, options) if i % plan.every == 0 else None
+        if i % plan.every == 0:
+            measured = measured or _measure(loop, plan, options)
         begun = perf_counter()
         number = _next(loop)
         collection = plan.sample(loop.name, plan.rows(number), number)
         number = int(collection.label.rpartition(":")[2])
         why = _trained(plan, collection)
-        seconds, held_out = perf_counter() - begun, measured.held_out if measured else None
-        made = replace(_round(number, collection, options), seconds=seconds, held_out=held_out)
+        made = replace(_round(number, collection, options), seconds=perf_counter() - begun)
+        if measured and measured.step == made.step:  # not where someone else has trained in between
+            made = replace(made, held_out=measured.held_out)
         loop.rounds.append(made)
+        measured = None
         idle = idle + 1 if why else 0
         if idle == plan.patience:
             loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
@@ -164,6 +196,8 @@ def _measure(loop: Loop, plan: Plan, options: Options) -> Round | None:
     if plan.held_out is None:
         return None
     made = _round(_next(loop), plan.sample(_held_out(loop.name), plan.held_out, None), options)
+    if made.step is not None and made.reward is not None:
+        loop.measured[made.step] = made.reward
     return Round(made.number, made.step, held_out=made.reward)
 
 
