@@ -126,10 +126,10 @@ def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
 
 def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
     """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
-    left: dict[int | None, float] = {**held}
-    rounds = [replace(one, held_out=left.pop(one.step, None)) for one in rounds]
+    left = dict(held)
+    rounds = [one if one.step is None else replace(one, held_out=left.pop(one.step, None)) for one in rounds]
     last = rounds[-1] if rounds else None
-    later = [step for step in left if step is not None and last and last.step is not None and step > last.step]
+    later = [step for step in left if last and last.step is not None and step > last.step]
     if last and later:
         rounds.append(Round(last.number + 1, max(later), held_out=left[max(later)]))
     return rounds
