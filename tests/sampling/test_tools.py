@@ -200,4 +200,4 @@ def test_half_of_a_character_does_not_reach_a_request():
 
     for function in (text, nested, fail):
         content, _ = outcome(function)
-        content.encode()
+        assert content.encode().decode() == content

@@ -106,8 +106,9 @@ class Arrivals:
         self.collection = collection
         self._held = self._lab.hold(collection)
         self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
-        for copy in self._work.copies:
-            self._put(copy.place, [copy], None, (0, 0))
+        with self._lab.at_once():
+            for copy in self._work.copies:
+                self._put(copy.place, [copy], None, (0, 0))
 
     def _put(self, place: int, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> None:
         self._lab.put(
