@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.store.rewards import finite
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
@@ -134,17 +134,6 @@ def members_of(groups: Sequence[Group]) -> list[list[Member]]:
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:
     return [t.name for group in groups for t in group.trajectories if t.reward is None]
-
-
-def finite(value: Any, name: str) -> float:
-    """A reward as a float, or RewardError naming the trajectory."""
-    try:
-        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
-        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
-            return reward
-    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
-        pass
-    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
 def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:

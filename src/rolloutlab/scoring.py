@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rolloutlab.collection import AFTER, BEFORE, finite
 from rolloutlab.errors import InputError, RewardError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Score, Trajectory
+from rolloutlab.store.rewards import finite
+from rolloutlab.views.frame import AFTER, BEFORE
 
 RewardFunction = Callable[[Trajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
 """Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
