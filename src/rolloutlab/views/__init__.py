@@ -1,0 +1,1 @@
+"""What a notebook holds and a browser talks to: rewards to edit, groups to read."""

@@ -1,0 +1,39 @@
+// Elements from plain values. Text becomes text nodes and nothing else: what a policy wrote never becomes markup.
+
+/** An element; `on...` properties are listeners, `class`, `aria-...` and all else attributes; null and false are left out. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value == null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2).toLowerCase(), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child != null && child !== false));
+  return element;
+}
+
+/** The root of a widget. JupyterLab leaves the keys pressed inside it alone. */
+export function frame(name, ...children) {
+  return h("div", { class: `rl ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
+}
+
+/** A number as a person reads it: at most four digits, nothing for null. */
+export function number(value, digits = 4) {
+  return value == null ? "" : String(Number(Number(value).toPrecision(digits)));
+}
+
+/** A polite announcement line; say(text) puts words into it, complain(error) an error with its hint. */
+export function statusLine() {
+  const element = h("div", { class: "rl-status", role: "status", "aria-live": "polite" });
+  return {
+    element,
+    say(text) {
+      element.classList.remove("rl-wrong");
+      element.textContent = text;
+    },
+    complain(error) {
+      element.classList.add("rl-wrong");
+      element.textContent = error.hint ? `${error.message} → ${error.hint}` : error.message;
+    },
+  };
+}

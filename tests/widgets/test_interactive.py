@@ -1,0 +1,47 @@
+"""The way between an object in the kernel and a browser that shows it."""
+
+from typing import Any
+
+import pytest
+
+from rolloutlab.errors import InputError
+from rolloutlab.widgets.interactive import MIME, Interactive
+
+
+class Doubler(Interactive):
+    module = "doubler"
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def calls(self) -> dict[str, Any]:
+        return {"double": self.double}
+
+    def double(self, x: Any) -> int:
+        if not isinstance(x, int):
+            raise InputError(f"{x!r} is no number", hint="7")
+        return 2 * x
+
+
+def test_a_call_is_answered_under_its_id() -> None:
+    assert Doubler().answer({"id": "a/1", "call": "double", "args": {"x": 21}}) == {"id": "a/1", "result": 42}
+
+
+def test_a_deliberate_error_is_told_with_what_to_type() -> None:
+    answer = Doubler().answer({"id": "a/1", "call": "double", "args": {"x": "one"}})
+    assert answer == {"id": "a/1", "error": {"message": "'one' is no number", "hint": "7"}}
+
+
+@pytest.mark.parametrize("asked", [{"call": "treble"}, {"call": "double", "args": {"y": 1}}, {}])
+def test_a_call_that_there_is_not_is_told_and_logged(asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    answer = Doubler().answer({"id": "a/1", **asked})
+    assert answer["error"]["hint"] is None
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_nothing_is_a_widget_where_no_browser_is() -> None:
+    assert MIME not in Doubler()._repr_mimebundle_()
+
+
+def test_to_push_before_anything_is_shown_is_to_push_to_nobody() -> None:
+    Doubler().push("changed")
