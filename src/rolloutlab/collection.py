@@ -11,16 +11,11 @@ from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
 from rolloutlab.store.rewards import finite
+from rolloutlab.views.frame import frame
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-BEFORE = ("reward", "advantage")
-"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
-AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
-"""Columns of a frame after those of the components."""
 
 
 class Collection:
@@ -84,16 +79,11 @@ class Collection:
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
         source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
         """
-        import pandas as pd
-
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
-        names = pd.Index([t.name for t in trajectories], name="trajectory")
-        parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
-        columns = [*BEFORE, *parts, *AFTER]
-        return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
+        return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
@@ -156,7 +146,6 @@ def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any
     return {
         "reward": trajectory.reward,
         "advantage": advantage,
-        **trajectory.components,
         "source": trajectory.source,
         "prompt": trajectory.prompt,
         "finish_reason": trajectory.finish_reason,

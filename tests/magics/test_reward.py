@@ -66,10 +66,10 @@ def test_scoring_again_keeps_what_was_given_by_hand_and_says_so(scored, capsys):
 def test_the_rewards_are_a_table_and_undo_takes_them_back_change_by_change(scored, capsys):
     scored.run("%%reward capitals\nreturn 1")
     by_hand(scored)
-    assert scored.run("%rewards capitals -o table")["reward"].tolist() == [7, 1, 1, 1]
-    assert scored["table"]["source"].tolist() == ["hand", "function", "function", "function"]
-    assert scored.run("%rewards capitals --undo")["reward"].tolist() == [1, 1, 1, 1]
-    assert scored.run("%rewards capitals --undo")["reward"].isna().all()
+    assert scored.run("%rewards capitals -o table").to_frame()["reward"].tolist() == [7, 1, 1, 1]
+    assert scored["table"].to_frame()["source"].tolist() == ["hand", "function", "function", "function"]
+    assert scored.run("%rewards capitals --undo").to_frame()["reward"].tolist() == [1, 1, 1, 1]
+    assert scored.run("%rewards capitals --undo").to_frame()["reward"].isna().all()
     assert [line for line in capsys.readouterr().out.splitlines() if "undone" in line] == [
         "change 2 is undone: 1 reward as before -> %rewards capitals --history",
         "change 1 is undone: 4 rewards as before, 4 of them unscored again -> %rewards capitals --history",
@@ -204,7 +204,7 @@ NotFoundError: no reward of capitals is left to undo
 @pytest.mark.parametrize("cell", SNAPSHOTS)
 def test_bad_input_stops_the_cell_with_two_lines_and_changes_no_reward(scored, cell):
     assert scored.error(cell) == SNAPSHOTS[cell].strip()
-    assert scored.run("%rewards capitals")["reward"].isna().all()
+    assert scored.run("%rewards capitals").to_frame()["reward"].isna().all()
     assert len(scored.run("%rewards capitals --history")) == 0
 
 

@@ -132,18 +132,19 @@ def job_unit(largest_g: Iterable[float], options: Options) -> float:
 def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupShares:
     """What the members of a group contribute to any job of this unit; nothing of another group comes in."""
     raw_G = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
-    tokens_G = [sum(m.tokens_H) for m in members_G]
-    trains_G = [bool(advantage and tokens) for advantage, tokens in zip(raw_G, tokens_G, strict=True)]
-    reasons_G = [None] * len(raw_G) if all(trains_G) else _reasons(members_G, raw_G, tokens_G)
-    counted_G = [n if trains else 0 for n, trains in zip(tokens_G, trains_G, strict=True)]
-    advantages_G = [
-        balanced(a, options.advantage_balance) if trains else 0.0 for a, trains in zip(raw_G, trains_G, strict=True)
-    ]
+    counted_G = [sum(m.tokens_H) for m in members_G]
+    reasons_G: list[Reason | None] = [None] * len(raw_G)
+    if not (all(raw_G) and all(counted_G)):
+        reasons_G = _reasons(members_G, raw_G, counted_G)
+        raw_G = [0.0 if reason else a for a, reason in zip(raw_G, reasons_G, strict=True)]
+        counted_G = [0 if reason else n for n, reason in zip(counted_G, reasons_G, strict=True)]
+    if options.advantage_balance:
+        raw_G = [balanced(a, options.advantage_balance) for a in raw_G]
     weights_G = [1.0 / (n + _TINY) if n else 0.0 for n in counted_G]
     heavy_G = [w * n for w, n in zip(weights_G, counted_G, strict=True)]
-    size = math.fsum([abs(a) * heavy for a, heavy in zip(advantages_G, heavy_G, strict=True)])
-    sums = sum(trains_G), sum(counted_G), math.fsum(heavy_G), size
-    return GroupShares(members_G, advantages_G, weights_G, reasons_G, *sums)
+    size = math.fsum([abs(a) * heavy for a, heavy in zip(raw_G, heavy_G, strict=True)])
+    sums = reasons_G.count(None), sum(counted_G), math.fsum(heavy_G), size
+    return GroupShares(members_G, raw_G, weights_G, reasons_G, *sums)
 
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
@@ -158,8 +159,8 @@ def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequen
 def scaled_shares(group: GroupShares, scale: Scale | None) -> list[Share]:
     """What each member of a group contributes to a job of this scale."""
     if scale and not scale.size:
-        told_G = zip(group.members_G, group.reasons_G, strict=True)
-        return [Share(member, 0.0, 0.0, reason or Reason.BALANCED_AWAY) for member, reason in told_G]
+        away_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
+        return [Share(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, away_G, strict=True)]
     weight, size = scale or (1.0, 1.0)
     told_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
     return [Share(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in told_G]

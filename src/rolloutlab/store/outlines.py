@@ -14,16 +14,15 @@ from rolloutlab.wire.chat import MessageOrChoice
 
 PREVIEW = 200
 """Characters of an answer that are read with a page."""
+_ANSWER = "coalesce(answer, preview)"
 _PAGE = 256
 _ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
-_FINISHED = """
-    FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id AND t.pending = 0
-    LEFT JOIN outlines o ON o.trajectory_id = t.id
-    WHERE g.collection_id = ?
-"""
+_FINISHED = "FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id AND t.pending = 0"
+_IN = "WHERE g.collection_id = ?"
 _NARROW = f"""
     SELECT t.id, g.position, t.position, t.reward, t.source, t.components, o.tokens, o.finish_reason
-    {_FINISHED} ORDER BY g.position, t.position
+    {_FINISHED} LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
+    {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position
 """
 _GIVEN = "(SELECT value FROM json_each(?))"
 
@@ -31,7 +30,7 @@ _GIVEN = "(SELECT value FROM json_each(?))"
 def keep_outline(
     connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
 ) -> None:
-    """Keep what a table shows of a trajectory, in the transaction that writes it. items: what comes after the prompt."""
+    """Keep what a table shows of a trajectory, in the transaction that writes it. items: all after its prompt."""
     whole = Trajectory(row_id, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
     answer = whole.answer
     rest = answer if len(answer) > PREVIEW else None
@@ -73,12 +72,12 @@ class Outlines:
 
     def answers(self, ids: Iterable[int]) -> dict[int, str]:
         """Whole answers."""
-        sql = "SELECT trajectory_id, coalesce(answer, preview) AS answer FROM outlines WHERE trajectory_id IN"
+        sql = f"SELECT trajectory_id, {_ANSWER} AS answer FROM outlines WHERE trajectory_id IN"
         return {row["trajectory_id"]: row["answer"] for row in self._by_id(sql, ids)}
 
     def holding(self, collection: StoredCollection, part: str) -> set[int]:
         """The ids of trajectories whose whole answer has this part, in whatever case."""
-        sql = f"SELECT t.id {_FINISHED} AND holds(coalesce(o.answer, o.preview), ?)"
+        sql = f"SELECT t.id {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id {_IN} AND holds({_ANSWER}, ?)"
         return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}
 
     def prompts(self, collection: StoredCollection, positions: Iterable[int]) -> dict[int, str]:
@@ -89,7 +88,7 @@ class Outlines:
 
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
         """Which model, and which step of it, each trajectory is from."""
-        rows = self._database.read(f"SELECT t.id, t.model, t.step {_FINISHED}", collection.id)
+        rows = self._database.read(f"SELECT t.id, t.model, t.step {_FINISHED} {_IN}", collection.id)
         return {row["id"]: (row["model"], row["step"]) for row in rows}
 
     def positions(self, collection: StoredCollection) -> list[int]:
@@ -99,12 +98,17 @@ class Outlines:
 
     def count(self, collection: StoredCollection) -> int:
         """How many trajectories of a collection are finished."""
-        return int(self._database.read(f"SELECT count(*) {_FINISHED}", collection.id)[0][0])
+        return int(self._database.read(f"SELECT count(*) {_FINISHED} {_IN}", collection.id)[0][0])
+
+    def newest(self) -> tuple[int, int]:
+        """Another pair than before if there may be other trajectories in the lab; takes no time."""
+        sql = "SELECT coalesce(max(id), 0), (SELECT count(*) FROM trajectories WHERE pending > 0) FROM trajectories"
+        [(row_id, pending)] = self._database.read(sql)
+        return row_id, pending
 
     def _narrow(self, collection: StoredCollection, position: int | None) -> list[Row]:
-        if position is None:
-            return self._database.read(_NARROW, collection.id)
-        return self._database.read(_NARROW.replace("ORDER", "AND g.position = ? ORDER"), collection.id, position)
+        first, last = (0, 2**62) if position is None else (position, position)
+        return self._database.read(_NARROW, collection.id, first, last)
 
     def _by_id(self, sql: str, ids: Iterable[int]) -> list[Row]:
         return self._database.read(f"{sql} {_GIVEN}", json.dumps(list(ids)))
@@ -120,8 +124,11 @@ class Outlines:
 
 
 def _outlines(rows: Sequence[Row]) -> list[Outline]:
-    parts, tokens = _parsed(row[5] for row in rows), _parsed(row[6] for row in rows)
-    return [Outline(row[0], row[1], row[2], row[3], row[4], parts[i], tokens[i], row[7]) for i, row in enumerate(rows)]
+    parts = _parsed(row["components"] for row in rows)
+    counts = list({row["tokens"]: None for row in rows})  # few are different
+    tokens = dict(zip(counts, map(tuple, _parsed(counts)), strict=True))
+    told = zip(rows, parts, strict=True)
+    return [Outline(r[0], r[1], r[2], r[3], r[4], components, tokens[r[6]], r[7]) for r, components in told]
 
 
 def _parsed(texts: Iterable[str]) -> list[Any]:

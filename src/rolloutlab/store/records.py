@@ -123,7 +123,7 @@ class Outline(NamedTuple):
     reward: float | None
     source: str | None
     components: Mapping[str, float]
-    tokens_H: Sequence[int]
+    tokens_H: tuple[int, ...]
     finish_reason: str | None
 
 

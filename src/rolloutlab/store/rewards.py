@@ -28,15 +28,15 @@ _EDITS = """
 """
 
 _UNDOABLE = """
-    SELECT e.change FROM edits e JOIN trajectories t ON t.id = e.trajectory_id JOIN groups g ON g.id = t.group_id
-    WHERE g.collection_id = ?1 AND e.undoes IS NULL AND NOT EXISTS (
+    SELECT e.change FROM edits e CROSS JOIN trajectories t ON t.id = e.trajectory_id
+    CROSS JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?1 AND e.undoes IS NULL AND NOT EXISTS (
         SELECT 1 FROM edits u JOIN trajectories ut ON ut.id = u.trajectory_id JOIN groups ug ON ug.id = ut.group_id
         WHERE u.undoes = e.change AND ug.collection_id = ?1)
     ORDER BY e.change DESC LIMIT 1
 """
 
-Told = Callable[[Set[int], int], None]
-"""Called with the ids of trajectories whose rewards have changed, and the number of the newest edit."""
+Told = Callable[[Set[int]], None]
+"""Called with the ids of trajectories whose rewards have changed."""
 
 
 class Rewards:
@@ -147,7 +147,7 @@ class Rewards:
             alive = [(listener, told) for listener in self._listeners if (told := listener())]
             self._listeners = [listener for listener, _ in alive]
         for _, told in alive:
-            told(log.edited, log.newest)
+            told(log.edited)
 
 
 def finite(value: Any, name: str) -> float:
@@ -171,14 +171,13 @@ class _Log:
         self._source = source
         self._undoes = undoes
         self.edited: set[int] = set()
-        self.newest = 0
 
     def write(
         self, row_id: int, reward: float | None, components: str, source: str | None, note: str | None = None
     ) -> None:
         """Set the reward of a trajectory, its components and its source."""
         shared = (self.change, self.at, self.who, self._source, note, self._undoes, reward, components, row_id)
-        cursor = self._connection.execute(
+        self._connection.execute(
             "INSERT INTO edits (trajectory_id, old, old_components, old_source,"
             " change, at, who, source, note, undoes, new, components)"
             " SELECT id, reward, components, source, ?, ?, ?, ?, ?, ?, ?, ? FROM trajectories WHERE id = ?",
@@ -189,7 +188,6 @@ class _Log:
             (reward, components, source, row_id),
         )
         self.edited.add(row_id)
-        self.newest = int(cursor.lastrowid or 0)
 
 
 def _before_hand(newest_first: Sequence[Row]) -> float | None:

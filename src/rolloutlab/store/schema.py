@@ -67,6 +67,7 @@ OUTLINES = """
     DROP INDEX trajectories_of_group;
     CREATE INDEX trajectories_without_items ON trajectories
         (group_id, pending, position, reward, source, components, model, step);
+    CREATE INDEX trajectories_to_finish ON trajectories (group_id) WHERE pending > 0;
     CREATE INDEX edits_that_undo ON edits (undoes) WHERE undoes IS NOT NULL
 """
 
