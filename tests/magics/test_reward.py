@@ -194,6 +194,18 @@ NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
 NotFoundError: there is no collection 'capitols'
   -> capitals
 """,
+    "%rewards 'cup*'": """
+NotFoundError: no collection's name fits 'cup*'
+  -> capitals
+""",
+    "%rewards capitals/7": """
+NotFoundError: there is no group 'capitals/7'
+  -> %group capitals/0
+""",
+    "%rewards capitals rivers --undo": """
+InputError: --history and --undo are of one collection
+  -> %rewards capitals --history
+""",
     "%rewards capitals --undo": """
 NotFoundError: no reward of capitals is left to undo
   -> %rewards capitals --history
@@ -226,3 +238,20 @@ def test_what_scored_last_is_what_succeeded_on_that_generation_also_under_a_new_
     assert lab._scorer_of(first) == by != lab._scorer_of(second)
     scored.run("%collections --rename capitals cities")
     assert lab._scorer_of(lab.store.collection("cities:1")) == by
+
+
+def test_rewards_of_several_collections_a_pattern_or_one_group_are_one_table(scored):
+    scored.run(CHAT.replace("capitals", "cities"))
+    view = scored.run("%rewards 'c*' -o both")
+    assert view is scored["both"]
+    assert (view.title, len(view.to_frame())) == ("capitals, cities", 8)
+    assert list(scored.run("%rewards cities capitals").to_frame().index)[::4] == ["cities/0/0", "capitals/0/0"]
+    assert list(scored.run("%rewards capitals/1").to_frame().index) == ["capitals/1/0", "capitals/1/1"]
+
+
+def test_a_view_that_is_held_has_what_a_cell_gives_afterwards(scored):
+    scored.run("view = get_ipython().run_line_magic('rewards', 'capitals')")
+    scored.run("%%reward capitals\nreturn 1")
+    scored.run("edits = view.set(['capitals/0/0'], 7)")
+    assert scored.run("view.to_frame()")["reward"].tolist() == [7, 1, 1, 1]
+    assert "capitals/0/0       7" in scored.run("repr(view)")

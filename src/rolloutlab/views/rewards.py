@@ -234,10 +234,9 @@ def _reward(told: Any, name: str) -> float:
     try:
         return finite(told if value is None else value, name)
     except RewardError as error:
-        typed = told.replace(",", ".") if isinstance(told, str) else ""
-        raise RewardError(
-            error.message, hint=typed if number_of(typed) is not None else "a number such as 0.5"
-        ) from None
+        meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
+        hint = meant if number_of(meant) is not None else "a number such as 0.5"
+        raise RewardError(error.message, hint=hint) from None
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -45,7 +45,9 @@ def html(
     columns = ["trajectory", "reward", "advantage", *components, "source", "prompt", "completion"]
     head = "".join(f"<th>{escape(visible(column))}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(map(_cell, _values(row, components)))}</tr>" for row in rows)
-    said = "".join(f"<p>{escape(line)}</p>" for line in (*_heading(title, summary)[1:], *_rest(fitting - len(rows))))
+    said = "".join(
+        f"<p>{escape(line)}</p>" for line in (*_heading(title, summary)[1:], *_rest(fitting - len(rows))) if line
+    )
     return f"<p><b>{escape(_heading(title, summary)[0])}</b></p><table><tr>{head}</tr>{body}</table>{said}"
 
 
