@@ -27,9 +27,9 @@ OPTIONS = (
 
 
 class Jupyter:
-    """The server: `notebooks` is the folder it serves, `url` where it does."""
+    """The server: `notebooks` is the folder it serves, `url` where it does. python: whose JupyterLab it is."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], python: str = sys.executable) -> None:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir()
         self.log = folder / "jupyter.log"
@@ -38,7 +38,7 @@ class Jupyter:
         news = self._settings / NEWS
         news.parent.mkdir(parents=True)
         news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
-        command = [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={self.notebooks}"]
+        command = [python, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={self.notebooks}"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=surroundings(folder, environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log

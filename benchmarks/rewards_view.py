@@ -1,0 +1,186 @@
+"""The rewards view of 100,000 trajectories in a real JupyterLab: until rows are painted, advantages answer, rows are sorted.
+
+The peer is ipydatagrid with the same rows in the same notebook; its advantages are computed by the same code in a callback
+of the kernel. Every figure is taken in the browser, from the key or the cell that asks to the frame that shows the answer.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from goals import Goal, conclude
+from mock_service import completion
+from playwright.sync_api import sync_playwright
+
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Arrival, NewGroup, Score
+from rolloutlab.views.rows import Named
+from rolloutlab.wire.chat import ChatCompletion, UserMessage
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.browser.conftest import FLAGS  # noqa: E402
+from tests.browser.jupyter import Jupyter  # noqa: E402
+from tests.browser.notebook import NotebookPage  # noqa: E402
+
+GROUPS, MEMBERS = 12_500, 8
+TOTAL = GROUPS * MEMBERS
+REPEATS = 5
+KERNEL = ROOT / ".venvs/grid/bin/python"
+
+PREPARE = """
+%load_ext rolloutlab
+import pandas as pd, rolloutlab
+from ipydatagrid import DataGrid
+from rolloutlab.objective.advantages import group_advantages
+lab = rolloutlab.lab()
+frame = lab.rewards("letters").to_frame()[["reward", "advantage", "answer", "prompt", "source", "tokens"]]
+
+def edited(change):
+    first = change["row"] // 8 * 8
+    rewards = grid.data["reward"].iloc[first : first + 8].tolist()
+    for i, advantage in enumerate(group_advantages(rewards)):
+        grid.set_cell_value_by_index("advantage", first + i, advantage)
+"""
+PEER = """
+grid = DataGrid(frame, editable=True, layout={"height": "460px"}, base_column_size=90)
+grid.on_cell_change(edited)
+grid
+"""
+PEER_SORT = 'grid.transform([{"type": "sort", "column": "reward", "desc": DESC}])'
+
+WATCH = """([code, event, read]) => new Promise((resolve) => {
+    const seen = new Function(`return (${read})`)();
+    const before = seen();
+    let begun = null;
+    const look = () => {
+        if (begun !== null && seen() !== before) {
+            requestAnimationFrame(() => resolve(performance.now() - begun));  // the frame that shows it
+        } else requestAnimationFrame(look);
+    };
+    if (code) { begun = performance.now(); window.harness.start(code); }
+    else {
+        const [kind, key] = event.split(" ");
+        document.addEventListener(kind, (told) => { if (!key || told.key === key) begun ??= performance.now(); }, true);
+    }
+    requestAnimationFrame(look);
+})"""
+"""Milliseconds from the start of a cell, or from an event, until what `read` sees is another and has been painted."""
+
+ROWS = """() => {
+    const grid = [...document.querySelectorAll('.rl-grid')].at(-1);
+    return [...(grid?.querySelectorAll('.rl-figure, .tabulator-row code') ?? [])].map((e) => e.textContent).join();
+}"""
+"""Names and advantages that the newest grid shows."""
+CANVAS = """() => {
+    const canvas = [...document.querySelectorAll('.lm-DataGrid canvas')].findLast((each) => each.width > 0);
+    if (!canvas) return '';
+    const pixels = canvas.getContext('2d').getImageData(LEFT, 44, WIDTH, 380);
+    return [...pixels.data].reduce((sum, value) => (31 * sum + value) >>> 0, 0);
+}"""
+"""A checksum of a part of the peer's canvas, below its header."""
+BODY = CANVAS.replace("LEFT", "91").replace("WIDTH", "500")
+ADVANTAGES = CANVAS.replace("LEFT", "181").replace("WIDTH", "89")
+
+
+def fill(path: Path) -> None:
+    """One collection of groups whose trajectories are the mock service's 50 tokens, all with rewards."""
+    lab = Lab(path)
+    prompt = [UserMessage(role="user", content="Sort these letters: d b a c")]
+    choice = ChatCompletion.model_validate(completion()).choices[0]
+    arrivals = [Arrival(position, [choice]) for position in range(MEMBERS)]
+    collection = lab.open_collection("letters", {"total": TOTAL})
+    with lab.at_once():
+        for group in lab.add_groups(collection, [NewGroup(prompt, {"i": j}) for j in range(GROUPS)]):
+            lab.put(group, arrivals, model="mock", step=0, sampling={"temperature": 1.0})
+    rows = lab.outlines.of(collection, None)
+    named = [Named(row.id, f"letters/{row.group}/{row.position}") for row in rows]
+    lab.rewards.give([Score(one, one.id * 7919 % 97 / 97) for one in named], "function")
+    lab.close()
+
+
+class Watched:
+    """A notebook, and how long it takes until something in it is another."""
+
+    def __init__(self, notebook: NotebookPage) -> None:
+        self.notebook = notebook
+        self.page = notebook.page
+
+    def after_cell(self, code: str, read: str) -> float:
+        """Seconds from the start of a cell until what `read` sees has changed."""
+        milliseconds = self.page.evaluate(WATCH, [code, None, read])
+        self.notebook.wait_until_idle()
+        return float(milliseconds) / 1000
+
+    def after(self, act: Callable[[], None], event: str, read: str) -> float:
+        """Seconds from the event that an act ends with until what `read` sees has changed."""
+        self.page.evaluate(f"(asked) => {{ window.seen = ({WATCH})(asked) }}", [None, event, read])
+        act()
+        milliseconds = self.page.evaluate("() => window.seen")
+        self.notebook.wait_until_idle()
+        return float(milliseconds) / 1000
+
+
+def ours(watched: Watched) -> dict[str, float]:
+    """Seconds of each figure, the median of a few."""
+    page = watched.page
+    first = [watched.after_cell("lab.rewards('letters')", ROWS) for _ in range(REPEATS)]
+    grid = page.locator(".rl-grid").last
+    grid.focus()
+
+    def edit(value: str) -> Callable[[], None]:
+        return lambda: (page.keyboard.type(value), page.keyboard.press("Enter"))[0]
+
+    edits = [watched.after(edit(f"0.{i}5"), "keydown Enter", ROWS) for i in range(REPEATS)]
+    head = grid.locator(".tabulator-col", has_text="reward").locator(".tabulator-col-title")
+    sorts = [watched.after(head.click, "click", ROWS) for _ in range(REPEATS)]
+    return {"first rows": median(first), "edit": median(edits), "sort": median(sorts)}
+
+
+def peers(watched: Watched) -> dict[str, float]:
+    """The same of the peer."""
+    page = watched.page
+    first = [watched.after_cell(PEER, BODY) for _ in range(REPEATS)]
+    canvas = page.locator(".lm-DataGrid canvas").last
+    box = canvas.bounding_box()
+    assert box
+
+    def edit(row: int) -> Callable[[], None]:
+        def act() -> None:
+            page.mouse.click(box["x"] + 130, box["y"] + 30 + 20 * row)
+            page.keyboard.type(f"0.{row}5")
+            page.keyboard.press("Enter")
+
+        return act
+
+    edits = [watched.after(edit(row), "keydown Enter", ADVANTAGES) for row in range(REPEATS)]
+    cells = [PEER_SORT.replace("DESC", str(bool(i % 2))) for i in range(REPEATS)]
+    return {"first rows": median(first), "edit": median(edits), "sort": median(watched.after_cell(c, BODY) for c in cells)}
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        fill(folder / "lab" / "lab.db")
+        jupyter = Jupyter(folder, {"ROLLOUTLAB_HOME": str(folder / "lab")}, python=str(KERNEL))
+        try:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            notebook = NotebookPage(page, jupyter.url, jupyter.notebooks / "grids.ipynb", "lab")
+            notebook.open()
+            notebook.run(PREPARE)
+            figures, peer = ours(Watched(notebook)), peers(Watched(notebook))
+            browser.close()
+        finally:
+            jupyter.stop()
+    for what, seconds in figures.items():
+        print(f"{what:10} {1000 * seconds:6.0f} ms; ipydatagrid {1000 * peer[what]:6.0f} ms: ratio {seconds / peer[what]:.2f}")
+    goals = {"first rows": 0.5, "edit": 0.1, "sort": 0.5}
+    return conclude([Goal(f"{what.replace(' ', '_')}_seconds", figures[what], "<=", goal) for what, goal in goals.items()])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
