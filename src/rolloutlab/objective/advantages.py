@@ -65,10 +65,11 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, uni
     if not rewards_G:
         return []
     low, high = min(rewards_G), max(rewards_G)
-    if high - low <= _EQUAL * max(1.0, abs(low), abs(high)):
+    largest = max(abs(low), abs(high))
+    if high - low <= _EQUAL * max(1.0, largest):
         return [0.0] * len(rewards_G)
-    shrink = max(unit, abs(low) / _HUGE, abs(high) / _HUGE)  # the squares below stay finite
-    bound = _EQUAL * max(1.0, abs(low), abs(high)) / shrink
+    shrink = max(unit, largest / _HUGE)  # the squares below stay finite
+    bound = _EQUAL * max(1.0, largest) / shrink
     shrunk_G = rewards_G if shrink == 1.0 else [r / shrink for r in rewards_G]
     mean = math.fsum(shrunk_G) / len(shrunk_G)
     from_mean_G = [r - mean for r in shrunk_G]

@@ -61,8 +61,10 @@ class Outlines:
         rows = self._by_id("SELECT id, reward, source, components FROM trajectories WHERE id IN", outlines)
         parts = _parsed(row["components"] for row in rows)
         return {
-            row["id"]: outlines[row["id"]]._replace(reward=row["reward"], source=row["source"], components=found)
-            for row, found in zip(rows, parts, strict=True)
+            row["id"]: outlines[row["id"]]._replace(
+                reward=row["reward"], source=row["source"], components=parts[row["components"]]
+            )
+            for row in rows
         }
 
     def previews(self, ids: Iterable[int]) -> dict[int, tuple[str, bool]]:
@@ -124,17 +126,15 @@ class Outlines:
 
 
 def _outlines(rows: Sequence[Row]) -> list[Outline]:
-    parts = _parsed(row["components"] for row in rows)
-    counts = list({row["tokens"]: None for row in rows})  # few are different
-    tokens = dict(zip(counts, map(tuple, _parsed(counts)), strict=True))
-    told = zip(rows, parts, strict=True)
-    return [Outline(r[0], r[1], r[2], r[3], r[4], components, tokens[r[6]], r[7]) for r, components in told]
+    parts = _parsed(row[5] for row in rows)
+    tokens = {text: tuple(counts) for text, counts in _parsed(row[6] for row in rows).items()}
+    return [Outline(r[0], r[1], r[2], r[3], r[4], parts[r[5]], tokens[r[6]], r[7]) for r in rows]
 
 
-def _parsed(texts: Iterable[str]) -> list[Any]:
-    """Many small JSON texts at once."""
-    found: list[Any] = json.loads(f"[{','.join(texts)}]")
-    return found
+def _parsed(texts: Iterable[str]) -> dict[str, Any]:
+    """What small JSON texts say, by text: many are the same, and all are read at once."""
+    different = dict.fromkeys(texts)
+    return dict(zip(different, json.loads(f"[{','.join(different)}]"), strict=True))
 
 
 def _asked(prompt: Iterable[Mapping[str, Any]]) -> str:

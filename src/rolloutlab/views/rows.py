@@ -1,7 +1,8 @@
 """The trajectories of some collections with their rewards, and what they would train with if they were one job."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import NotFoundError
@@ -44,11 +45,15 @@ class Rows:
         self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
         self.index = {outline.id: i for i, outline in enumerate(self.outlines)}
         self.components = list(dict.fromkeys(part for outline in self.outlines for part in outline.components))
-        self._by_name = {name: g for g, group in enumerate(self.groups) for name in _names(group)}
         members = [self._members(g) for g in range(len(self.groups))]
         self._scored_g = list(map(len, members))
         self._mean_g = list(map(_mean, members))
         self._shares = LiveShares(members, Options())
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        """Which group has a name; made when it is first asked for."""
+        return {name: g for g, group in enumerate(self.groups) for name in _names(group)}
 
     def __len__(self) -> int:
         return len(self.outlines)
@@ -134,7 +139,6 @@ def _groups(parts: Sequence[Part]) -> Iterable[GroupRows]:
             first += size
 
 
-def _names(group: GroupRows) -> Mapping[str, None]:
+def _names(group: GroupRows) -> tuple[str, str]:
     """What a group may be called: with the generation too, which no newer one takes."""
-    full = f"{group.collection.name}:{group.collection.generation}/{group.position}"
-    return dict.fromkeys((group.name, full))
+    return group.name, f"{group.collection.name}:{group.collection.generation}/{group.position}"
