@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.views.group import AskLogprobs, GroupView, rank
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
@@ -27,11 +29,19 @@ class Collection:
     """One generation of a collection. It reads the lab when asked, so it is never out of date.
 
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
-    trainer's own, as it would train alone with default options; of one group, as that group would.
+    trainer's own, as it would train alone with default options; of one group, as that group would. Where a browser
+    shows it, it is read one group at a time, and scored there.
     """
 
-    def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        summary: StoredCollection,
+        position: int | None = None,
+        ask_logprobs: AskLogprobs | None = None,
+    ) -> None:
         self._lab = lab
+        self._ask_logprobs = ask_logprobs
         self._number = summary.id
         self._position = position
 
@@ -110,10 +120,36 @@ class Collection:
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         known = {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
-        return self._lab.rewards.give([score for score in scores if score], source="hand")
+        return self._told(self._lab.rewards.give([score for score in scores if score], source="hand"))
+
+    def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
+        """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own. The
+        best has 1, the worst 0, evenly spaced, and ties share the mean of their places. What is not ranked is left
+        alone.
+
+        Raises:
+            InputError: this is no single group, or the ranking has something that is not there, or is there twice.
+        """
+        groups = self.groups
+        if len(groups) != 1:
+            raise InputError(f"{self.name} has {len(groups)} groups: one is ranked at a time", hint=f"{self.name}/0")
+        return self._told(rank(self._lab, groups[0], ranking))
 
     def __len__(self) -> int:
         return len(self.trajectories)
+
+    def _told(self, edits: list[Edit]) -> list[Edit]:
+        self._view.changed()
+        return edits
+
+    @cached_property
+    def _view(self) -> GroupView:
+        return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+        return self._view._repr_mimebundle_(**asked)
 
     def __repr__(self) -> str:
         groups = self.groups

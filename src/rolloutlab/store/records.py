@@ -80,6 +80,12 @@ class Trajectory:
         )
         return (self.tokens, *further)
 
+    def histories(self) -> list[wire.History]:
+        """Its conversation with the tools that were offered, then the further ones."""
+        tools = self.extra.get("tools")
+        main = {"messages_and_choices": list(self.items), **({"tools": tools} if tools else {})}
+        return [wire.History.model_validate(main), *self.additional]
+
     def _versions(self) -> dict[str, int]:
         """The checkpoints of its first and its last answer, where they are known."""
         if self.step is None:
@@ -237,6 +243,15 @@ class Score:
     reward: float
     components: Mapping[str, float] = field(default_factory=dict)
     note: str | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """The reward that a trajectory has, if any, with its components and its source."""
+
+    reward: float | None
+    components: Mapping[str, float]
+    source: str | None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rolloutlab.store.records import CollectionSummary, Edit, Score, Trajectory
+from rolloutlab.store.records import Edit, Given, Group, Score, StoredCollection, Trajectory
 from rolloutlab.store.sqlite import Database, Row
 
 _STATE = """
@@ -55,7 +55,7 @@ class Rewards:
                 edits.append(Edit(name, log.at, log.who, source, old, new, parts, log.change, score.note))
         return edits
 
-    def undo(self, collection: CollectionSummary) -> list[Edit]:
+    def undo(self, collection: StoredCollection) -> list[Edit]:
         """Take back the newest change in a collection that is not taken back yet, as a change of its own.
 
         The edits say what each reward was and is again, None where there was none. Empty: there is nothing to undo.
@@ -79,12 +79,24 @@ class Rewards:
         rows = self._database.read("SELECT * FROM edits WHERE trajectory_id = ? ORDER BY id", trajectory.id)
         return [_edit(trajectory.name, row) for row in rows]
 
-    def history_of(self, collection: CollectionSummary) -> list[Edit]:
+    def history_of(self, collection: StoredCollection) -> list[Edit]:
         """Every change of every reward of a collection, newest change first."""
         rows = self._database.read(f"{_EDITS} ORDER BY change DESC, place, seat, e.id", collection.id)
         return [_edit(_name(collection, row), row) for row in rows]
 
-    def by_hand(self, collection: CollectionSummary) -> int:
+    def of_group(self, group: Group) -> dict[int, Given]:
+        """What each finished trajectory of a group has now, by its id."""
+        sql = "SELECT id, reward, components, source FROM trajectories WHERE group_id = ? AND pending = 0"
+        rows = self._database.read(f"{sql} ORDER BY position", group.id)
+        return {row["id"]: Given(row["reward"], json.loads(row["components"]), row["source"]) for row in rows}
+
+    def newest_source(self, collection: StoredCollection) -> str | None:
+        """By which source the change was given that `undo` would take back; None when there is none."""
+        sql = f"SELECT source FROM edits WHERE change = ({_UNDOABLE}) LIMIT 1"
+        rows = self._database.read(sql, collection.id, collection.id)
+        return rows[0]["source"] if rows else None
+
+    def by_hand(self, collection: StoredCollection) -> int:
         """How many rewards of a collection were last given by hand."""
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
@@ -122,7 +134,7 @@ def _edit(name: str, row: Row) -> Edit:
     return Edit(name, *told, row["change"], row["note"], row["undoes"])
 
 
-def _name(collection: CollectionSummary, row: Row) -> str:
+def _name(collection: StoredCollection, row: Row) -> str:
     return f"{collection.label}/{row['place']}/{row['seat']}"
 
 

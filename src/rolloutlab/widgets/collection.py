@@ -10,7 +10,7 @@ from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 _MOST_GROUPS = 8
 _WIDEST = 100
-_WHY_NOT = {
+WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
     Reason.MEAN_REWARD: "the mean",
     Reason.NO_LOGPROBS: "no logprobs",
@@ -96,7 +96,7 @@ def _effect(share: Share | None) -> str:
     """The advantage that every token would train with, or why none would; nothing where there is no reward."""
     if share is None:
         return ""
-    return _WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
+    return WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
 
 
 def _short(words: str) -> str:

@@ -37,3 +37,8 @@ export function statusLine() {
     },
   };
 }
+
+/** Keys that are pressed inside stay inside: JupyterLab takes none of them for a command of its own. */
+export function ownKeys(root) {
+  root.addEventListener("focusin", (event) => event.target.setAttribute("data-lm-suppress-shortcuts", "true"));
+}
