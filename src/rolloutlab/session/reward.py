@@ -103,6 +103,20 @@ class RewardCalls(CollectionCalls):
         """The rewards of a collection, one row per trajectory: `Collection.to_frame`."""
         return self.collection(name).to_frame()
 
+    def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
+        """Rank completions of one group (`capitals/0`), best first, and take the ranks as rewards by hand.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own:
+        `[2, 0, [1, 3]]`. The best has 1, the worst 0, evenly spaced; ties share the mean of their places. What is not
+        ranked keeps what it has. It is one change, which `undo_rewards` takes back.
+
+        Raises:
+            NotFoundError: no such group. InputError: something in the ranking is not there, or is there twice.
+        """
+        group = self.group(name)
+        group.rank(ranking)
+        return group
+
     def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
         """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
 

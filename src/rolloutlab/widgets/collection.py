@@ -6,9 +6,11 @@ from html import escape
 from rolloutlab.objective.advantages import Reason, Share
 from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.widgets import page
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 _MOST_GROUPS = 8
+_MOST_MESSAGES = 20
 _WIDEST = 100
 WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
@@ -24,7 +26,7 @@ def text(name: str, groups: list[Group], check: Preflight) -> str:
     """The collection as plain text. check: what of it would train."""
     lines, shares = [_heading(name, groups)], _by_name(check)
     for group in groups[:_MOST_GROUPS]:
-        lines += ["", f"{group.name}  {_short(_prompt(group))}"]
+        lines += ["", f"{group.name}  {_short(_prompt(group))}", *(_given(group) if len(groups) == 1 else [])]
         effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
         wide = max(6, *map(len, effects)) if effects else 0
         for trajectory, effect in zip(group.trajectories, effects, strict=True):
@@ -33,20 +35,17 @@ def text(name: str, groups: list[Group], check: Preflight) -> str:
 
 
 def html(name: str, groups: list[Group], check: Preflight) -> str:
-    """The same as HTML; what people and policies wrote appears as text only."""
-    parts, shares = [f"<p><b>{escape(_heading(name, groups))}</b></p>"], _by_name(check)
+    """The same as HTML; what people and policies wrote appears as text only. One group alone shows its whole prompt."""
+    shares = _by_name(check)
+    parts = [f"<p><b>{escape(_heading(name, groups))}</b></p>"]
     for group in groups[:_MOST_GROUPS]:
-        rows = "".join(
-            f"<tr><td>{_reward(t)}</td><td>{_effect(shares.get(t.name))}</td>"
-            f'<td style="text-align:left;white-space:pre-wrap">{escape(_said(t))}</td></tr>'
-            for t in group.trajectories
-        )
+        rows = [(t, _reward(t), _effect(shares.get(t.name))) for t in group.trajectories]
+        whole = page.prompt(group) if len(groups) == 1 and group.prompt else ""
         parts.append(
             f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
-            '<table><tr><th>reward</th><th>advantage</th><th style="text-align:left">completion</th></tr>'
-            f"{rows}</table></details>"
+            f"{whole}{page.completions(rows) if rows else ''}</details>"
         )
-    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(groups))])
+    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(groups) if line)])
 
 
 def _heading(name: str, groups: list[Group]) -> str:
@@ -69,6 +68,11 @@ def _by_name(check: Preflight) -> dict[str, Share]:
 def _prompt(group: Group) -> str:
     asked = [message.to_wire() for message in group.prompt if message.role == "user"]
     return plain_text(asked[-1]["content"]) if asked else ""
+
+
+def _given(group: Group) -> list[str]:
+    """All messages of a prompt, where there are more than the one that the heading shows."""
+    return [f"  {_short(_line(message))}" for message in group.prompt[:_MOST_MESSAGES]] if len(group.prompt) > 1 else []
 
 
 def _said(trajectory: Trajectory) -> str:

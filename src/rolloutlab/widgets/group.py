@@ -12,6 +12,7 @@ from rolloutlab.objective.advantages import Share
 from rolloutlab.objective.preflight import WHY
 from rolloutlab.store.records import Given, Group, Trajectory
 from rolloutlab.widgets.collection import WHY_NOT
+from rolloutlab.widgets.page import FLAGS
 from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import Choice, MessageOrChoice, TokenLogprob
 from rolloutlab.wire.logprobs import ScoredHistories
@@ -23,14 +24,6 @@ _WHOLE = 2_000_000
 """Characters of a group that are sent at first, about."""
 PIECE = 200_000
 """Characters of a text that are sent when more is wanted."""
-
-FLAGS = {
-    "length": "cut off at the token limit",
-    "content_filter": "stopped by a content filter",
-    "tool_calls": "ended on a tool call",
-    "function_call": "ended on a function call",
-}
-"""Reasons why a conversation ended that a reader should not overlook."""
 
 
 class Texts:

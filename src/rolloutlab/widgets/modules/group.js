@@ -1,12 +1,13 @@
 // The group view: a prompt, and its completions side by side. Python's end is views/group.py.
 
+import "./kit/theme.css";
 import "./group.css";
 import { Card } from "./group/card.js";
 import { KEYS, onKey } from "./group/keys.js";
 import { Ranking } from "./group/ranking.js";
 import { Sight } from "./group/sight.js";
 import { folded, said, turn } from "./group/text.js";
-import { h, number, ownKeys, statusLine } from "./kit/dom.js";
+import { frame, h, number, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
 
 const BEST = "best";
@@ -20,10 +21,15 @@ class Groups {
     this.cards = [];
     this.focused = 0;
     this.sight = new Sight();
-    this.root = h("div", { class: "rl rl-groups", role: "region", onkeydown: (event) => onKey(this, event) });
+    this.root = frame("rl-groups");
+    this.root.setAttribute("role", "region");
+    this.root.addEventListener("keydown", (event) => onKey(this, event));
     el.append(this.root);
-    ownKeys(this.root);
-    this.kernel.onSilence((silent) => this.status.say(silent ? "waiting for the kernel: it is busy, or gone" : ""));
+    let waited = false;
+    this.kernel.onSilence((silent) => {
+      if (silent !== waited) this.status.say(silent ? "waiting for the kernel: it is busy, or gone" : "");
+      waited = silent;
+    });
     this.kernel.on("changed", () => this.group && this.attempt(() => this.refresh()));
     if (this.state.refused) {
       this.status.complain(this.state.refused);

@@ -59,7 +59,7 @@ export class Card {
     this.meta.setAttribute("title", this.member.model);
     const told = [`completion ${this.member.seat}`, reward == null ? "no reward" : `reward ${number(reward)}`];
     this.element.setAttribute("aria-label", [...told, effect, this.member.flag].filter(Boolean).join(", "));
-    this.element.classList.toggle("rl-idle", Boolean(why));
+    this.element.classList.toggle("rl-idle", Boolean(why) && reward != null);
   }
 
   /** Its place while the group is being ranked, with the reward that it would become. */
@@ -141,20 +141,25 @@ export class Card {
     const { view, member } = this;
     const reference = view.referenceSeat();
     const other = reference === member.seat ? null : view.group.members.find(({ seat }) => seat === reference);
-    const alone = member.turns.length === 1;
     return [
       reference === member.seat && h("div", { class: "rl-note" }, "the others are compared with this one"),
       ...member.turns.map((message, i) => {
         const body = parts(view, member.seat, message, () => {
           const element = said(view, member.seat, message.said);
-          const against = other?.turns[i]?.said;
+          const against = other && opposite(member.turns, i, other.turns);
           const words = element.matches(".rl-said") ? element : element.firstChild;
           if (against) markDifferences(words, message.said, against);
           return element;
         }).filter(Boolean);
-        return alone ? h("div", { class: "rl-what" }, body) : turn(view, member.seat, message, body);
+        return this.turn(message, body);
       }),
     ].filter(Boolean);
+  }
+
+  /** A turn; its role goes without saying where there is only one. */
+  turn(message, body) {
+    const alone = this.member.turns.length === 1 && body;
+    return alone ? h("div", { class: "rl-what" }, body) : turn(this.view, this.member.seat, message, body);
   }
 
   /** Its turns with the tokens of what was sampled; they come when they are there. */
@@ -165,7 +170,7 @@ export class Card {
       if (!message.sampled) return turn(view, member.seat, message);
       const tokens = h("div", { class: "rl-said rl-tokens", role: "group", "aria-label": "tokens" }, h("span", { class: "rl-dim" }, "…"));
       places.push(tokens);
-      return turn(view, member.seat, message, [tokens, ...calls(view, member.seat, message)]);
+      return this.turn(message, [tokens, ...calls(view, member.seat, message)]);
     });
     if (!places.length) return [...elements, h("div", { class: "rl-note" }, "no token of it has a logprob")];
     const more = h("div");
@@ -191,6 +196,13 @@ export class Card {
       ...(left > 0 ? [h("button", { class: "rl-more", onclick: () => view.attempt(() => this.fetchTokens(places, more, found.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
     );
   }
+}
+
+/** What the turns of another completion say where turn i says something: turns of one role match from the last on. */
+function opposite(turns, i, others) {
+  const alike = ({ role, said: words }) => words && role === turns[i].role;
+  const after = turns.slice(i + 1).filter(alike).length;
+  return others.filter(alike).at(-1 - after)?.said;
 }
 
 function signed(advantage) {
