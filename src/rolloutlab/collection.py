@@ -151,12 +151,17 @@ class Collection:
     def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
         return self._view._repr_mimebundle_(**asked)
 
+    def _shown(self) -> list[Group]:
+        """Its groups to be shown: one alone is shown several times at once, and is read once for that."""
+        positions = self._lab.positions(self.stored) if self._position is None else [self._position]
+        return [self._view.read(positions[0])] if len(positions) == 1 else self.groups
+
     def __repr__(self) -> str:
-        groups = self.groups
+        groups = self._shown()
         return view.text(self.name, groups, _checked(groups))
 
     def _repr_html_(self) -> str:
-        groups = self.groups
+        groups = self._shown()
         return view.html(self.name, groups, _checked(groups))
 
 

@@ -29,10 +29,10 @@ class CollectionCalls(SessionBase):
         label, _, position = str(name).rpartition("/")
         if not label or not position.isdecimal():
             raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
-        found = self._held(self.store.find(label), int(position))
-        if not found.groups:
+        stored = self.store.find(label)
+        if int(position) not in self.store.positions(stored):
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
-        return found
+        return self._held(stored, int(position))
 
     def collections(self, pattern: str | None = None) -> "pd.DataFrame":
         """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
@@ -59,6 +60,13 @@ class GroupView(Interactive):
             "give": self.give,
             "undo": self.undo,
         }
+
+    def read(self, position: int) -> Group:
+        """A group as it is now, its conversations not read again while nothing arrives in it; not to be changed."""
+        group = self._group(position)
+        given = self._lab.rewards.of_group(group)
+        now = [replace(t, **vars(given[t.id])) for t in group.trajectories if t.id in given]
+        return replace(group, trajectories=tuple(now))
 
     def changed(self) -> None:
         """Tell the browser that rewards may have changed elsewhere."""

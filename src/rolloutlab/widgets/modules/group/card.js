@@ -47,7 +47,7 @@ export class Card {
     const effect = why ? `would not train: ${why[1]}` : `advantage ${signed(advantage)}`;
     this.reward.setAttribute("aria-label", `${reward == null ? "no reward" : `reward ${number(reward)}`}, edit`);
     this.reward.setAttribute("title", "edit: e");
-    this.effect.replaceChildren(...(why ? [h("span", { class: "rl-why", title: why[1] }, why[0])] : bar(advantage, largest)));
+    this.effect.replaceChildren(...(why ? [h("span", { class: "rl-why", title: why[1] }, reward == null ? "would not train" : `would not train: ${why[0]}`)] : bar(advantage, largest)));
     const meta = [
       source === "hand" && h("span", { class: "rl-hand" }, "by hand"),
       source && source !== "hand" && `by ${source}`,
