@@ -110,7 +110,8 @@ class Groups {
         class: "rl-pick",
         value: this.group.position,
         "aria-label": "group",
-        onchange: (event) => event.target.value && this.go({ position: Number(event.target.value) }),
+        onkeydown: ({ key, target }) => key === "Enter" && target.blur(), // Enter alone changes nothing in JupyterLab
+        onchange: ({ target }) => target.value && this.go({ position: Number(target.value) }),
       }),
       h("button", { onclick: () => this.step(1), disabled: this.at + 1 >= this.of, "aria-label": "next group", title: "next group: n" }, "›"),
       h("span", { class: "rl-dim" }, `${(this.at + 1).toLocaleString("en")} of ${this.of.toLocaleString("en")}`),
