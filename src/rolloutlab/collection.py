@@ -3,26 +3,21 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.store.rewards import finite
+from rolloutlab.views.frame import frame
 from rolloutlab.views.group import AskLogprobs, GroupView, rank
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-BEFORE = ("reward", "advantage")
-"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
-AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
-"""Columns of a frame after those of the components."""
 
 
 class Collection:
@@ -94,16 +89,11 @@ class Collection:
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
         source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
         """
-        import pandas as pd
-
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
-        names = pd.Index([t.name for t in trajectories], name="trajectory")
-        parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
-        columns = [*BEFORE, *parts, *AFTER]
-        return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
+        return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
@@ -120,7 +110,7 @@ class Collection:
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         known = {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
-        return self._told(self._lab.rewards.give([score for score in scores if score], source="hand"))
+        return self._lab.rewards.give([score for score in scores if score], source="hand")
 
     def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
         """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
@@ -135,14 +125,10 @@ class Collection:
         groups = self.groups
         if len(groups) != 1:
             raise InputError(f"{self.name} has {len(groups)} groups: one is ranked at a time", hint=f"{self.name}/0")
-        return self._told(rank(self._lab, groups[0], ranking))
+        return rank(self._lab, groups[0], ranking)
 
     def __len__(self) -> int:
         return len(self.trajectories)
-
-    def _told(self, edits: list[Edit]) -> list[Edit]:
-        self._view.changed()
-        return edits
 
     @cached_property
     def _view(self) -> GroupView:
@@ -151,18 +137,32 @@ class Collection:
     def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
         return self._view._repr_mimebundle_(**asked)
 
-    def _shown(self) -> list[Group]:
-        """Its groups to be shown: one alone is shown several times at once, and is read once for that."""
-        positions = self._lab.positions(self.stored) if self._position is None else [self._position]
-        return [self._view.read(positions[0])] if len(positions) == 1 else self.groups
+    def _shown(self) -> tuple[str, list[Group], Preflight, view.Counts]:
+        """What of it a cell shows: the groups that are shown are read, of all others only rewards and token counts."""
+        stored = self.stored
+        positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
+        members: dict[int, list[Member]] = {position: [] for position in positions}
+        outlines = self._lab.outlines.of(stored, self._position)
+        rewards = [outline.reward for outline in outlines if outline.reward is not None]
+        for o in outlines:
+            if o.reward is not None:
+                members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
+        first, rest = positions[: view.MOST_GROUPS], positions[view.MOST_GROUPS :]
+        after = f"{stored.label}/{rest[0]}" if rest else ""
+        counts = view.Counts(len(positions), len(outlines), rewards, after)
+        return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
+
+    def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
+        """Some of its groups; one alone is shown in several ways at once, and is read once for all of them."""
+        if len(positions) == 1:
+            return [self._view.read(positions[0])]
+        return [group for position in positions for group in self._lab.groups(stored, position)]
 
     def __repr__(self) -> str:
-        groups = self._shown()
-        return view.text(self.name, groups, _checked(groups))
+        return view.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        groups = self._shown()
-        return view.html(self.name, groups, _checked(groups))
+        return view.html(*self._shown())
 
 
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:
@@ -175,17 +175,6 @@ def members_of(groups: Sequence[Group]) -> list[list[Member]]:
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:
     return [t.name for group in groups for t in group.trajectories if t.reward is None]
-
-
-def finite(value: Any, name: str) -> float:
-    """A reward as a float, or RewardError naming the trajectory."""
-    try:
-        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
-        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
-            return reward
-    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
-        pass
-    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
 def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
@@ -208,7 +197,6 @@ def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any
     return {
         "reward": trajectory.reward,
         "advantage": advantage,
-        **trajectory.components,
         "source": trajectory.source,
         "prompt": trajectory.prompt,
         "finish_reason": trajectory.finish_reason,

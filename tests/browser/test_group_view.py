@@ -103,14 +103,15 @@ def test_a_reward_is_typed_on_a_card_and_what_is_no_number_is_told(notebook, lab
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 3, "no key went to the notebook"
 
 
-def test_a_reward_that_is_given_in_a_cell_shows_in_the_view(notebook, lab, put):
+def test_a_reward_that_is_given_elsewhere_shows_in_the_view(notebook, lab, put):
     name = put(["Paris", "Lyon"])
     shown = show(notebook, name)
-    notebook.run(f"held = lab.collection({name!r}); held")
-    notebook.run("frame = held.to_frame(); frame['reward'] = [1.0, 0.0]; _ = held.update_rewards(frame)")
-    expect(notebook.outputs(2).get_by_role("button", name="reward 1, edit")).to_be_visible()
-    notebook.reload()
+    notebook.run(f"_ = lab.rewards({name!r}).set('{name}/0/0', 1.0)")
     expect(shown.get_by_role("button", name="reward 1, edit")).to_be_visible()
+    notebook.run(f"_ = lab.reward({name!r}, lambda trajectory, answer, messages, row: 0.25)")
+    expect(shown.get_by_role("button", name="reward 0.25, edit")).to_be_visible()
+    notebook.reload()
+    expect(shown.get_by_role("button", name="reward 0.25, edit")).to_be_visible()
 
 
 def test_the_words_that_differ_from_the_best_are_marked(notebook, lab, put):

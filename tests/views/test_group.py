@@ -9,12 +9,44 @@ import pytest
 from rolloutlab.collection import Collection
 from rolloutlab.errors import NotFoundError
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, Group, Score
+from rolloutlab.store.records import Arrival, Group, NewGroup, Score
 from rolloutlab.views.group import GroupView
-from rolloutlab.wire.chat import ToolMessage
+from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.wire.logprobs import ScoredHistories
 
 Groups = Callable[..., list[Group]]
+
+
+def _choice(answer: str | None = "Paris", **overrides: Any) -> Choice:
+    """A completion with a token per word, and one that ends it."""
+    words = (answer or "call").split(" ")
+    texts = [words[0], *(f" {word}" for word in words[1:]), "<end>"]
+    content = [{"token": text, "logprob": -0.5, "top_logprobs": []} for text in texts]
+    message = {"role": "assistant", "content": answer}
+    record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
+    return Choice.model_validate(record | overrides)
+
+
+@pytest.fixture(scope="session")
+def choice() -> Callable[..., Choice]:
+    """Makes a sampled completion."""
+    return _choice
+
+
+@pytest.fixture
+def groups(lab: Lab) -> Callable[..., list[Group]]:
+    """Puts completions into groups of a new collection: a list of answers, or of items, per group."""
+
+    def put(*answers: list[Any], name: str = "capitals", **extra: Any) -> list[Group]:
+        prompt = [SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Capital?")]
+        added = lab.add_groups(lab.open_collection(name), [NewGroup(prompt, {"answer": "Paris"}) for _ in answers])
+        for group, said in zip(added, answers, strict=True):
+            items = [each if isinstance(each, list) else [_choice(each)] for each in said]
+            arrivals = [Arrival(i, each, extra=extra) for i, each in enumerate(items)]
+            lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
+        return lab.groups(lab.find(name))
+
+    return put
 
 
 def view(lab: Lab, position: int | None = None, **more: Any) -> GroupView:
@@ -32,6 +64,10 @@ def asked(of: GroupView, call: str, **args: Any) -> Any:
 def refused(of: GroupView, call: str, **args: Any) -> tuple[str, str | None]:
     error = of.answer({"id": "1", "call": call, "args": args})["error"]
     return error["message"], error["hint"]
+
+
+def rewards(lab: Lab) -> list[float | None]:
+    return [outline.reward for outline in lab.outlines.of(lab.find("capitals"))]
 
 
 def column(standing: dict[str, Any], name: str) -> list[Any]:
@@ -140,7 +176,7 @@ def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
         True,
         "%rewards capitals --undo",
     )
-    assert lab.rewards.of_group(group)[group.trajectories[0].id].reward == 1.0
+    assert rewards(lab) == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +201,10 @@ def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
 def test_what_cannot_be_answered_is_refused_in_words_and_changes_nothing(
     lab: Lab, groups: Groups, capsys: pytest.CaptureFixture[str], call: str, args: dict[str, Any]
 ) -> None:
-    (group,) = groups(["Paris"])
+    groups(["Paris"])
     assert refused(view(lab), call, **args)[0]
     assert "Traceback" not in capsys.readouterr().err
-    assert [given.reward for given in lab.rewards.of_group(group).values()] == [None]
+    assert rewards(lab) == [None]
 
 
 def test_a_long_text_comes_in_pieces_that_make_it_whole(lab: Lab, groups: Groups) -> None:

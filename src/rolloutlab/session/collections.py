@@ -30,7 +30,7 @@ class CollectionCalls(SessionBase):
         if not label or not position.isdecimal():
             raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
         stored = self.store.find(label)
-        if int(position) not in self.store.positions(stored):
+        if int(position) not in self.store.outlines.positions(stored):
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
         return self._held(stored, int(position))
 

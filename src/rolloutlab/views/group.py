@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from rolloutlab.objective.advantages import Member, Share
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.store.records import Edit, Group, Outline, Score, StoredCollection, Trajectory
 from rolloutlab.views.ranking import FORMULA, read_ranking, rewards_of
+from rolloutlab.views.reading import uncollected
 from rolloutlab.widgets import group as shown
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.widgets.visible import visible
@@ -40,6 +41,7 @@ class GroupView(Interactive):
         self._ask_logprobs = ask_logprobs
         self._lock = threading.Lock()
         self._read: Group | None = None
+        lab.rewards.listen(self._edited)
 
     def state(self) -> Mapping[str, Any]:
         """The first group, or why it cannot be shown."""
@@ -64,13 +66,13 @@ class GroupView(Interactive):
     def read(self, position: int) -> Group:
         """A group as it is now, its conversations not read again while nothing arrives in it; not to be changed."""
         group = self._group(position)
-        given = self._lab.rewards.of_group(group)
-        now = [replace(t, **vars(given[t.id])) for t in group.trajectories if t.id in given]
-        return replace(group, trajectories=tuple(now))
-
-    def changed(self) -> None:
-        """Tell the browser that rewards may have changed elsewhere."""
-        self.push("changed")
+        now = {outline.id: outline for outline in self._outlines(group)}
+        members = [
+            replace(t, reward=now[t.id].reward, components=now[t.id].components, source=now[t.id].source)
+            for t in group.trajectories
+            if t.id in now
+        ]
+        return replace(group, trajectories=tuple(members))
 
     def group(self, at: int) -> dict[str, Any]:
         """The group at a place among those of the view, from 0, and how many those are."""
@@ -150,7 +152,7 @@ class GroupView(Interactive):
         return self._lab.kept(self._number)
 
     def _positions(self) -> list[int]:
-        return self._lab.positions(self._stored) if self._position is None else [self._position]
+        return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
 
     def _group(self, position: int) -> Group:
         """A group with its conversations; the last one that was read is kept while nothing arrives in it."""
@@ -158,25 +160,32 @@ class GroupView(Interactive):
         with self._lock:
             name, read = f"{stored.label}/{_whole(position)}", self._read
             if read is None or read.name != name or not self._is_whole(read):
-                found = self._lab.groups(stored, position)
+                with uncollected():
+                    found = self._lab.groups(stored, position)
                 if not found:
                     raise NotFoundError(f"there is no group {name}", hint=f"%group {stored.label}/0")
                 self._read = read = found[0]
             return read
 
     def _is_whole(self, group: Group) -> bool:
-        return [t.id for t in group.trajectories] == list(self._lab.rewards.of_group(group))
+        return [t.id for t in group.trajectories] == [outline.id for outline in self._outlines(group)]
+
+    def _outlines(self, group: Group) -> list[Outline]:
+        return self._lab.outlines.of(self._stored, group.position)
 
     def _standing(self, group: Group) -> dict[str, Any]:
-        given = self._lab.rewards.of_group(group)
-        members = [t for t in group.trajectories if t.id in given]
-        scored = [(t, given[t.id].reward) for t in members]
-        shares = _shares([Member(t.name, reward, t.history_tokens) for t, reward in scored if reward is not None])
-        return {"standing": [shown.standing(t, given[t.id], shares.get(t.name)) for t in members]}
+        outlines = self._outlines(group)
+        names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
+        shares = _shares([Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None])
+        return {"standing": [shown.standing(o, shares.get(names[o.id])) for o in outlines]}
 
     def _told(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
-        self.push("changed")
         return {**self._standing(group), "said": _said(edits)}
+
+    def _edited(self, ids: Set[int]) -> None:
+        """Rewards were changed in this process, on any thread: the browser is told if it shows one of them."""
+        if (read := self._read) and any(trajectory.id in ids for trajectory in read.trajectories):
+            self.push("changed")
 
 
 def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:

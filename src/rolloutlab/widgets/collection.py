@@ -1,6 +1,8 @@
 """How a collection looks: per group its prompt, and each completion with reward and advantage."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from rolloutlab.objective.advantages import Reason, Share
@@ -9,7 +11,7 @@ from rolloutlab.store.records import Group, Trajectory, plain_text
 from rolloutlab.widgets import page
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
-_MOST_GROUPS = 8
+MOST_GROUPS = 8
 _MOST_MESSAGES = 20
 _WIDEST = 100
 WHY_NOT = {
@@ -22,43 +24,63 @@ WHY_NOT = {
 """Where an advantage would be, why there is none; `rolloutlab.objective.preflight.WHY` in a word or two."""
 
 
-def text(name: str, groups: list[Group], check: Preflight) -> str:
-    """The collection as plain text. check: what of it would train."""
-    lines, shares = [_heading(name, groups)], _by_name(check)
-    for group in groups[:_MOST_GROUPS]:
-        lines += ["", f"{group.name}  {_short(_prompt(group))}", *(_given(group) if len(groups) == 1 else [])]
+@dataclass(frozen=True)
+class Counts:
+    """What a collection has. rewards: of the completions that have one. next: the first group that is not shown."""
+
+    groups: int
+    completions: int
+    rewards: Sequence[float]
+    next: str = ""
+
+
+def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
+    """The collection as plain text. groups: those to be shown. check: what of it would train.
+
+    counts: of the whole collection, where not all of its groups are there.
+    """
+    counts = counts or counted(groups)
+    lines, shares = [_heading(name, counts)], _by_name(check)
+    for group in groups[:MOST_GROUPS]:
+        lines += ["", f"{group.name}  {_short(_prompt(group))}", *(_given(group) if counts.groups == 1 else [])]
         effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
         wide = max(6, *map(len, effects)) if effects else 0
         for trajectory, effect in zip(group.trajectories, effects, strict=True):
             lines.append(f"  {_reward(trajectory):>7} {effect:>{wide}}  {_short(_said(trajectory))}")
-    return "\n".join([*lines, *_rest(groups)])
+    return "\n".join([*lines, *_rest(counts)])
 
 
-def html(name: str, groups: list[Group], check: Preflight) -> str:
+def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
     """The same as HTML; what people and policies wrote appears as text only. One group alone shows its whole prompt."""
-    shares = _by_name(check)
-    parts = [f"<p><b>{escape(_heading(name, groups))}</b></p>"]
-    for group in groups[:_MOST_GROUPS]:
+    counts, shares = counts or counted(groups), _by_name(check)
+    parts = [f"<p><b>{escape(_heading(name, counts))}</b></p>"]
+    for group in groups[:MOST_GROUPS]:
         rows = [(t, _reward(t), _effect(shares.get(t.name))) for t in group.trajectories]
-        whole = page.prompt(group) if len(groups) == 1 and group.prompt else ""
+        whole = page.prompt(group) if counts.groups == 1 and group.prompt else ""
         parts.append(
             f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
             f"{whole}{page.completions(rows) if rows else ''}</details>"
         )
-    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(groups) if line)])
+    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(counts) if line)])
 
 
-def _heading(name: str, groups: list[Group]) -> str:
-    members = [t for group in groups for t in group.trajectories]
-    rewards = [t.reward for t in members if t.reward is not None]
+def counted(groups: Sequence[Group]) -> Counts:
+    """What a collection of these groups has."""
+    rewards = [t.reward for group in groups for t in group.trajectories if t.reward is not None]
+    left = groups[MOST_GROUPS].name if len(groups) > MOST_GROUPS else ""
+    return Counts(len(groups), sum(len(group.trajectories) for group in groups), rewards, left)
+
+
+def _heading(name: str, counts: Counts) -> str:
+    rewards = counts.rewards
     scored = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}" if rewards else ", not scored yet"
-    partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < len(members) else ""
-    return f"{name}: {count(len(members), 'completion')} in {count(len(groups), 'group')}{scored}{partly}"
+    partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < counts.completions else ""
+    return f"{name}: {count(counts.completions, 'completion')} in {count(counts.groups, 'group')}{scored}{partly}"
 
 
-def _rest(groups: list[Group]) -> list[str]:
-    left = len(groups) - _MOST_GROUPS
-    return ["", f"... and {count(left, 'more group')}: %group {groups[_MOST_GROUPS].name}"] if left > 0 else []
+def _rest(counts: Counts) -> list[str]:
+    left = counts.groups - MOST_GROUPS
+    return ["", f"... and {count(left, 'more group')}: %group {counts.next}"] if left > 0 else []
 
 
 def _by_name(check: Preflight) -> dict[str, Share]:
@@ -86,10 +108,16 @@ def _said(trajectory: Trajectory) -> str:
 
 def _line(item: MessageOrChoice) -> str:
     """One message of a conversation, with the tools that it calls."""
+    role, said, called = spoken(item)
+    return " ".join([f"{role}:", *filter(None, [said]), *called])
+
+
+def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
+    """Who said it, what was said, and the tools that were called, as Python would call them."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
     called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    return " ".join([f"{message['role']}:", *filter(None, [plain_text(message.get("content"))]), *called])
+    return message["role"], plain_text(message.get("content")), called
 
 
 def _reward(trajectory: Trajectory) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutlab.objective.advantages import Share
 from rolloutlab.objective.preflight import WHY
-from rolloutlab.store.records import Given, Group, Trajectory
+from rolloutlab.store.records import Group, Outline, Trajectory
 from rolloutlab.widgets.collection import WHY_NOT
 from rolloutlab.widgets.page import FLAGS
 from rolloutlab.widgets.visible import visible
@@ -82,11 +82,11 @@ def conversation(trajectory: Trajectory, texts: Texts) -> dict[str, Any]:
     }
 
 
-def standing(trajectory: Trajectory, given: Given, share: Share | None) -> dict[str, Any]:
+def standing(given: Outline, share: Share | None) -> dict[str, Any]:
     """What may change about a trajectory: its reward, and what it would train with or why it would not."""
     reason = share.reason if share else None
     return {
-        "seat": seat_of(trajectory),
+        "seat": given.position,
         "reward": given.reward,
         "components": {visible(name): value for name, value in given.components.items()},
         "source": given.source,
