@@ -9,7 +9,7 @@ export class Card {
   constructor(view, member, index) {
     Object.assign(this, { view, member, near: false, kept: null });
     this.reward = h("button", { class: "rl-reward", onclick: () => this.edit() });
-    this.place = h("span", { class: "rl-place" });
+    this.place = h("span", { class: "rl-place", "aria-live": "polite" });
     this.effect = h("div", { class: "rl-effect" });
     this.meta = h("div", { class: "rl-meta" });
     this.body = h("div", { class: "rl-body" });
@@ -112,8 +112,7 @@ export class Card {
 
   /** Draw it anew: what is to be shown has changed. */
   renew() {
-    this.kept = null;
-    this.drawn = false;
+    Object.assign(this, { kept: null, drawn: false, gap: null });
     this.body.replaceChildren();
     this.body.style.minHeight = "";
     if (this.near) this.fill();
@@ -181,9 +180,9 @@ export class Card {
   async fetchTokens(places, more, start) {
     const { view } = this;
     const { seat } = this.member;
-    const wanted = view.mode.gap && (this.gap ??= view.ask("gap", { seat }));
+    if (view.mode.gap) this.gap ??= view.ask("gap", { seat }).catch((error) => view.status.complain(error));
     const found = await view.ask("tokens", { seat, start });
-    const gap = await wanted;
+    const gap = await this.gap;
     if (start === 0) places.forEach((place) => place.replaceChildren());
     for (const each of found.turns) {
       const place = places[each.turn];
