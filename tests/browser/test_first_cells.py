@@ -12,7 +12,7 @@ def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells
     expect(notebook.run(reward)).to_contain_text("8 completions · mean reward")
     rewards = notebook.run("%rewards choices")
     expect(rewards.get_by_role("columnheader", name="advantage")).to_be_visible()
-    expect(rewards.get_by_role("row")).to_have_count(2 + 8)
+    expect(rewards.get_by_role("row")).to_have_count(1 + 8)
     expect(notebook.run(train)).to_contain_text(re.compile(r"succeeded, 1 of 1 gradient step -> lab/practice@\d"))
     expect(notebook.run(collections)).to_contain_text("choices")
     notebook.screenshot("first-cells")
