@@ -39,7 +39,8 @@ def prompt(group: Group) -> str:
 
 def completions(rows: Iterable[tuple[Trajectory, str, str]]) -> str:
     """Each trajectory with its reward and its advantage in words."""
-    head = "<tr><th>reward</th><th>advantage</th><th>tokens</th><th>finish</th><th>completion</th></tr>"
+    names = "".join(f"<th>{name}</th>" for name in ("reward", "advantage", "tokens", "finish"))
+    head = f'<tr>{names}<th style="text-align:left">completion</th></tr>'
     return f"<table>{head}{''.join(_row(*row) for row in rows)}</table>"
 
 
