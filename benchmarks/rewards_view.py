@@ -40,6 +40,8 @@ lab = rolloutlab.lab()
 frame = lab.rewards("letters").to_frame()[["reward", "advantage", "answer", "prompt", "source", "tokens"]]
 
 def edited(change):
+    if change["column"] != "reward":
+        return
     first = change["row"] // 8 * 8
     rewards = grid.data["reward"].iloc[first : first + 8].tolist()
     for i, advantage in enumerate(group_advantages(rewards)):
@@ -76,12 +78,19 @@ ROWS = """() => {
 }"""
 """Names and advantages that the newest grid shows."""
 CANVAS = """() => {
-    const canvas = [...document.querySelectorAll('.lm-DataGrid canvas')].findLast((each) => each.width > 0);
-    if (!canvas) return '';
+    const canvas = [...document.querySelectorAll('.lm-DataGrid')].at(-1)?.querySelector('canvas');
+    if (!canvas?.width) return '';
     const pixels = canvas.getContext('2d').getImageData(LEFT, 44, WIDTH, 380);
     return [...pixels.data].reduce((sum, value) => (31 * sum + value) >>> 0, 0);
 }"""
 """A checksum of a part of the peer's canvas, below its header."""
+PAINTED = """() => [...document.querySelectorAll('.rl-grid')].filter((grid) => grid.querySelector('.rl-figure')).length"""
+"""How many grids show an advantage."""
+PEERS_PAINTED = """() => [...document.querySelectorAll('.lm-DataGrid')].filter((grid) => {
+    const canvas = grid.querySelector('canvas');
+    return canvas?.width && new Set(canvas.getContext('2d').getImageData(91, 44, 500, 99).data).size > 8;
+}).length"""
+"""How many of the peer's canvases show text."""
 BODY = CANVAS.replace("LEFT", "91").replace("WIDTH", "500")
 ADVANTAGES = CANVAS.replace("LEFT", "181").replace("WIDTH", "89")
 
@@ -127,7 +136,7 @@ class Watched:
 def ours(watched: Watched) -> dict[str, float]:
     """Seconds of each figure, the median of a few."""
     page = watched.page
-    first = [watched.after_cell("lab.rewards('letters')", ROWS) for _ in range(REPEATS)]
+    first = [watched.after_cell("lab.rewards('letters')", PAINTED) for _ in range(REPEATS)]
     grid = page.locator(".rl-grid").last
     grid.focus()
 
@@ -135,7 +144,7 @@ def ours(watched: Watched) -> dict[str, float]:
         return lambda: (page.keyboard.type(value), page.keyboard.press("Enter"))[0]
 
     edits = [watched.after(edit(f"0.{i}5"), "keydown Enter", ROWS) for i in range(REPEATS)]
-    head = grid.locator(".tabulator-col", has_text="reward").locator(".tabulator-col-title")
+    head = grid.locator('.tabulator-col[tabulator-field="reward"] .tabulator-col-title')
     sorts = [watched.after(head.click, "click", ROWS) for _ in range(REPEATS)]
     return {"first rows": median(first), "edit": median(edits), "sort": median(sorts)}
 
@@ -143,8 +152,8 @@ def ours(watched: Watched) -> dict[str, float]:
 def peers(watched: Watched) -> dict[str, float]:
     """The same of the peer."""
     page = watched.page
-    first = [watched.after_cell(PEER, BODY) for _ in range(REPEATS)]
-    canvas = page.locator(".lm-DataGrid canvas").last
+    first = [watched.after_cell(PEER, PEERS_PAINTED) for _ in range(REPEATS)]
+    canvas = page.locator(".lm-DataGrid").last
     box = canvas.bounding_box()
     assert box
 

@@ -19,6 +19,7 @@ import "./rewards.css";
 import { frame, h, number, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
 import { columns } from "./rewards/columns.js";
+import { editReward } from "./rewards/editing.js";
 import { Cursor, keyTable } from "./rewards/cursor.js";
 
 Tabulator.registerModule([
@@ -62,6 +63,7 @@ class RewardsView {
     this.opened = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
     this.element = frame("rl-rewards", this.head(state), this.tools(), this.grid, this.status.element, this.opened, keyTable());
     this.state = state;
+    this.columns = columns(state, () => this.largest);
     this.tell(state.summary);
   }
 
@@ -69,13 +71,12 @@ class RewardsView {
   begin() {
     this.table = new Tabulator(this.grid, {
       index: "name",
-      columns: columns(this.state, (cell) => this.edited(cell)),
+      columns: this.columns,
       nestedFieldSeparator: false,
       height: "min(60vh, 460px)",
       layout: "fitColumns",
       rowHeight: 28,
       placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
-      editTriggerEvent: "dblclick",
       headerSortElement: () => "",
       pagination: true,
       paginationMode: "remote",
@@ -90,6 +91,7 @@ class RewardsView {
       rowFormatter: (row) => this.cursor.dress(row),
     });
     this.cursor = new Cursor(this.table, () => this.tellChosen());
+    this.table.on("cellDblClick", (_event, cell) => cell.getField() === "reward" && this.edit());
     this.table.on("rowClick", (event, row) => this.clicked(event, row));
     this.table.on("dataLoadError", (error) => this.status.complain(error));
     this.table.on("tableBuilt", () => this.dressGrid());
@@ -152,22 +154,12 @@ class RewardsView {
     if (!this.grid.querySelector(".rl-reward-input")) this.table.replaceData().then(() => this.cursor.paint());
   }
 
-  async edited(cell) {
-    const { name } = cell.getData();
-    const names = this.cursor.selected.has(name) ? [...this.cursor.selected] : [name];
-    if (names.length === 1) this.cursor.move(1);
-    if (!(await this.set(names, cell.getValue()))) cell.restoreOldValue();
-  }
-
-  /** Give these rewards and show what came of it; false when the kernel refused. */
+  /** Give these rewards and show what came of it, or why the kernel refused. */
   async set(names, reward) {
     try {
-      const answer = await this.kernel.ask("set", { names, reward: String(reward), shown: this.shown });
-      this.take(answer);
-      return true;
+      this.take(await this.kernel.ask("set", { names, reward, shown: this.shown }));
     } catch (error) {
       this.status.complain(error);
-      return false;
     }
   }
 
@@ -185,13 +177,23 @@ class RewardsView {
 
   take({ rows, summary, said }) {
     this.tell(summary);
-    this.table.updateData(rows.filter(({ name }) => this.table.getRow(name)));
-    this.table.getRows("visible").forEach((row) => row.reformat());
+    for (const row of rows) this.repaint(row);
     this.status.say(said);
   }
 
+  /** Draw what has changed of a row that is on the page; most advantages change by less than is seen. */
+  repaint(now) {
+    const row = this.table.getRow(now.name);
+    if (!row) return;
+    const data = row.getData();
+    const before = this.columns.map(({ look }) => look(data));
+    Object.assign(data, now);
+    this.columns.forEach(({ field, look, draw }, i) => {
+      if (look(data) !== before[i]) row.getCell(field).getElement().replaceChildren(draw(data));
+    });
+  }
+
   tell(summary) {
-    if (this.table) this.table.rlLargest = summary.largest;
     this.largest = summary.largest;
     const { scored, trajectories, trainable, groups, trainable_groups: training, tokens, mean_reward: mean } = summary;
     const parts = [
@@ -221,12 +223,17 @@ class RewardsView {
 
   /** Begin to edit the current row; what was typed first is there already. */
   edit(begun) {
-    const cell = this.cursor.row()?.getCell("reward");
-    if (!cell) return;
-    const definition = cell.getColumn().getDefinition();
-    definition.editorParams.begun = begun;
-    cell.edit(true);
-    definition.editorParams.begun = undefined;
+    const row = this.cursor.row();
+    if (!row) return;
+    const data = row.getData();
+    const names = this.cursor.selected.has(data.name) ? [...this.cursor.selected] : [data.name];
+    const cell = row.getCell("reward").getElement();
+    const { draw } = this.columns.find(({ field }) => field === "reward");
+    editReward(cell, `reward of ${data.name}`, data.reward == null ? "" : String(data.reward), begun, () => cell.replaceChildren(draw(data)), (typed, stay) => {
+      if (stay) this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
+      if (stay && names.length === 1) this.cursor.move(1);
+      if (typed != null) this.set(names, typed);
+    });
   }
 
   key(event) {

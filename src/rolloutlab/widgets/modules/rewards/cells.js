@@ -1,0 +1,48 @@
+// How the values of a trajectory look. `draw(row)` makes what a cell holds; `key(row)` is another when that looks another.
+
+import { h, number } from "../kit/dom.js";
+
+const plain = (key) => ({ key, draw: (row) => document.createTextNode(key(row)) });
+
+export const figure = (field) => plain((row) => number(row[field]));
+export const component = (part) => figure(`component:${part}`);
+export const name = { key: (row) => row.name, draw: (row) => h("code", {}, row.name) };
+
+export const said = (field) => ({
+  key: (row) => row[field],
+  draw: (row) => h("span", { class: "rl-line", dir: "auto", title: row[field] }, row[field]),
+});
+
+/** A bar from the middle, to the right for what training repeats, to the left for what it avoids; or why there is none. */
+export function advantage(largest) {
+  const percent = ({ advantage: value }) => Math.round(50 * Math.min(1, Math.abs(value) / Math.max(1e-9, largest())));
+  const words = ({ advantage: value }) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+  return {
+    key: (row) => row.reason ?? `${percent(row)} ${words(row)}`,
+    draw(row) {
+      if (row.reason) return h("span", { class: "rl-why", title: row.why }, row.reason.replaceAll("_", " "));
+      const [side, sign] = row.advantage < 0 ? ["right", "rl-negative"] : ["left", "rl-positive"];
+      const bar = h("span", { class: `rl-bar ${sign}`, style: `${side}:50%;width:${percent(row)}%` });
+      const track = h("span", { class: "rl-track", "aria-hidden": "true" }, bar);
+      return h("span", { class: "rl-advantage" }, track, h("span", { class: "rl-figure" }, words(row)));
+    },
+  };
+}
+
+/** Who gave the reward; a hand that disagrees with what a function or a judge had given stands out. */
+export const source = {
+  key: (row) => `${row.source} ${row.was}`,
+  draw({ source: by, was }) {
+    if (by == null) return h("span", { class: "rl-dim" }, "no reward");
+    if (was == null) return document.createTextNode(by);
+    return h("span", { class: "rl-disagrees", title: `it was ${number(was)} before` }, `${by}, was ${number(was)}`);
+  },
+};
+
+export const finish = {
+  key: (row) => row.finish_reason,
+  draw({ finish_reason: reason }) {
+    if (reason !== "length") return document.createTextNode(reason ?? "");
+    return h("span", { class: "rl-cut", title: "cut off at the token limit" }, "cut off");
+  },
+};
