@@ -52,11 +52,15 @@ class Interactive:
 
     def _repr_mimebundle_(self, **_asked: Any) -> dict[str, Any]:
         """The widget where there is a browser to show it; IPython adds the text and the HTML."""
-        if not in_notebook() or not self._built():
+        if not self.can_be_seen():
             return {}
         if "_widget" not in self.__dict__:
             self._widget = _widget_class()(self)
         return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}
+
+    def can_be_seen(self) -> bool:
+        """Whether there may be a browser to show it, and something to show it with."""
+        return in_notebook() and self._built()
 
     def _built(self) -> bool:
         found = (BUNDLES / f"{self.module}.js").exists()
