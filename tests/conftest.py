@@ -1,6 +1,7 @@
 """Fixtures of every room. torch and what stands on it are imported inside: tests of the light rooms stay light."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread w
 
 TOKEN = "of-this-test"
 collect_ignore = ["acceptance"]  # its clients are not installed here: make acceptance
+
+
+@pytest.fixture
+def readme_cells() -> list[str]:
+    """What a newcomer types: the blocks of "The first cells", sampled with a seed to do the same every time."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    part = readme.partition("## The first cells")[2].partition("| magic | does |")[0]
+    found = re.findall(r"```(?:python)?\n(.*?)```", part, re.DOTALL)
+    return [cell.replace("-n 8", "-n 8 --seed 1").replace("n=8", "n=8, seed=1") for cell in found]
 
 
 @dataclass

@@ -12,6 +12,11 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+/** The root of a widget. JupyterLab leaves the keys pressed inside it alone. */
+export function frame(name, ...children) {
+  return h("div", { class: `rl ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
+}
+
 /** A number as a person reads it: at most four digits, nothing for null. */
 export function number(value, digits = 4) {
   return value == null ? "" : String(Number(Number(value).toPrecision(digits)));

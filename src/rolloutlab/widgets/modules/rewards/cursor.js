@@ -1,0 +1,107 @@
+// One row of the grid is current; others may be selected. Both are remembered by name, so sorting moves neither.
+
+import { h } from "../kit/dom.js";
+
+/**
+ * The cursor of a grid. moved(): the current row or the selection is another.
+ *
+ * Arrow keys move it, with Shift they select; Space selects or unselects the current row, Control or Command A the page.
+ */
+export class Cursor {
+  constructor(table, moved) {
+    this.table = table;
+    this.moved = moved;
+    this.current = null;
+    this.anchor = null;
+    this.selected = new Set();
+  }
+
+  rows() {
+    return this.table.getRows("active");
+  }
+
+  row() {
+    return this.rows().find((row) => row.getData().name === this.current) ?? this.rows()[0];
+  }
+
+  /** Whom an edit means: what is selected, or else the current row. */
+  meant() {
+    if (this.selected.size) return [...this.selected];
+    const row = this.row();
+    return row ? [row.getData().name] : [];
+  }
+
+  move(by, extend = false) {
+    const rows = this.rows();
+    const at = rows.findIndex((row) => row.getData().name === this.current);
+    const next = Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by));
+    if (rows[next]) this.to(rows[next], extend);
+  }
+
+  to(row, extend = false) {
+    const before = this.current;
+    this.current = row.getData().name;
+    if (extend) this.reach(before);
+    else this.anchor = null;
+    this.table.scrollToRow(row, "nearest", false).catch(() => {});
+    this.paint();
+  }
+
+  /** Select everything between where the selection began and the current row. */
+  reach(before) {
+    this.anchor ??= before ?? this.current;
+    const names = this.rows().map((row) => row.getData().name);
+    const ends = [names.indexOf(this.anchor), names.indexOf(this.current)].sort((a, b) => a - b);
+    this.selected = new Set(names.slice(Math.max(0, ends[0]), ends[1] + 1));
+  }
+
+  toggle(name = this.current) {
+    if (name == null) return;
+    if (!this.selected.delete(name)) this.selected.add(name);
+    this.paint();
+  }
+
+  selectPage() {
+    this.selected = new Set(this.rows().map((row) => row.getData().name));
+    this.paint();
+  }
+
+  clear() {
+    this.selected.clear();
+    this.anchor = null;
+    this.paint();
+  }
+
+  paint() {
+    for (const row of this.rows()) this.dress(row);
+    this.moved();
+  }
+
+  /** Give a row the looks and the ARIA state that it should have; Tabulator calls it for each row it draws. */
+  dress(row) {
+    const { name } = row.getData();
+    const element = row.getElement();
+    const current = name === this.current;
+    element.id ||= `rl-row-${crypto.randomUUID?.() ?? Math.random()}`;
+    element.classList.toggle("rl-current", current);
+    element.classList.toggle("rl-selected", this.selected.has(name));
+    element.setAttribute("aria-selected", String(this.selected.has(name)));
+    if (current) this.table.element.setAttribute("aria-activedescendant", element.id);
+  }
+}
+
+export const KEYS = [
+  ["↑ ↓", "move"],
+  ["0–9 . −", "type a reward for the current row, or for all that are selected"],
+  ["Enter", "edit the reward; Enter again stores it and goes on to the next row"],
+  ["Shift ↑ ↓, Space, Ctrl A", "select several rows, one more, the whole page"],
+  ["Escape", "leave an edit; unselect"],
+  ["U, Ctrl Z", "undo the newest change"],
+  ["PageUp PageDown", "another page"],
+  ["O", "open the current row: all that was said, and the history of its reward"],
+];
+
+export function keyTable() {
+  const rows = KEYS.map(([keys, does]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, keys)), h("td", {}, does)));
+  return h("details", { class: "rl-keys" }, h("summary", {}, "keys"), h("table", {}, h("tbody", {}, ...rows)));
+}

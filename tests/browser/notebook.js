@@ -1,0 +1,47 @@
+// What NotebookPage asks of the page's application: window.jupyterapp of JupyterLab and of Notebook 7.
+window.harness = {
+  ended: new Set(),
+
+  panel() {
+    const widgets = window.jupyterapp?.shell?.widgets("main") ?? [];
+    return [...widgets].find((widget) => widget.sessionContext && widget.content?.model);
+  },
+
+  // Whether the page has been restored and its kernel waits for a cell.
+  idle() {
+    const panel = this.panel();
+    const context = panel?.sessionContext;
+    return Boolean(panel?.context.isReady && context.isReady && context.session?.kernel?.status === "idle");
+  },
+
+  // Put code into the last cell and execute it; returns the cell's number and adds the run to `ended` when it has.
+  start(code) {
+    const { id, content } = this.panel();
+    const { commands, shell } = window.jupyterapp;
+    shell.activateById(id);
+    content.activeCellIndex = content.widgets.length - 1;
+    const number = content.activeCellIndex;
+    content.activeCell.model.sharedModel.setSource(code);
+    this.ended.delete(number);
+    commands.execute("notebook:run-cell-and-insert-below").finally(() => this.ended.add(number));
+    return number;
+  },
+
+  // Whether the cell has ended and the kernel has too: its last outputs are in the notebook.
+  hasEnded(number) {
+    return this.ended.has(number) && this.idle();
+  },
+
+  // What is to be seen of an element, output by output.
+  text(element) {
+    const outputs = [...element.querySelectorAll(".jp-OutputArea-output")];
+    return (outputs.length ? outputs : [element]).map((each) => each.innerText).join("\n");
+  },
+
+  // The error that the cell ended with, or null.
+  error(number) {
+    const { outputs } = this.panel().content.widgets[number].model;
+    const failed = outputs.toJSON().find((output) => output.output_type === "error");
+    return failed ? `${failed.ename}: ${failed.evalue}` : null;
+  },
+};

@@ -1,0 +1,25 @@
+"""What a newcomer types, in a browser."""
+
+import re
+
+from playwright.sync_api import expect
+
+
+def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells):
+    load, chat, reward, train, collections, _ = readme_cells
+    assert notebook.text_of(notebook.run(load)) == ""
+    expect(notebook.run(chat)).to_contain_text("8 completions in 1 group, not scored yet")
+    expect(notebook.run(reward)).to_contain_text("8 completions in 1 group, mean reward")
+    rewards = notebook.run("%rewards choices")
+    expect(rewards.get_by_role("columnheader", name="advantage")).to_be_visible()
+    expect(rewards.get_by_role("row")).to_have_count(2 + 8)
+    expect(notebook.run(train)).to_contain_text(re.compile(r"succeeded, 1 of 1 gradient step -> lab/practice@\d"))
+    expect(notebook.run(collections)).to_contain_text("choices")
+    notebook.screenshot("first-cells")
+
+
+def test_an_error_of_ours_shows_as_two_lines(notebook):
+    notebook.run("%load_ext rolloutlab")
+    shown = notebook.text_of(notebook.run("%rewards nothing", fails=True))
+    assert "nothing" in shown
+    assert len(shown.splitlines()) == 2
