@@ -156,7 +156,7 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
         said, typed = zip(*unknown, strict=True)
         raise InputError("; ".join(said), hint="; ".join(dict.fromkeys(typed)))
     found = {proper_name(name): written(value).strip() for name, value in given.items()}
-    return {name: text for name, text in found.items() if text}
+    return {name: found[name] for name in OPTIONS if found.get(name)}
 
 
 def _by_option(given: Mapping[str, Any], groups: int | None = None) -> dict[str, list[str]]:

@@ -87,5 +87,7 @@ def _widget_class() -> Any:
             self.on_msg(lambda _widget, asked, _buffers: self.send(shown.answer(asked)))
             script, style = (BUNDLES / f"{shown.module}.{kind}" for kind in ("js", "css"))
             super().__init__(_esm=script.read_text(encoding="utf-8"), _css=style.read_text(encoding="utf-8"))
+            # ipykernel 7.4 hands a question to the shell that spoke last, where a cell may run; the page knows better
+            self.comm._reply_subshell_for = lambda _asked, wanted: wanted
 
     return View

@@ -9,6 +9,9 @@ import { length, take } from "./numbers.js";
 import { numbersTable } from "./table.js";
 
 const SIGN_OF_LIFE = 60_000;
+const SOON = 400;
+const AGAIN = 1000;
+const QUIET = 3000;
 
 /**
  * The view of a job whose state is {head, curves, numbers}, kept up to date by what the kernel pushes as `news`.
@@ -23,6 +26,7 @@ export function jobView(kernel, state) {
   const element = h("section", { class: "rl-job", "aria-label": `training job ${state.head.id}` });
   element.append(head.element, grid.element, table.element, next);
   let frame = 0;
+  let asked = 0;
 
   const draw = () => {
     cancelAnimationFrame(frame);
@@ -37,26 +41,32 @@ export function jobView(kernel, state) {
     next.replaceChildren(...nextLines(told));
     draw();
   };
-  const whole = () =>
+  const whole = () => {
+    if (performance.now() - asked < AGAIN) return;
+    asked = performance.now();
     kernel.ask("watch").then((told) => {
       Object.assign(state, told);
       show(told.head);
     }, head.complain);
+  };
 
   kernel.on("news", (news) => {
+    head.heard();
     if (news.begin > length(state.numbers)) whole();
     else {
       take(state.numbers, news);
       show(news.head);
     }
   });
-  kernel.onSilence(head.silence);
+  kernel.onSilence((silent) => head.silence(silent));
   const signs = setInterval(() => state.head.ended || whole(), SIGN_OF_LIFE);
   show(state.head);
-  whole();
+  // what was pushed before this page listened; asked a little later, when a page has a way past a running cell
+  const soon = setTimeout(whole, SOON);
   return {
     element,
     close() {
+      clearTimeout(soon);
       clearInterval(signs);
       cancelAnimationFrame(frame);
       grid.close();
@@ -84,10 +94,20 @@ function headView(kernel, told) {
     line.element,
   );
   let before = "";
+  let last = 0;
+  let quiet = false;
   return {
     element,
     complain: line.complain,
-    silence: (silent) => line.say(silent ? "the kernel does not answer: it is busy, or was restarted" : ""),
+    heard() {
+      last = performance.now();
+      this.silence(false);
+    },
+    silence(silent) {
+      const said = silent && performance.now() - last > QUIET;
+      if (said !== quiet) line.say(said ? "the kernel does not answer: it is busy, or was restarted" : "");
+      quiet = said;
+    },
     update(head) {
       status.textContent = head.status;
       status.dataset.state = head.status;
