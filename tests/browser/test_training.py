@@ -11,7 +11,6 @@ from rolloutlab.store.records import Arrival, NewGroup, Score
 PROMPT = "Sort these letters: {{letters}}"
 ROWS = [{"letters": letters} for letters in ("d b a c", "s h i f", "q m e r", "o k t u", "z y x w", "n g j l")]
 COPIES = 80
-RUNNING = re.compile("running")
 STEPS = re.compile(r"\d+ of \d+ gradient steps")
 
 
@@ -129,6 +128,19 @@ def test_a_job_that_ended_while_its_cell_ran_is_there_once(loaded, slow, sorting
     shown = loaded.run(f"%%train {sorting}")
     expect(shown.locator(".rl-job")).to_have_count(1)
     expect(shown.locator(".rl-state")).to_have_text("succeeded")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_an_interrupt_leaves_the_job_running_and_its_view_goes_on(loaded, slow):
+    view = loaded.start(f"%%train {slow}").locator(".rl-job")
+    expect(view.locator(".rl-done")).to_contain_text(STEPS)
+    loaded.page.evaluate("() => window.harness.panel().sessionContext.session.kernel.interrupt()")
+    loaded.wait_until_ended()
+    reached = steps_done(view)
+    expect(view.locator(".rl-done")).not_to_contain_text(f"{reached} of")
+    expect(view.locator(".rl-state")).to_have_text("running")
+    cancel(view)
+    expect(view.locator(".rl-state")).to_have_text("cancelled")
 
 
 @pytest.mark.parametrize("front_end", ["lab"])

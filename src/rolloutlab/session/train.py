@@ -72,10 +72,13 @@ class TrainCalls(JobCalls, ModelCalls):
         """
         select(self.store, names)
 
-        def check(chosen: Mapping[str, Any]) -> Submission:
-            return gather(select(self.store, names), chosen, self._selected)
+        def gathered() -> Submission:
+            return gather(select(self.store, names), {}, self._selected)
+
+        def version() -> object:
+            return self.store.version(), self._selected
 
         def submit(chosen: Mapping[str, Any]) -> Job:
             return self.train(names, chosen, wait=False, say=lambda _: None)
 
-        return TrainingForm(names, options or {}, check, submit)
+        return TrainingForm(names, options or {}, gathered, version, submit)

@@ -67,6 +67,10 @@ class Lab:
     def close(self) -> None:
         self._database.close()
 
+    def version(self) -> tuple[int, int]:
+        """Something that is another after every change of the lab, whoever made it."""
+        return self._database.version()
+
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
         """A new generation of the collection: the first, or one more beside the older ones.
 

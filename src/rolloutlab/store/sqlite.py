@@ -47,6 +47,11 @@ class Database:
         with self._lock, self._told("read"):
             return self._connection.execute(sql, values).fetchall()
 
+    def version(self) -> tuple[int, int]:
+        """Something that is another after every change of the file, whoever made it."""
+        (row,) = self.read("PRAGMA data_version")
+        return int(row[0]), self._connection.total_changes
+
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself, or a part of one; LabError when the file cannot be written."""

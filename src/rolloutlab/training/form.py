@@ -23,7 +23,7 @@ class TrainingForm(Interactive):
     """The eleven options for training on some collections; in a notebook, to be filled in.
 
     It can be submitted once; the job is then shown below. names: what is to train. given: options to begin with.
-    check: what a job with some options would be, at this moment. submit: makes it one.
+    gather: what a job of them would be now; asked again when `version` is another. submit: makes options a job.
     """
 
     module = "form"
@@ -32,11 +32,14 @@ class TrainingForm(Interactive):
         self,
         names: str | Sequence[str],
         given: Mapping[str, Any],
-        check: Callable[[Mapping[str, Any]], Submission],
+        gather: Callable[[], Submission],
+        version: Callable[[], object],
         submit: Callable[[Mapping[str, Any]], Job],
     ) -> None:
         self.names = (names,) if isinstance(names, str) else tuple(names)
-        self._check = check
+        self._gather = gather
+        self._version = version
+        self._gathered: tuple[object, Submission] | None = None
         self._submit = submit
         self._texts = _texts(given)
         self._job: Job | None = None
@@ -114,6 +117,13 @@ class TrainingForm(Interactive):
     def _right(self) -> dict[str, Any]:
         """The options that differ from their defaults and have nothing wrong about them."""
         return {name: value for name, value in self.options.items() if OPTIONS[name].problem(value) is None}
+
+    def _check(self, options: Mapping[str, Any]) -> Submission:
+        """What a job with these options would be at this moment."""
+        version = self._version()
+        if self._gathered is None or self._gathered[0] != version:
+            self._gathered = version, self._gather()
+        return self._gathered[1].under(options)
 
     def _outlook(self) -> Outlook:
         wrong = {name: found for name, value in self.options.items() if (found := OPTIONS[name].problem(value))}

@@ -26,13 +26,13 @@ class Curve:
     odd: Callable[[float, float], str | None] = lambda _first, _last: None
 
 
+_STALE = "the completions are of another checkpoint, or sampler and trainer disagree"
+
+
 def _ratio(first: float, _last: float) -> str | None:
     if abs(first - 1) <= 0.02:
         return None
-    return (
-        f"mean {first:.3f} on the first step: the completions are of another checkpoint, or sampler and trainer "
-        "disagree -> precalculate_logprobs: true"
-    )
+    return f"mean {first:.3f} on the first step: {_STALE} -> precalculate_logprobs: true"
 
 
 def _entropy(_first: float, last: float) -> str | None:
@@ -48,7 +48,7 @@ def _clipped(_first: float, last: float) -> str | None:
 
 
 def _correlation(first: float, _last: float) -> str | None:
-    return f"{first:.3f} on the first step: sampler and trainer disagree" if first < 0.98 else None
+    return f"{first:.3f} on the first step: {_STALE}" if first < 0.98 else None
 
 
 CURVES = (
@@ -56,7 +56,9 @@ CURVES = (
     Curve("loss", ("loss",), "near 0 is normal: advantages have mean 0 within a group; look at the reward"),
     Curve("entropy", ("entropy",), "may fall slowly; near 0 all answers are alike and nothing differs", _entropy),
     Curve("importance ratio", ("ratio_mean",), "mean 1.000 on the first step: sampler and trainer agree", _ratio),
-    Curve("largest ratio", ("ratio_max",), "of a token: so many times as likely as when it was sampled; clipped above"),
+    Curve(
+        "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
+    ),
     Curve("distance (kl)", ("kl",), "from the policy that sampled: grows slowly, stays well below 1", _kl),
     Curve("clipped tokens", ("clipped", "masked"), "share outside the clip range: a few percent at most", _clipped),
     Curve("gradient norm", ("grad_norm",), "before clipping: its size says little, a lone spike does"),

@@ -3,7 +3,7 @@
 import "./kit/theme.css";
 import "./form.css";
 import { connect } from "./kit/kernel.js";
-import { h, number, statusLine } from "./kit/dom.js";
+import { frame, h, number, statusLine } from "./kit/dom.js";
 import { jobView } from "./job/view.js";
 
 const PAUSE = 180;
@@ -19,8 +19,8 @@ function render({ model, el }) {
   const place = h("div", { class: "rl-submitted" });
   const title = h("h3", {}, "Train on ", state.names.map((name, i) => [i ? ", " : "", h("code", {}, name)]).flat());
   const sides = h("div", { class: "rl-sides" }, set, outlook.element);
-  const form = h("form", { onsubmit: (event) => event.preventDefault() }, h("header", {}, title, outlook.model), sides);
-  const element = h("section", { class: "rl rl-form", "aria-label": "training form" }, form, place);
+  const form = h("form", { "aria-label": "training form", onsubmit: (event) => event.preventDefault() }, h("header", {}, title, outlook.model), sides);
+  const element = frame("rl-form", form, place);
   let job = null;
   let timer = 0;
   let asking = false;

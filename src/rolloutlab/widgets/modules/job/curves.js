@@ -28,7 +28,7 @@ export function curveGrid(state) {
   let at = null;
 
   function walk(event) {
-    const last = [...charts.values()].at(0)?.last() ?? -1;
+    const last = [...charts.values()][0]?.last() ?? -1;
     const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (!move || last < 0) return;
     event.preventDefault();
@@ -99,7 +99,7 @@ function chartOf(curve, names, syncKey) {
         cursor: { y: false, drag: { x: false, y: false }, sync: { key: syncKey }, points: { size: 6 } },
         scales: { x: { time: false, range: steps }, y: { range: padded } },
         axes: [
-          { ...axis, size: 18, gap: 2, space: 36, incrs: WHOLE, grid: { show: false } },
+          { ...axis, size: 18, gap: 2, space: 36, incrs: WHOLE, grid: { show: false }, values: present },
           { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => ticks.map((tick) => written(names[0], tick)) },
         ],
         series: [
@@ -153,6 +153,11 @@ const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 5000
 
 function steps(_plot, low, high) {
   return low == null ? [0, 1] : low === high ? [low - 1, high + 1] : [low, high];
+}
+
+/** No labels where no steps are. */
+function present(plot, ticks) {
+  return ticks.map((tick) => (tick >= 1 && tick <= plot.data[0].length ? String(tick) : ""));
 }
 
 /** A little room above and below; a flat line lies in the middle. */
