@@ -121,9 +121,9 @@ class Job(Interactive):
                 raise
             finally:
                 self._waits = False
-                self.follow()
-            if view.status(self._events) != "succeeded":
-                shown.leave()
+                if view.status(self._events) != "succeeded":
+                    shown.leave()
+                    self.follow()
 
     def cancel(self) -> "Job":
         """Ask the service to end the job at its next row; its step then does not count."""
@@ -153,14 +153,14 @@ class Job(Interactive):
         return {"head": self._head(), "curves": shown, "numbers": numbers}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        return {"watch": self.watch, "cancel": self.stop}
+        return {"watch": self._watch, "cancel": self._stop}
 
-    def watch(self) -> Mapping[str, Any]:
+    def _watch(self) -> Mapping[str, Any]:
         """A browser looks: everything so far; what is new will be pushed."""
         self.follow()
         return self.state()
 
-    def stop(self) -> Mapping[str, Any]:
+    def _stop(self) -> Mapping[str, Any]:
         """Cancel the job for a browser; its head."""
         self.cancel()
         self.follow()
