@@ -2,25 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.store.rewards import finite
+from rolloutlab.views.frame import frame
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-BEFORE = ("reward", "advantage")
-"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
-AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
-"""Columns of a frame after those of the components."""
 
 
 class Collection:
@@ -84,16 +79,11 @@ class Collection:
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
         source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
         """
-        import pandas as pd
-
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
-        names = pd.Index([t.name for t in trajectories], name="trajectory")
-        parts = list(dict.fromkeys(part for t in trajectories for part in t.components))
-        columns = [*BEFORE, *parts, *AFTER]
-        return pd.DataFrame(rows, index=names, columns=columns).astype({"reward": float, "advantage": float})
+        return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
 
     def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
@@ -136,17 +126,6 @@ def unscored_names(groups: Sequence[Group]) -> list[str]:
     return [t.name for group in groups for t in group.trajectories if t.reward is None]
 
 
-def finite(value: Any, name: str) -> float:
-    """A reward as a float, or RewardError naming the trajectory."""
-    try:
-        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
-        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
-            return reward
-    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
-        pass
-    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
-
-
 def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
     return preflight(members_of(groups), options or Options(), unscored_names(groups))
 
@@ -167,7 +146,6 @@ def _frame_row(trajectory: Trajectory, advantage: float | None) -> dict[str, Any
     return {
         "reward": trajectory.reward,
         "advantage": advantage,
-        **trajectory.components,
         "source": trajectory.source,
         "prompt": trajectory.prompt,
         "finish_reason": trajectory.finish_reason,

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rolloutlab.collection import AFTER, BEFORE, finite
 from rolloutlab.errors import InputError, RewardError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Score, Trajectory
+from rolloutlab.store.rewards import finite
+from rolloutlab.views.frame import AFTER, BEFORE
+from rolloutlab.widgets.rewards import undone
 
 RewardFunction = Callable[[Trajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
 """Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
@@ -54,10 +56,7 @@ def kept_line(kept: int) -> str:
 
 def undone_line(name: str, edits: Sequence[Edit]) -> str:
     """What an undo did."""
-    unscored = sum(edit.new is None for edit in edits)
-    also = f", {unscored:,} of them unscored again" if unscored else ""
-    what = f"change {edits[0].undoes} is undone: {count(len(edits), 'reward')} as before{also}"
-    return f"{what} -> %rewards {name} --history"
+    return f"{undone(edits)} -> %rewards {name} --history"
 
 
 def _by_name(functions: Functions) -> dict[str, RewardFunction]:

@@ -12,7 +12,7 @@ def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells
     expect(notebook.run(reward)).to_contain_text("8 completions in 1 group, mean reward")
     rewards = notebook.run("%rewards choices")
     expect(rewards.get_by_role("columnheader", name="advantage")).to_be_visible()
-    expect(rewards.get_by_role("row")).to_have_count(2 + 8)
+    expect(rewards.get_by_role("row")).to_have_count(1 + 8)
     trained = re.compile(r"job \w+ on lab/practice → lab/practice@\d+1 of 1 gradient step")
     expect(notebook.run(train)).to_contain_text(trained)
     expect(notebook.run(collections)).to_contain_text("choices")

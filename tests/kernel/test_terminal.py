@@ -51,7 +51,7 @@ def test_the_cells_of_the_readme_work_when_they_are_typed_and_80_columns_show_wh
     assert "job on lab/practice: succeeded, 1 of 1 gradient step -> lab/practice@1" in said
     assert "-> lab/practice@2" in said
     rewards, jobs, collections = map(terminal.type, ("%rewards choices", "%jobs", "%collections"))
-    assert {"reward", "answer"} <= set(rewards.split())
+    assert {"reward", "completion"} <= set(rewards.split())
     assert {"status", "step", "succeeded"} <= set(jobs.split())
     assert {"mean_reward", "scored"} <= set(collections.split())
     assert all(len(line) <= 80 for line in (rewards + jobs + collections).splitlines())

@@ -66,10 +66,10 @@ def test_scoring_again_keeps_what_was_given_by_hand_and_says_so(scored, capsys):
 def test_the_rewards_are_a_table_and_undo_takes_them_back_change_by_change(scored, capsys):
     scored.run("%%reward capitals\nreturn 1")
     by_hand(scored)
-    assert scored.run("%rewards capitals -o table")["reward"].tolist() == [7, 1, 1, 1]
-    assert scored["table"]["source"].tolist() == ["hand", "function", "function", "function"]
-    assert scored.run("%rewards capitals --undo")["reward"].tolist() == [1, 1, 1, 1]
-    assert scored.run("%rewards capitals --undo")["reward"].isna().all()
+    assert scored.run("%rewards capitals -o table").to_frame()["reward"].tolist() == [7, 1, 1, 1]
+    assert scored["table"].to_frame()["source"].tolist() == ["hand", "function", "function", "function"]
+    assert scored.run("%rewards capitals --undo").to_frame()["reward"].tolist() == [1, 1, 1, 1]
+    assert scored.run("%rewards capitals --undo").to_frame()["reward"].isna().all()
     assert [line for line in capsys.readouterr().out.splitlines() if "undone" in line] == [
         "change 2 is undone: 1 reward as before -> %rewards capitals --history",
         "change 1 is undone: 4 rewards as before, 4 of them unscored again -> %rewards capitals --history",
@@ -194,6 +194,18 @@ NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
 NotFoundError: there is no collection 'capitols'
   -> capitals
 """,
+    "%rewards 'cup*'": """
+NotFoundError: no collection's name fits 'cup*'
+  -> capitals
+""",
+    "%rewards capitals/7": """
+NotFoundError: there is no group 'capitals/7'
+  -> %group capitals/0
+""",
+    "%rewards capitals rivers --undo": """
+InputError: --history and --undo are of one collection
+  -> %rewards capitals --history
+""",
     "%rewards capitals --undo": """
 NotFoundError: no reward of capitals is left to undo
   -> %rewards capitals --history
@@ -204,7 +216,7 @@ NotFoundError: no reward of capitals is left to undo
 @pytest.mark.parametrize("cell", SNAPSHOTS)
 def test_bad_input_stops_the_cell_with_two_lines_and_changes_no_reward(scored, cell):
     assert scored.error(cell) == SNAPSHOTS[cell].strip()
-    assert scored.run("%rewards capitals")["reward"].isna().all()
+    assert scored.run("%rewards capitals").to_frame()["reward"].isna().all()
     assert len(scored.run("%rewards capitals --history")) == 0
 
 
@@ -226,3 +238,20 @@ def test_what_scored_last_is_what_succeeded_on_that_generation_also_under_a_new_
     assert lab._scorer_of(first) == by != lab._scorer_of(second)
     scored.run("%collections --rename capitals cities")
     assert lab._scorer_of(lab.store.collection("cities:1")) == by
+
+
+def test_rewards_of_several_collections_a_pattern_or_one_group_are_one_table(scored):
+    scored.run(CHAT.replace("capitals", "cities"))
+    view = scored.run("%rewards 'c*' -o both")
+    assert view is scored["both"]
+    assert (view.title, len(view.to_frame())) == ("capitals, cities", 8)
+    assert list(scored.run("%rewards cities capitals").to_frame().index)[::4] == ["cities/0/0", "capitals/0/0"]
+    assert list(scored.run("%rewards capitals/1").to_frame().index) == ["capitals/1/0", "capitals/1/1"]
+
+
+def test_a_view_that_is_held_has_what_a_cell_gives_afterwards(scored):
+    scored.run("view = get_ipython().run_line_magic('rewards', 'capitals')")
+    scored.run("%%reward capitals\nreturn 1")
+    scored.run("edits = view.set(['capitals/0/0'], 7)")
+    assert scored.run("view.to_frame()")["reward"].tolist() == [7, 1, 1, 1]
+    assert "capitals/0/0       7" in scored.run("repr(view)")

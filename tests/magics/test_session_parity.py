@@ -49,6 +49,7 @@ CALLS = {
     "%%reward x --judge lab/judge\n": 'lab.judge("x", "\\n", model="lab/judge", variables=globals())',
     "%rewards x": 'lab.rewards("x")',
     "%rewards x --undo": 'lab.undo_rewards("x"); lab.rewards("x")',
+    "%rewards x 'cap*'": 'lab.rewards(["x", "cap*"])',
     "%rewards x --history": 'lab.reward_history("x")',
     "%%train x": 'lab.train(["x"], {})',
     "%%train x 'cap*' --no-wait\nlearning_rate: 2e-3  # large\nppo: False": (

@@ -204,3 +204,74 @@ def test_an_undo_that_fails_halfway_changes_nothing(lab, tmp_path):
         undo(lab)
     assert [reward for reward, _ in rewards(lab)] == [1.0, 0.0, 1.0, 0.0]
     assert len(lab.rewards.history_of(lab.collection("capitals"))) == 4
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[set[int]] = []
+
+    def told(self, edited) -> None:
+        self.heard.append(set(edited))
+
+
+def test_who_listens_is_told_which_rewards_changed_until_it_is_gone(lab):
+    listener, gone = Listener(), Listener()
+    lab.rewards.listen(listener.told)
+    lab.rewards.listen(gone.told)
+    heard = gone.heard
+    del gone
+    first, second, *_ = members(lab)
+    give(lab, 1.0, 0.0)
+    give(lab, 1.0, 0.5)
+    give(lab, 1.0, 0.5)
+    undo(lab)
+    assert listener.heard == [{first.id, second.id}, {second.id}, {second.id}]
+    assert heard == []
+
+
+def test_what_fails_is_told_to_nobody(lab):
+    listener = Listener()
+    lab.rewards.listen(listener.told)
+    with pytest.raises(TypeError):
+        lab.rewards.give([Score(members(lab)[0], 1.0, {"right": object()})], "function")
+    assert listener.heard == []
+
+
+def test_one_undo_over_several_collections_takes_back_their_newest_change(lab):
+    give(lab, 1.0)
+    lab.rewards.give([Score(members(lab, name)[0], 0.5) for name in ("capitals", "rivers")], "hand")
+    give(lab, 2.0, name="rivers")
+    both = [lab.find(name) for name in ("capitals", "rivers")]
+    assert lab.rewards.undoable(both[0]) == 2
+    undone = [[(e.trajectory, e.new) for e in lab.rewards.undo(*both)] for _ in range(4)]
+    assert undone == [
+        [("rivers/0/0", 0.5)],
+        [("rivers/0/0", None), ("capitals/0/0", 1.0)],
+        [("capitals/0/0", None)],
+        [],
+    ]
+    assert lab.rewards.undoable(both[0]) is None
+
+
+def test_what_was_given_before_a_hand_is_known_unless_it_was_taken_back(lab):
+    first, second, third, _ = members(lab)
+    give(lab, 1.0, 0.5, source="judge")
+    give(lab, 0.0, source="hand")
+    give(lab, 0.25, None, 0.75, source="hand")
+    assert lab.rewards.former([first.id, second.id, third.id]) == {first.id: 1.0}
+    undo(lab)
+    assert lab.rewards.former([first.id]) == {first.id: 1.0}
+    give(lab, 3.0)
+    undo(lab)
+    assert lab.rewards.former([first.id]) == {first.id: 1.0}
+
+
+def test_edits_are_found_that_came_after_another(lab):
+    first, second, *_ = members(lab)
+    assert lab.rewards.newest_edit() == 0
+    give(lab, 1.0)
+    seen = lab.rewards.newest_edit()
+    assert lab.rewards.edited_since(seen) == set()
+    give(lab, None, 1.0)
+    assert lab.rewards.edited_since(seen) == {second.id}
+    assert lab.rewards.edited_since(0) == {first.id, second.id}

@@ -262,14 +262,3 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(tmp_path):
     with pytest.raises(LabError, match="not a database"):
         Database(path, [FIRST])
     assert path.read_bytes() == before
-
-
-def test_its_version_is_another_after_every_change_whoever_made_it(opened):
-    one, other = opened(), opened()
-    seen = [one.version()]
-    assert one.version() == seen[0]
-    for database in (one, other, one):
-        with database.write() as connection:
-            connection.execute("UPDATE counters SET value = value + 1")
-        assert one.version() not in seen
-        seen.append(one.version())

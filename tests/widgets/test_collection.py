@@ -135,7 +135,7 @@ def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])
 def test_each_reason_has_words_short_enough_for_a_column(reason):
-    assert 0 < len(view._WHY_NOT[reason]) <= 13
+    assert 0 < len(view.WHY_NOT[reason]) <= 13
 
 
 @pytest.mark.parametrize("show", [text, html])

@@ -11,8 +11,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.cells import LabMagics, unquoted
 from rolloutlab.scoring import Functions, RewardFunction
+from rolloutlab.views.rewards import RewardsView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +74,7 @@ class RewardMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("name", help="a collection")
+    @argument("names", nargs="+", metavar="name", help="collections, patterns such as 'cap*', or one group")
     @argument("--history", dest="reward_history", action="store_true", help="every change of its rewards, newest first")
     @argument(
         "--undo",
@@ -83,14 +84,18 @@ class RewardMagics(LabMagics):
     )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
-    def rewards(self, line: str) -> "pd.DataFrame":
-        """Show the rewards of a collection, one row per trajectory, or how they came to be."""
+    def rewards(self, line: str) -> "RewardsView | pd.DataFrame":
+        """Show the rewards of collections as a table to sort, filter and edit, or how they came to be."""
         options = self.options(self.rewards, line)
-        if options.undo_rewards:
-            self.session.undo_rewards(options.name)
-        if options.reward_history:
-            return self.bound(options.output, self.session.reward_history(options.name))
-        return self.bound(options.output, self.session.rewards(options.name))
+        names = [unquoted(name) for name in options.names]
+        if options.undo_rewards or options.reward_history:
+            if len(names) > 1:
+                raise InputError("--history and --undo are of one collection", hint=f"%rewards {names[0]} --history")
+            if options.undo_rewards:
+                self.session.undo_rewards(names[0])
+            if options.reward_history:
+                return self.bound(options.output, self.session.reward_history(names[0]))
+        return self.bound(options.output, self.session.rewards(names[0] if len(names) == 1 else names))
 
     def _judge(self, options: Namespace, rubric: str) -> Collection:
         if options.function or options.weights:

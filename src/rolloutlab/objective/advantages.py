@@ -5,9 +5,9 @@ its histories; N is the sum of n_i over what trains.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from rolloutlab.objective.options import Options
 
@@ -27,8 +27,7 @@ class Reason(StrEnum):
     BALANCED_AWAY = "balanced_away"
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One trajectory as the objective sees it.
 
     `tokens_H` counts the trainable tokens of each history that can train: a history too long for the context, or
@@ -45,8 +44,7 @@ class Member:
         return sum(self.tokens_H)
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What one trajectory contributes to the loss: every trainable token of it has this advantage and this weight.
 
     `reason` says why nothing of it trains; `advantage` and `weight` are then 0.
@@ -67,15 +65,41 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, uni
     if not rewards_G:
         return []
     low, high = min(rewards_G), max(rewards_G)
-    if high - low <= _EQUAL * max(1.0, abs(low), abs(high)):
+    largest = max(abs(low), abs(high))
+    if high - low <= _EQUAL * max(1.0, largest):
         return [0.0] * len(rewards_G)
-    shrink = max(unit, abs(low) / _HUGE, abs(high) / _HUGE)  # the squares below stay finite
-    bound = _EQUAL * max(1.0, abs(low), abs(high)) / shrink
-    mean = math.fsum(r / shrink for r in rewards_G) / len(rewards_G)
-    from_mean_G = [r / shrink - mean for r in rewards_G]
-    deviation = math.sqrt(math.fsum(d**2 for d in from_mean_G) / len(rewards_G))
+    shrink = max(unit, largest / _HUGE)  # the squares below stay finite
+    bound = _EQUAL * max(1.0, largest) / shrink
+    shrunk_G = rewards_G if shrink == 1.0 else [r / shrink for r in rewards_G]
+    mean = math.fsum(shrunk_G) / len(shrunk_G)
+    from_mean_G = [r - mean for r in shrunk_G]
+    deviation = math.sqrt(math.fsum([d * d for d in from_mean_G]) / len(from_mean_G))
     scale = deviation + _TINY / shrink if scale_rewards else unit / shrink
     return [0.0 if abs(d) <= bound else d / scale for d in from_mean_G]
+
+
+class GroupShares(NamedTuple):
+    """What the members of one group contribute before the scale of their job is known, and what they add to it.
+
+    advantages_G, weights_G: 0 where there is a reason. trains, tokens, weight, size: of the members that train, their
+    number and the sums of n_i, of w_i·n_i and of |A_i|·w_i·n_i.
+    """
+
+    members_G: Sequence[Member]
+    advantages_G: list[float]
+    weights_G: list[float]
+    reasons_G: list[Reason | None]
+    trains: int
+    tokens: int
+    weight: float
+    size: float
+
+
+class Scale(NamedTuple):
+    """What a job divides by: the mean weight of its N tokens, and the mean of |A|·w over them at mean weight 1."""
+
+    weight: float
+    size: float
 
 
 def job_shares(groups: Sequence[Sequence[Member]], options: Options) -> list[list[Share]]:
@@ -85,42 +109,72 @@ def job_shares(groups: Sequence[Sequence[Member]], options: Options) -> list[lis
     w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens; advantages are balanced, then scaled so that
     the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore never matters.
     """
-    largest = max((abs(m.reward) for group in groups for m in group), default=0.0)
-    unit = 1.0 if options.scale_rewards else max(1.0, largest / _HUGE)
-    raw = [group_advantages([m.reward for m in group], options.scale_rewards, unit) for group in groups]
-    shares = [
-        [_share(member, a, any(advantages_G)) for member, a in zip(group, advantages_G, strict=True)]
-        for group, advantages_G in zip(groups, raw, strict=True)
-    ]
-    return _normalised(shares, options.advantage_balance)
-
-
-def _share(member: Member, advantage: float, group_differs: bool) -> Share:
-    reason = _reason(member, advantage, group_differs)
-    weight = 0.0 if reason else 1.0 / (member.tokens + _TINY)
-    return Share(member, 0.0 if reason else advantage, weight, reason)
-
-
-def _reason(member: Member, advantage: float, group_differs: bool) -> Reason | None:
-    if not member.tokens:
-        return Reason.TOO_LONG if member.too_long else Reason.NO_LOGPROBS
-    if not group_differs:
-        return Reason.EQUAL_REWARDS
-    return None if advantage else Reason.MEAN_REWARD
-
-
-def _normalised(shares: list[list[Share]], balance: float) -> list[list[Share]]:
-    training = [s for group in shares for s in group if s.reason is None]
-    tokens = sum(s.member.tokens for s in training)
-    if not tokens:
-        return shares
-    mean_weight = math.fsum(s.weight * s.member.tokens for s in training) / tokens
-    mean_size = (
-        math.fsum(abs(balanced(s.advantage, balance)) * s.weight * s.member.tokens for s in training)
-        / mean_weight
-        / tokens
+    unit = job_unit(map(largest_reward, groups), options)
+    shared = [group_shares(group, options, unit) for group in groups]
+    scale = job_scale(
+        [group.tokens for group in shared], [group.weight for group in shared], [group.size for group in shared]
     )
-    return [[_scaled(s, balance, mean_weight, mean_size) for s in group] for group in shares]
+    return [scaled_shares(group, scale) for group in shared]
+
+
+def largest_reward(members_G: Sequence[Member]) -> float:
+    """The largest |R_i| of a group."""
+    return max((abs(m.reward) for m in members_G), default=0.0)
+
+
+def job_unit(largest_g: Iterable[float], options: Options) -> float:
+    """What the advantages of every group are over where they are not over its deviation: keeps their sums finite.
+
+    largest_g: `largest_reward` of each group.
+    """
+    return 1.0 if options.scale_rewards else max(1.0, max(largest_g, default=0.0) / _HUGE)
+
+
+def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupShares:
+    """What the members of a group contribute to any job of this unit; nothing of another group comes in."""
+    raw_G = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
+    counted_G = [sum(m.tokens_H) for m in members_G]
+    reasons_G: list[Reason | None] = [None] * len(raw_G)
+    if not (all(raw_G) and all(counted_G)):
+        reasons_G = _reasons(members_G, raw_G, counted_G)
+        raw_G = [0.0 if reason else a for a, reason in zip(raw_G, reasons_G, strict=True)]
+        counted_G = [0 if reason else n for n, reason in zip(counted_G, reasons_G, strict=True)]
+    if options.advantage_balance:
+        raw_G = [balanced(a, options.advantage_balance) for a in raw_G]
+    weights_G = [1.0 / (n + _TINY) if n else 0.0 for n in counted_G]
+    heavy_G = [w * n for w, n in zip(weights_G, counted_G, strict=True)]
+    size = math.fsum([abs(a) * heavy for a, heavy in zip(raw_G, heavy_G, strict=True)])
+    sums = reasons_G.count(None), sum(counted_G), math.fsum(heavy_G), size
+    return GroupShares(members_G, raw_G, weights_G, reasons_G, *sums)
+
+
+def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
+    """The scale of a job from the sums of its groups; None where nothing has tokens to train."""
+    tokens = sum(tokens_g)
+    if not tokens:
+        return None
+    mean_weight = math.fsum(weight_g) / tokens
+    return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)
+
+
+def scaled_shares(group: GroupShares, scale: Scale | None) -> list[Share]:
+    """What each member of a group contributes to a job of this scale."""
+    if scale and not scale.size:
+        away_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
+        return [Share(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, away_G, strict=True)]
+    weight, size = scale or (1.0, 1.0)
+    told_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
+    return [Share(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in told_G]
+
+
+def _reasons(members_G: Sequence[Member], raw_G: Sequence[float], tokens_G: Sequence[int]) -> list[Reason | None]:
+    equal = Reason.MEAN_REWARD if any(raw_G) else Reason.EQUAL_REWARDS
+    told_G = zip(members_G, raw_G, tokens_G, strict=True)
+    return [_untrainable(m) if not n else None if advantage else equal for m, advantage, n in told_G]
+
+
+def _untrainable(member: Member) -> Reason:
+    return Reason.TOO_LONG if member.too_long else Reason.NO_LOGPROBS
 
 
 def balanced(advantage: float, balance: float) -> float:
@@ -130,12 +184,3 @@ def balanced(advantage: float, balance: float) -> float:
     if balance < 0 and advantage >= 0:
         return advantage * (1 + balance)
     return advantage
-
-
-def _scaled(share: Share, balance: float, mean_weight: float, mean_size: float) -> Share:
-    if share.reason is not None:
-        return share
-    if not mean_size:
-        return Share(share.member, 0.0, 0.0, Reason.BALANCED_AWAY)
-    advantage = balanced(share.advantage, balance) / mean_size
-    return Share(share.member, advantage, share.weight / mean_weight)

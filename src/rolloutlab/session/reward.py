@@ -8,8 +8,10 @@ from rolloutlab.collection import Collection
 from rolloutlab.errors import NotFoundError
 from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.scoring import Functions, kept_line, score, undone_line
+from rolloutlab.selection import select
 from rolloutlab.session.collections import CollectionCalls
 from rolloutlab.store.records import Score, StoredCollection
+from rolloutlab.views.rewards import RewardsView
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest, Usage
 
@@ -99,9 +101,18 @@ class RewardCalls(CollectionCalls):
         scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
         return self._give(collection, scores, "judge", overwrite, say)
 
-    def rewards(self, name: str) -> "pd.DataFrame":
-        """The rewards of a collection, one row per trajectory: `Collection.to_frame`."""
-        return self.collection(name).to_frame()
+    def rewards(self, names: str | Sequence[str]) -> RewardsView:
+        """The rewards of collections as one table, to be sorted, filtered and edited; `to_frame()` is a DataFrame.
+
+        names: a name or several (`capitals`, `capitals:1`), a pattern (`cap*`), or one group (`capitals/0`).
+
+        Raises:
+            NotFoundError: no such collection or group, or none that fits.
+        """
+        if isinstance(names, str) and "/" in names:
+            group = self.group(names)
+            return RewardsView(self.store, [group.stored], group.groups[0].position)
+        return RewardsView(self.store, [collection.stored for collection in select(self.store, names)])
 
     def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
         """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.

@@ -76,7 +76,7 @@ class TrainCalls(JobCalls, ModelCalls):
             return gather(select(self.store, names), {}, self._selected)
 
         def version() -> object:
-            return self.store.version(), self._selected
+            return self.store.changes(), self._selected
 
         def submit(chosen: Mapping[str, Any]) -> Job:
             return self.train(names, chosen, wait=False, say=lambda _: None)

@@ -12,6 +12,7 @@ from typing import Self
 
 from rolloutlab.errors import InputError
 from rolloutlab.store.notation import dumped, now
+from rolloutlab.store.outlines import keep_outline
 from rolloutlab.store.records import Recorded
 from rolloutlab.store.sqlite import Database
 
@@ -91,7 +92,7 @@ class Draft:
         given = [json.dumps(each) for each in (new.extra, new.sampling, new.components)]
         values = (new.model, new.step, new.created_at or now(), new.reward, new.source)
         try:
-            connection.execute(
+            cursor = connection.execute(
                 "INSERT INTO trajectories (group_id, position, items, extra, sampling, components, model, step,"
                 " created_at, reward, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (group.id, position, dumped(new.items), *given, *values),
@@ -99,6 +100,7 @@ class Draft:
         except IntegrityError as error:
             name = f"{new.collection}/{group.position}/{position}"
             raise InputError(f"{new.place}: {name} is there twice", hint="keep one of them") from error
+        keep_outline(connection, int(cursor.lastrowid or 0), new.items, new.extra)
 
     def _collection(self, connection: Connection, new: Recorded) -> _Collection:
         key = (new.collection, new.generation)

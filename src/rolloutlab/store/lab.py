@@ -16,6 +16,7 @@ from rolloutlab.store.drafts import Draft
 from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.notation import dumped, now, parts_of
+from rolloutlab.store.outlines import Outlines, keep_outline
 from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.schema import MIGRATIONS
@@ -50,6 +51,12 @@ _MEMBERS = """
     WHERE g.collection_id = ? AND g.position BETWEEN ? AND ? AND (? OR t.pending = 0)
     ORDER BY g.position, t.position
 """
+_PUT = """
+    INSERT INTO trajectories (group_id, position, items, pending, extra, model, step, sampling, created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, position) DO UPDATE
+    SET items = excluded.items, pending = excluded.pending, extra = excluded.extra, step = coalesce(excluded.step, step)
+    WHERE pending > 0 AND pending >= excluded.pending RETURNING id
+"""
 _PAGE = 64
 """Groups that are read at once where a collection is read bit by bit."""
 _LAST = 2**62
@@ -61,15 +68,16 @@ class Lab:
     def __init__(self, path: Path) -> None:
         self._database = Database(path, MIGRATIONS)
         self.rewards = Rewards(self._database)
+        self.outlines = Outlines(self._database)
         self.jobs = SubmittedJobs(self._database)
         self.shelf = Shelf(self._database)
 
     def close(self) -> None:
         self._database.close()
 
-    def version(self) -> tuple[int, int]:
-        """Something that is another after every change of the lab, whoever made it."""
-        return self._database.version()
+    def changes(self) -> tuple[int, int]:
+        """Another pair than before if anything was written in between, by this process or another; takes no time."""
+        return self._database.changes()
 
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
         """A new generation of the collection: the first, or one more beside the older ones.
@@ -179,14 +187,10 @@ class Lab:
         """
         shared = (model, step, json.dumps(sampling), now())
         with self._database.write() as connection:
-            connection.executemany(
-                "INSERT INTO trajectories"
-                " (group_id, position, items, pending, extra, model, step, sampling, created_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, position) DO UPDATE"
-                " SET items = excluded.items, pending = excluded.pending, extra = excluded.extra,"
-                " step = coalesce(excluded.step, step) WHERE pending > 0 AND pending >= excluded.pending",
-                [(group.id, a.position, dumped(a.items), a.pending, json.dumps(a.extra), *shared) for a in arrivals],
-            )
+            for arrival in arrivals:
+                values = (arrival.position, dumped(arrival.items), arrival.pending, json.dumps(arrival.extra))
+                if put := connection.execute(_PUT, (group.id, *values, *shared)).fetchone():
+                    keep_outline(connection, put["id"], arrival.items, arrival.extra)
             connection.execute(
                 "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
                 " WHERE id = (SELECT collection_id FROM groups WHERE id = ?)",

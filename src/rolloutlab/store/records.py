@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from rolloutlab.wire import trajectories as wire
 from rolloutlab.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
@@ -108,6 +108,23 @@ class Trajectory:
                 },
             }
         )
+
+
+class Outline(NamedTuple):
+    """A finished trajectory without its conversation, light enough for a hundred thousand of them.
+
+    group, position: the place of its group in the collection, and its own in the group. tokens_H: trainable tokens of
+    each of its histories. The rest is as in `Trajectory`.
+    """
+
+    id: int
+    group: int
+    position: int
+    reward: float | None
+    source: str | None
+    components: Mapping[str, float]
+    tokens_H: tuple[int, ...]
+    finish_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -229,11 +246,20 @@ class Edit:
     undoes: int | None = None
 
 
+class Named(Protocol):
+    """A trajectory as far as a reward for it needs to know it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Score:
     """A reward for a trajectory, with its components when it has some, and a note that says why."""
 
-    trajectory: Trajectory
+    trajectory: Named
     reward: float
     components: Mapping[str, float] = field(default_factory=dict)
     note: str | None = None

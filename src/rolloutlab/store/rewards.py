@@ -2,11 +2,17 @@
 
 import getpass
 import json
+import math
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import UTC, datetime
+from numbers import Real
+from typing import Any
+from weakref import WeakMethod
 
-from rolloutlab.store.records import CollectionSummary, Edit, Score, Trajectory
+from rolloutlab.errors import RewardError
+from rolloutlab.store.records import Edit, Named, Score, StoredCollection
 from rolloutlab.store.sqlite import Database, Row
 
 _STATE = """
@@ -21,10 +27,16 @@ _EDITS = """
     WHERE g.collection_id = ?
 """
 
-_UNDOABLE = f"""
-    SELECT max(change) FROM ({_EDITS}) WHERE undoes IS NULL
-        AND change NOT IN (SELECT undoes FROM ({_EDITS}) WHERE undoes IS NOT NULL)
+_UNDOABLE = """
+    SELECT e.change FROM edits e CROSS JOIN trajectories t ON t.id = e.trajectory_id
+    CROSS JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?1 AND e.undoes IS NULL AND NOT EXISTS (
+        SELECT 1 FROM edits u JOIN trajectories ut ON ut.id = u.trajectory_id JOIN groups ug ON ug.id = ut.group_id
+        WHERE u.undoes = e.change AND ug.collection_id = ?1)
+    ORDER BY e.change DESC LIMIT 1
 """
+
+Told = Callable[[Set[int]], None]
+"""Called with the ids of trajectories whose rewards have changed."""
 
 
 class Rewards:
@@ -32,6 +44,16 @@ class Rewards:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._listeners: list[WeakMethod[Told]] = []
+        self._lock = threading.Lock()
+
+    def listen(self, told: Told) -> None:
+        """Call a method, while its object lives, after this process changed rewards, on the thread that did.
+
+        What other processes change is not told; `newest_edit` is another then.
+        """
+        with self._lock:
+            self._listeners.append(WeakMethod(told))
 
     def give(self, scores: Sequence[Score], source: str, *, keep_hand: bool = False) -> list[Edit]:
         """Give rewards and log each: who, when, old, new. What stays the same, its source too, is not logged.
@@ -53,41 +75,90 @@ class Rewards:
                 old, new = had["reward"], score.reward
                 name = score.trajectory.name
                 edits.append(Edit(name, log.at, log.who, source, old, new, parts, log.change, score.note))
+        self._tell(log)
         return edits
 
-    def undo(self, collection: CollectionSummary) -> list[Edit]:
-        """Take back the newest change in a collection that is not taken back yet, as a change of its own.
+    def undoable(self, collection: StoredCollection) -> int | None:
+        """The newest change in a collection that is not taken back yet; None when there is none."""
+        rows = self._database.read(_UNDOABLE, collection.id)
+        return rows[0]["change"] if rows else None
+
+    def undo(self, *collections: StoredCollection) -> list[Edit]:
+        """Take back the newest change in some collections that is not taken back yet, as a change of its own.
 
         The edits say what each reward was and is again, None where there was none. Empty: there is nothing to undo.
         """
         edits = []
         with self._database.write() as connection:
-            (undone,) = connection.execute(_UNDOABLE, (collection.id, collection.id)).fetchone()
-            rows = connection.execute(f"{_EDITS} AND change = ? ORDER BY e.id DESC", (collection.id, undone)).fetchall()
+            newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
+            undone = max(newest.values(), default=None)
             log = _Log(connection, "undo", undone)
-            for row in rows:
-                parts = row["old_components"]
-                log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
-                name, old, new = _name(collection, row), row["new"], row["old"]
-                edits.append(
-                    Edit(name, log.at, log.who, "undo", old, new, json.loads(parts), log.change, undoes=undone)
-                )
+            for collection in (c for c in collections if undone is not None and newest.get(c.id) == undone):
+                sql = f"{_EDITS} AND change = ? ORDER BY e.id DESC"
+                for row in connection.execute(sql, (collection.id, undone)).fetchall():
+                    parts = row["old_components"]
+                    log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
+                    told = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
+                    edits.append(Edit(_name(collection, row), *told, undoes=undone))
+        self._tell(log)
         return edits[::-1]
 
-    def history(self, trajectory: Trajectory) -> list[Edit]:
+    def newest_edit(self) -> int:
+        """The number of the newest edit of any reward in the lab; 0 before the first."""
+        return int(self._database.read("SELECT coalesce(max(id), 0) FROM edits")[0][0])
+
+    def edited_since(self, edit: int) -> set[int]:
+        """The ids of trajectories whose reward was edited after the edit of that number."""
+        return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
+
+    def former(self, ids: Iterable[int]) -> dict[int, float]:
+        """By id, what a function or a judge had given last where a hand has given the reward since."""
+        rows = self._database.read(
+            "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
+            " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
+            json.dumps(list(ids)),
+        )
+        edits: dict[int, list[Row]] = {}
+        for row in rows:
+            edits.setdefault(row["trajectory_id"], []).append(row)
+        found = {row_id: _before_hand(newest_first) for row_id, newest_first in edits.items()}
+        return {row_id: reward for row_id, reward in found.items() if reward is not None}
+
+    def history(self, trajectory: Named) -> list[Edit]:
         """Every change of a trajectory's reward, oldest first."""
         rows = self._database.read("SELECT * FROM edits WHERE trajectory_id = ? ORDER BY id", trajectory.id)
         return [_edit(trajectory.name, row) for row in rows]
 
-    def history_of(self, collection: CollectionSummary) -> list[Edit]:
+    def history_of(self, collection: StoredCollection) -> list[Edit]:
         """Every change of every reward of a collection, newest change first."""
         rows = self._database.read(f"{_EDITS} ORDER BY change DESC, place, seat, e.id", collection.id)
         return [_edit(_name(collection, row), row) for row in rows]
 
-    def by_hand(self, collection: CollectionSummary) -> int:
+    def by_hand(self, collection: StoredCollection) -> int:
         """How many rewards of a collection were last given by hand."""
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
+
+    def _tell(self, log: "_Log") -> None:
+        """Tell whoever listens what was written; those who are gone are forgotten."""
+        if not log.edited:
+            return
+        with self._lock:
+            alive = [(listener, told) for listener in self._listeners if (told := listener())]
+            self._listeners = [listener for listener, _ in alive]
+        for _, told in alive:
+            told(log.edited)
+
+
+def finite(value: Any, name: str) -> float:
+    """A reward as a float, or RewardError naming the trajectory."""
+    try:
+        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
+        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
+            return reward
+    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
+        pass
+    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
 class _Log:
@@ -99,6 +170,7 @@ class _Log:
         self._connection = connection
         self._source = source
         self._undoes = undoes
+        self.edited: set[int] = set()
 
     def write(
         self, row_id: int, reward: float | None, components: str, source: str | None, note: str | None = None
@@ -115,6 +187,16 @@ class _Log:
             "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?",
             (reward, components, source, row_id),
         )
+        self.edited.add(row_id)
+
+
+def _before_hand(newest_first: Sequence[Row]) -> float | None:
+    """What a function or a judge had given before the edits by hand; what was taken back was never given."""
+    undone = {row["undoes"] for row in newest_first}
+    for row in newest_first:
+        if row["undoes"] is None and row["change"] not in undone and row["old_source"] != "hand":
+            return row["old"] if row["old_source"] in {"function", "judge"} else None
+    return None
 
 
 def _edit(name: str, row: Row) -> Edit:
@@ -122,7 +204,7 @@ def _edit(name: str, row: Row) -> Edit:
     return Edit(name, *told, row["change"], row["note"], row["undoes"])
 
 
-def _name(collection: CollectionSummary, row: Row) -> str:
+def _name(collection: StoredCollection, row: Row) -> str:
     return f"{collection.label}/{row['place']}/{row['seat']}"
 
 

@@ -54,10 +54,27 @@ PLANS_AND_UNDO = """
     CREATE INDEX edits_of_change ON edits (change)
 """
 
+OUTLINES = """
+    CREATE TABLE outlines (
+        trajectory_id INTEGER PRIMARY KEY REFERENCES trajectories ON DELETE CASCADE,
+        tokens TEXT NOT NULL, finish_reason TEXT, preview TEXT NOT NULL, answer TEXT
+    );
+    CREATE INDEX outlines_without_text ON outlines (trajectory_id, tokens, finish_reason);
+    CREATE TRIGGER outline_is_out_of_date AFTER UPDATE OF items, extra ON trajectories
+    BEGIN
+        DELETE FROM outlines WHERE trajectory_id = OLD.id;
+    END;
+    DROP INDEX trajectories_of_group;
+    CREATE INDEX trajectories_without_items ON trajectories
+        (group_id, pending, position, reward, source, components, model, step);
+    CREATE INDEX trajectories_to_finish ON trajectories (group_id) WHERE pending > 0;
+    CREATE INDEX edits_that_undo ON edits (undoes) WHERE undoes IS NOT NULL
+"""
+
 EVENTS_OF_JOBS = """
     CREATE TABLE job_events (
         job_id TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE ON UPDATE CASCADE, events TEXT NOT NULL
     )
 """
 
-MIGRATIONS = [FIRST, PLANS_AND_UNDO, EVENTS_OF_JOBS]
+MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS]

@@ -47,11 +47,6 @@ class Database:
         with self._lock, self._told("read"):
             return self._connection.execute(sql, values).fetchall()
 
-    def version(self) -> tuple[int, int]:
-        """Something that is another after every change of the file, whoever made it."""
-        (row,) = self.read("PRAGMA data_version")
-        return int(row[0]), self._connection.total_changes
-
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself, or a part of one; LabError when the file cannot be written."""
@@ -77,6 +72,11 @@ class Database:
             hint = "free some disk space" if error.sqlite_errorcode == sqlite3.SQLITE_FULL else None
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
 
+    def changes(self) -> tuple[int, int]:
+        """Another pair than before if anything was written in between, by this process or another; takes no time."""
+        with self._lock:
+            return self.read("PRAGMA data_version")[0][0], self._connection.total_changes
+
     def close(self) -> None:
         with self._lock:
             self._connection.close()
@@ -87,6 +87,7 @@ class Database:
             warnings.warn(f"{self.path} is on a file system without WAL: using journal mode {mode}", stacklevel=4)
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._connection.execute("PRAGMA foreign_keys = ON")
+        self._connection.create_function("holds", 2, _holds, deterministic=True)
 
     def _journal_mode(self) -> str:
         """WAL where it can be. SQLite's own time-out does not hold for this change, so it is asked again."""
@@ -107,6 +108,21 @@ class Database:
                     f"{self.path} was written by a newer rolloutlab", hint="pip install --upgrade rolloutlab"
                 )
             for script in migrations[version:]:
-                for statement in filter(str.strip, script.split(";")):
+                for statement in _statements(script):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(migrations)}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one; those of a trigger end with semicolons of their own."""
+    said = ""
+    for piece in script.split(";"):
+        said += f"{piece};"
+        if sqlite3.complete_statement(said):
+            yield said
+            said = ""
+
+
+def _holds(text: str, part: str) -> bool:
+    """In SQL, `holds(text, part)`: whether a text has that part, which is folded already, in whatever case."""
+    return part in text.casefold()

@@ -10,7 +10,7 @@ from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 _MOST_GROUPS = 8
 _WIDEST = 100
-_WHY_NOT = {
+WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
     Reason.MEAN_REWARD: "the mean",
     Reason.NO_LOGPROBS: "no logprobs",
@@ -82,10 +82,16 @@ def _said(trajectory: Trajectory) -> str:
 
 def _line(item: MessageOrChoice) -> str:
     """One message of a conversation, with the tools that it calls."""
+    role, said, called = spoken(item)
+    return " ".join([f"{role}:", *filter(None, [said]), *called])
+
+
+def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
+    """Who said it, what was said, and the tools that were called, as Python would call them."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
     called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    return " ".join([f"{message['role']}:", *filter(None, [plain_text(message.get("content"))]), *called])
+    return message["role"], plain_text(message.get("content")), called
 
 
 def _reward(trajectory: Trajectory) -> str:
@@ -96,7 +102,7 @@ def _effect(share: Share | None) -> str:
     """The advantage that every token would train with, or why none would; nothing where there is no reward."""
     if share is None:
         return ""
-    return _WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
+    return WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
 
 
 def _short(words: str) -> str:

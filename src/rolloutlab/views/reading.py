@@ -1,0 +1,221 @@
+"""Collections as a view reads them: kept as the lab has them, told as columns, as a page, and as a frame."""
+
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.objective.advantages import Reason, Share
+from rolloutlab.objective.preflight import WHY
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.outlines import PREVIEW
+from rolloutlab.store.records import StoredCollection
+from rolloutlab.views.frame import frame
+from rolloutlab.views.rows import Part, Rows
+from rolloutlab.views.table import NONE, Column, Filter, Sort, arranged
+from rolloutlab.widgets.visible import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TRAINS = "trains"
+"""What is chosen to see the rows that would train, beside the reasons of the others."""
+SOURCES = ("function", "hand", "judge", NONE)
+
+
+class Reading:
+    """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab."""
+
+    def __init__(self, lab: Lab, collections: Sequence[StoredCollection], group: int | None) -> None:
+        self._lab = lab
+        self._group = group
+        self._prompts: dict[int, dict[int, str]] = {}
+        self._changes: tuple[int, int]
+        self._there: tuple[int, int]
+        self._edit: int
+        self._load([collection.id for collection in collections])
+
+    @property
+    def title(self) -> str:
+        """The names of the collections, or of the group."""
+        labels = [stored.label for stored in self.stored]
+        if self._group is not None:
+            return f"{labels[0]}/{self._group}"
+        return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+    def refresh(self) -> bool:
+        """Take what was changed, here or in another process; whether other trajectories, or names, are there now.
+
+        Raises:
+            NotFoundError: a collection was deleted.
+        """
+        changes = self._lab.changes()
+        if changes == self._changes:
+            return False
+        stored = [self._lab.kept(each.id) for each in self.stored]
+        labels, there = [each.label for each in stored], self._lab.outlines.newest()
+        if labels != [each.label for each in self.stored] or (there != self._there and self._sizes() != self._known):
+            self._load([each.id for each in self.stored])
+            return True
+        newest = self._lab.rewards.newest_edit()
+        edited = self._lab.rewards.edited_since(self._edit)
+        known = {i: self.rows.outlines[self.rows.index[i]] for i in edited if i in self.rows.index}
+        if known:
+            self.rows.put(self._lab.outlines.again(known).values())
+        self._changes, self._there, self._edit = changes, there, newest
+        return False
+
+    def _load(self, numbers: Sequence[int]) -> None:
+        changes, there = self._lab.changes(), self._lab.outlines.newest()
+        edit = self._lab.rewards.newest_edit()
+        self.stored = [self._lab.kept(number) for number in numbers]
+        self._known = self._sizes()
+        with _uncollected():
+            self.rows = Rows([self._part(stored) for stored in self.stored])
+        self._changes, self._there, self._edit = changes, there, edit
+
+    def _part(self, stored: StoredCollection) -> Part:
+        outlines = self._lab.outlines.of(stored, self._group)
+        positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
+        return Part(stored, positions, outlines)
+
+    def _sizes(self) -> list[int]:
+        return [self._lab.outlines.count(each) for each in self.stored]
+
+    def _holding(self, part: str) -> set[int]:
+        ids = (found for stored in self.stored for found in self._lab.outlines.holding(stored, part))
+        return {self.rows.index[found] for found in ids if found in self.rows.index}
+
+    def _component(self, name: str) -> list[float | None]:
+        return [row.components.get(name) for row in self.rows.outlines]
+
+    def _every_preview(self) -> list[str]:
+        previews = self._lab.outlines.previews(self.rows.index)
+        return [previews[row.id][0] for row in self.rows.outlines]
+
+    def _every_prompt(self) -> list[str]:
+        prompts = self._prompts_of(range(len(self.rows.groups)))
+        return [prompts[g] for g in self.rows.group_of]
+
+    def _prompts_of(self, groups: Collection[int]) -> dict[int, str]:
+        """The prompts of groups of this view; they never change, so each is read once."""
+        wanted: dict[int, list[int]] = {}
+        for g in groups:
+            group = self.rows.groups[g]
+            if group.position not in self._prompts.setdefault(group.collection.id, {}):
+                wanted.setdefault(group.collection.id, []).append(group.position)
+        for stored in self.stored:
+            if stored.id in wanted:
+                self._prompts[stored.id] |= self._lab.outlines.prompts(stored, wanted[stored.id])
+        places = ((g, self.rows.groups[g]) for g in groups)
+        return {g: self._prompts[group.collection.id][group.position] for g, group in places}
+
+    def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        """The rows to show, in order; InputError where a column or a condition is none."""
+        with _uncollected():
+            return arranged(self._columns(), len(self.rows), sort, filter)
+
+    def _columns(self) -> dict[str, Column]:
+        """By name; a component is called `component:NAME`, and by its own name where no other column is."""
+        rows = self.rows
+        outlines = rows.outlines
+        places = range(len(rows))
+        own = {
+            "name": Column("text", lambda: list(map(rows.name, places)), order=lambda: places),
+            "group": Column(
+                "choice", lambda: [rows.groups[g].name for g in rows.group_of], order=lambda: rows.group_of
+            ),
+            "prompt": Column("text", self._every_prompt),
+            "completion": Column("text", self._every_preview, holding=self._holding),
+            "reward": Column("number", lambda: [row.reward for row in outlines]),
+            "source": Column("choice", lambda: [row.source for row in outlines], choices=SOURCES),
+            "advantage": Column("number", lambda: [_advantage(share) for share in rows.all_shares()]),
+            "reason": Column(
+                "choice", lambda: [_reason(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
+            ),
+            "tokens": Column("number", lambda: [row.tokens_H[0] for row in outlines]),
+            "finish_reason": Column("choice", lambda: [row.finish_reason for row in outlines]),
+        }
+        parts = {name: Column("number", partial(self._component, name)) for name in rows.components}
+        return {**parts, **own, **{f"component:{name}": column for name, column in parts.items()}}
+
+    def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows as a browser takes them."""
+        rows = self.rows
+        ids = [rows.outlines[i].id for i in shown]
+        previews = self._lab.outlines.previews(ids)
+        former = self._lab.rewards.former(i for i in ids if rows.outlines[rows.index[i]].source == "hand")
+        shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
+        prompts = self._prompts_of({rows.group_of[i] for i in shown})
+        found = []
+        for i in shown:
+            row, share, reason = rows.outlines[i], shares.get(i), _reason(shares.get(i))
+            said, goes_on = previews[row.id]
+            was = former.get(row.id)
+            found.append(
+                {
+                    "name": rows.name(i),
+                    "group": rows.groups[rows.group_of[i]].name,
+                    "prompt": _shortened(prompts[rows.group_of[i]]),
+                    "completion": visible(said) + (" ..." if goes_on else ""),
+                    "reward": row.reward,
+                    "was": None if was == row.reward else was,
+                    "source": row.source,
+                    "advantage": _advantage(share),
+                    "reason": reason,
+                    "why": reason and WHY[Reason(reason)],
+                    "tokens": row.tokens_H[0],
+                    "finish_reason": row.finish_reason,
+                    **{f"component:{name}": value for name, value in row.components.items()},
+                }
+            )
+        return found
+
+    def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
+        """Rows as a DataFrame, with whole prompts and answers."""
+        rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
+        answers = self._lab.outlines.answers(row.id for row in rows)
+        origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
+        told = [
+            {
+                "reward": row.reward,
+                "advantage": _advantage(shares[i]),
+                "source": row.source,
+                "prompt": prompts[i],
+                "finish_reason": row.finish_reason,
+                "model": origins[row.id][0],
+                "step": origins[row.id][1],
+                "tokens": row.tokens_H[0],
+                "answer": answers[row.id],
+                "reason": _reason(shares[i]),
+            }
+            for i, row in zip(shown, rows, strict=True)
+        ]
+        return frame([self.rows.name(i) for i in shown], told, [row.components for row in rows], ["reason"])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which else looks again and again at the hundred thousands that are just made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _advantage(share: Share | None) -> float | None:
+    return None if share is None else share.advantage
+
+
+def _reason(share: Share | None) -> str | None:
+    if share is None:
+        return str(Reason.UNSCORED)
+    return None if share.reason is None else str(share.reason)
+
+
+def _shortened(text: str) -> str:
+    return visible(text[:PREVIEW]) + (" ..." if len(text) > PREVIEW else "")

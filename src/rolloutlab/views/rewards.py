@@ -1,0 +1,247 @@
+"""The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.objective.preflight import WHY, count
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Edit, Score, StoredCollection
+from rolloutlab.store.rewards import finite
+from rolloutlab.views.reading import SOURCES, TRAINS, Reading
+from rolloutlab.views.rows import Rows
+from rolloutlab.views.table import NONE, Filter, Sort, number_of
+from rolloutlab.widgets import rewards as looks
+from rolloutlab.widgets.interactive import Interactive
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAGE = 100
+"""Rows of a page where no other size is asked for."""
+_LARGEST_PAGE = 1000
+
+
+class RewardsView(Interactive):
+    """The rewards of collections as one table, with what they would train with as one job with default options.
+
+    It is as the lab is: what is changed elsewhere, in this kernel or another, is there the next time it is asked. Sort
+    and filter are those of the last page that was shown; an edit moves no row until a page is asked for again.
+    """
+
+    module: ClassVar[str] = "rewards"
+
+    def __init__(self, lab: Lab, collections: Sequence[StoredCollection], group: int | None = None) -> None:
+        self._lab = lab
+        self._lock = threading.RLock()
+        self._answering: int | None = None
+        self._read = Reading(lab, collections, group)
+        self._sort: Sort = ()
+        self._filter: Filter = {}
+        self._shown: Sequence[int] = range(len(self._rows))
+        lab.rewards.listen(self._told)
+
+    def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
+        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`.
+
+        sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
+        filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
+        Numbers take `> 0.5`, `<= 1`, `= 0`, `0..1`, `empty` and `not empty`; texts what they contain, in whatever case
+        and the completion as a whole; source, finish_reason, reason and group one value or several.
+
+        Raises:
+            InputError: there is no such column, or a condition is not one that it takes.
+        """
+        offset, size = _whole("offset", offset, 0), _whole("size", size, 1)
+        with self._current():
+            shown = self._arranged(sort, filter or {})
+            self._sort, self._filter, self._shown = sort, filter or {}, shown
+            return self._page(offset, min(size, _LARGEST_PAGE))
+
+    def set(self, names: str | Sequence[str], reward: Any) -> list[Edit]:
+        """Give one reward by hand to one trajectory or to several: one change, logged with who, when, old and new.
+
+        reward: a finite number, or a text that is one, written with a point; True is 1 and False is 0.
+
+        Raises:
+            RewardError: it is no finite number. NotFoundError: a name is of no trajectory in this view.
+        """
+        wanted = [names] if isinstance(names, str) else names
+        if not isinstance(wanted, Sequence) or not wanted:
+            raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
+        value = _reward(reward, wanted[0] if len(wanted) == 1 else count(len(wanted), "trajectory"))
+        with self._current():
+            rows = dict.fromkeys(map(self._rows.find, wanted))
+            scores = [Score(self._rows.named(i), value) for i in rows]
+            edits = self._lab.rewards.give(scores, "hand")
+            self._refresh()
+        return edits
+
+    def undo(self) -> list[Edit]:
+        """Take back the newest change in these collections, whoever made it, that is not taken back yet.
+
+        Raises:
+            NotFoundError: nothing is left to undo.
+        """
+        with self._current():
+            edits = self._lab.rewards.undo(*self._read.stored)
+            self._refresh()
+            if not edits:
+                raise NotFoundError(f"no reward of {self.title} is left to undo", hint="%rewards NAME --history")
+        return edits
+
+    def history(self, name: str) -> list[Edit]:
+        """Every change of a trajectory's reward, newest first; NotFoundError when it is none of this view."""
+        with self._current():
+            return self._lab.rewards.history(self._rows.named(self._rows.find(name)))[::-1]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
+
+        The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would.
+        """
+        with self._current():
+            return self._read.frame(self._shown)
+
+    @property
+    def _rows(self) -> Rows:
+        return self._read.rows
+
+    @property
+    def title(self) -> str:
+        """What is shown: the names of the collections, or of the group."""
+        return self._read.title
+
+    def state(self) -> Mapping[str, Any]:
+        """What a browser shows first: the first page, neither sorted nor filtered."""
+        with self._lock:
+            page = self.page()
+            return {
+                "title": self.title,
+                "page": page,
+                "summary": page["summary"],
+                "components": self._rows.components,
+                "reasons": [str(reason) for reason in WHY],
+                "sources": list(SOURCES),
+                "finish_reasons": sorted({row.finish_reason or NONE for row in self._rows.outlines}),
+            }
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return {"page": self.page, "set": self._asked_to_set, "undo": self._asked_to_undo, "read": self._conversation}
+
+    def __repr__(self) -> str:
+        with self._current():
+            rows = self._read.page(self._shown[: looks.LINES])
+            return looks.text(self.title, self._rows.summary(), rows, len(self._shown))
+
+    def _repr_html_(self) -> str:
+        with self._current():
+            rows = self._read.page(self._shown[: looks.ROWS])
+            return looks.html(self.title, self._rows.summary(), rows, self._rows.components, len(self._shown))
+
+    def _asked_to_set(
+        self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
+        with self._by_browser():
+            edits = self.set(names, reward)
+            if not edits:
+                said = "that is its reward already"
+            elif len(edits) == 1:
+                said = f"{edits[0].trajectory}: {looks.number(edits[0].old)} -> {looks.number(edits[0].new)}"
+            else:
+                said = f"{count(len(edits), 'reward')} set to {looks.number(edits[0].new)}"
+            return self._again(shown or {}, said)
+
+    def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        with self._by_browser():
+            return self._again(shown or {}, looks.undone(self.undo()))
+
+    def _conversation(self, name: str) -> dict[str, Any]:
+        """All that was said in a trajectory, turn by turn, and each change of its reward in a line."""
+        with self._current():
+            i = self._rows.find(name)
+            outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
+            [stored] = self._lab.groups(group.collection, group.position)
+            [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
+            return {"turns": looks.turns(trajectory), "history": list(map(looks.line, self.history(name)))}
+
+    def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
+        """The page that a browser shows, its rows where they are."""
+        offset, size = _whole("offset", shown.get("offset", 0), 0), _whole("size", shown.get("size", PAGE), 1)
+        return {**self._page(offset, min(size, _LARGEST_PAGE)), "said": said}
+
+    def _page(self, offset: int, size: int) -> dict[str, Any]:
+        rows = self._read.page(self._shown[offset : offset + size])
+        return {
+            "rows": rows,
+            "offset": offset,
+            "total": len(self._rows),
+            "filtered": len(self._shown),
+            "summary": self._rows.summary(),
+        }
+
+    @staticmethod
+    def _conditions(filter: Filter) -> Filter:  # noqa: A002
+        """The conditions as the columns take them: where the advantage is shown there may be a reason instead."""
+        if not isinstance(filter, Mapping):
+            raise InputError(f"{filter!r} is no filter", hint='filter={"reward": "> 0.5"}')
+        told = filter.get("advantage")
+        if not isinstance(told, str) or told not in (TRAINS, *WHY) or "reason" in filter:
+            return filter
+        return {"reason" if name == "advantage" else name: value for name, value in filter.items()}
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Alone with the view, which is as the lab is."""
+        with self._lock:
+            self._refresh()
+            yield
+
+    @contextmanager
+    def _by_browser(self) -> Iterator[None]:
+        """Alone with the view; the browser that asks is answered, so it is not told of what this thread changes."""
+        with self._lock:
+            self._answering = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._answering = None
+
+    def _refresh(self) -> None:
+        """Take what was changed in the lab; where other trajectories are there now, sort and filter them again."""
+        if not self._read.refresh():
+            return
+        try:
+            self._shown = self._arranged(self._sort, self._filter)
+        except InputError:  # a component that is gone
+            self._sort, self._filter, self._shown = (), {}, range(len(self._rows))
+
+    def _arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        return self._read.arranged(sort, self._conditions(filter))
+
+    def _told(self, edited: Set[int]) -> None:
+        """Rewards were changed in this process; on any thread, so the view itself is left alone."""
+        if threading.get_ident() != self._answering and any(row_id in self._rows.index for row_id in edited):
+            self.push("changed")
+
+
+def _reward(told: Any, name: str) -> float:
+    """A reward as it was given or typed; RewardError where it is no finite number."""
+    value = number_of(told) if isinstance(told, str) else told
+    try:
+        return finite(told if value is None else value, name)
+    except RewardError as error:
+        meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
+        hint = meant if number_of(meant) is not None else "a number such as 0.5"
+        raise RewardError(error.message, hint=hint) from None
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(
+            f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 50)}"
+        )
+    return value
