@@ -11,6 +11,7 @@ from rolloutlab.store.records import Arrival, NewGroup, Score
 PROMPT = "Sort these letters: {{letters}}"
 ROWS = [{"letters": letters} for letters in ("d b a c", "s h i f", "q m e r", "o k t u", "z y x w", "n g j l")]
 COPIES = 80
+HOSTILE = "<img src=x onerror=window.acted=1>"
 STEPS = re.compile(r"\d+ of \d+ gradient steps")
 
 
@@ -90,6 +91,8 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
     expect(form.get_by_label("epsilon_high")).to_have_accessible_description(follows)
     expect(form.locator("pre")).to_have_text(f"%%train {sorting}\nepsilon: .3\nvendor_k2_tau: 0.01\nppo: true")
 
+    form.get_by_role("button", name="Copy").press("Enter")
+    expect(form.locator(".rl-tools")).to_contain_text(re.compile("copied|selected"))
     form.get_by_role("button", name="Submit").focus()
     press("Enter")
     press("Enter")
@@ -186,6 +189,20 @@ def test_curves_follow_the_arrow_keys_the_theme_and_the_window(loaded, sorting):
     width = view.locator("figure").first.evaluate("figure => figure.scrollWidth - figure.clientWidth")
     assert width == 0
     loaded.screenshot("training-job-narrow")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_what_a_service_says_of_a_job_is_text(loaded):
+    shown = loaded.run(f"""
+from rolloutlab.training.job import Job
+from rolloutlab.wire.events import Event
+said = [Event(id="1", type="preflight", data={{"warnings": [{HOSTILE!r}], "reasons": {{{HOSTILE!r}: 1}}}}),
+        Event(id="2", type="training_failed", data={{"error_message": {HOSTILE!r}}})]
+Job(None, None, "0" * 8, {HOSTILE!r}, [], known=said)""")
+    expect(shown.locator(".rl-notes li")).to_have_count(3)
+    expect(shown.locator(".rl-notes")).to_contain_text(HOSTILE)
+    expect(shown.locator(".rl-title")).to_contain_text(HOSTILE)
+    expect(shown.locator("img")).to_have_count(0)
 
 
 @pytest.mark.parametrize("front_end", ["lab"])
