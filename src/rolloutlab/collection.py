@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, NotFoundError
@@ -12,6 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.views.frame import frame
+from rolloutlab.views.group import AskLogprobs, GroupView, rank
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
@@ -22,11 +24,19 @@ class Collection:
     """One generation of a collection. It reads the lab when asked, so it is never out of date.
 
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
-    trainer's own, as it would train alone with default options; of one group, as that group would.
+    trainer's own, as it would train alone with default options; of one group, as that group would. Where a browser
+    shows it, it is read one group at a time, and scored there.
     """
 
-    def __init__(self, lab: Lab, summary: StoredCollection, position: int | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        summary: StoredCollection,
+        position: int | None = None,
+        ask_logprobs: AskLogprobs | None = None,
+    ) -> None:
         self._lab = lab
+        self._ask_logprobs = ask_logprobs
         self._number = summary.id
         self._position = position
 
@@ -102,16 +112,57 @@ class Collection:
         scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
         return self._lab.rewards.give([score for score in scores if score], source="hand")
 
+    def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
+        """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own. The
+        best has 1, the worst 0, evenly spaced, and ties share the mean of their places. What is not ranked is left
+        alone.
+
+        Raises:
+            InputError: this is no single group, or the ranking has something that is not there, or is there twice.
+        """
+        groups = self.groups
+        if len(groups) != 1:
+            raise InputError(f"{self.name} has {len(groups)} groups: one is ranked at a time", hint=f"{self.name}/0")
+        return rank(self._lab, groups[0], ranking)
+
     def __len__(self) -> int:
         return len(self.trajectories)
 
+    @cached_property
+    def _view(self) -> GroupView:
+        return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+        return self._view._repr_mimebundle_(**asked)
+
+    def _shown(self) -> tuple[str, list[Group], Preflight, view.Counts]:
+        """What of it a cell shows: the groups that are shown are read, of all others only rewards and token counts."""
+        stored = self.stored
+        positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
+        members: dict[int, list[Member]] = {position: [] for position in positions}
+        outlines = self._lab.outlines.of(stored, self._position)
+        rewards = [outline.reward for outline in outlines if outline.reward is not None]
+        for o in outlines:
+            if o.reward is not None:
+                members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
+        first, rest = positions[: view.MOST_GROUPS], positions[view.MOST_GROUPS :]
+        after = f"{stored.label}/{rest[0]}" if rest else ""
+        counts = view.Counts(len(positions), len(outlines), rewards, after)
+        return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
+
+    def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
+        """Some of its groups; one alone is shown in several ways at once, and is read once for all of them."""
+        if len(positions) == 1:
+            return [self._view.read(positions[0])]
+        return [group for position in positions for group in self._lab.groups(stored, position)]
+
     def __repr__(self) -> str:
-        groups = self.groups
-        return view.text(self.name, groups, _checked(groups))
+        return view.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        groups = self.groups
-        return view.html(self.name, groups, _checked(groups))
+        return view.html(*self._shown())
 
 
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:

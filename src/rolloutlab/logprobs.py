@@ -66,13 +66,6 @@ def add_logprobs(lab: Lab, collection: StoredCollection, score: Score, done: Cal
     return outcome
 
 
-def histories_of(trajectory: Trajectory) -> list[History]:
-    """Its conversation and the further ones, as they are scored."""
-    tools = trajectory.extra.get("tools")
-    main = {"messages_and_choices": list(trajectory.items), **({"tools": tools} if tools else {})}
-    return [History.model_validate(main), *trajectory.additional]
-
-
 def with_logprobs(items: Sequence[MessageOrChoice], scored: ScoredHistory, given: int = 0) -> Iterator[MessageOrChoice]:
     """The conversation with what the policy said as Choices that train. The first `given` items stay as they are."""
     turns = {turn.index: turn.logprobs for turn in scored.turns}
@@ -99,7 +92,7 @@ def _asked(wanted: Sequence[Trajectory], score: Score, outcome: Outcome) -> dict
     """By the id of each trajectory, the model that answered and what it said of its histories."""
     if not wanted:
         return {}
-    histories = [histories_of(trajectory) for trajectory in wanted]
+    histories = [trajectory.histories() for trajectory in wanted]
     try:
         answer = score([each for some in histories for each in some])
     except RefusedError as error:

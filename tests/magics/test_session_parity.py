@@ -74,6 +74,7 @@ CALLS = {
     "%collections --restore x:1": 'lab.restore("x:1"); lab.collections()',
     "%collections --rename x y": 'lab.rename("x", "y"); lab.collections()',
     "%group x/0": 'lab.group("x/0")',
+    "%group x/0 --rank 2,0=3,1": 'lab.rank("x/0", [2, [0, 3], 1])',
     "%connect": "lab.connect()",
     "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
         'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'

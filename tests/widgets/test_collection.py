@@ -12,9 +12,10 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import preflight
 from rolloutlab.store.records import Group, Trajectory
 from rolloutlab.widgets import collection as view
-from rolloutlab.wire.chat import Choice, SystemMessage, UserMessage
+from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
+TAGS = {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
 
 
 def text(name: str, groups: list[Group]) -> str:
@@ -39,6 +40,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        if tag == "br":
+            self.text += "\n"
+            return
         self.attributes.update(name for name, _ in attrs)
         self.open.append(tag)
 
@@ -101,7 +105,7 @@ def test_the_heading_counts_what_is_there_and_what_is_scored(show):
 
 def test_the_html_has_the_same_rows_as_the_text():
     page = Page(html("capitals", [scored(1.0, 0.0, None)]))
-    assert page.tags == {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
+    assert page.tags == TAGS
     assert page.open == []
     for words in ("capitals/0", "Capital of France?", "Answer 0", "+1.00", "Answer 1", "-1.00", "Answer 2"):
         assert words in page.text
@@ -147,12 +151,12 @@ def test_any_finite_reward_can_be_shown(show, rewards):
     assert "nan" not in shown
 
 
-@pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
-def test_a_completion_that_was_cut_off_is_marked(show):
+@pytest.mark.parametrize(("show", "mark"), [(text, "Par [cut off]"), (html, "<b>cut off at the token limit</b>")])
+def test_a_completion_that_was_cut_off_is_marked(show, mark):
     message = {"role": "assistant", "content": "Par"}
     cut = Choice.model_validate({"finish_reason": "length", "index": 0, "message": message})
-    assert "Par [cut off]" in show("a", [group(trajectory(items=(cut,)))])
-    assert "[cut off]" not in show("a", [group(trajectory())])
+    assert mark in show("a", [group(trajectory(items=(cut,)))])
+    assert "cut off" not in show("a", [group(trajectory())])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +173,7 @@ def test_a_completion_that_was_cut_off_is_marked(show):
 )
 def test_what_anyone_wrote_is_text(groups):
     page = Page(html(HOSTILE, groups))
-    assert page.tags <= {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
+    assert page.tags <= TAGS | {"br"}
     assert page.attributes <= {"open", "style"}
     assert page.open == []
     assert HOSTILE in page.text
@@ -213,15 +217,48 @@ def test_of_many_groups_the_first_are_shown_and_how_to_see_the_rest_is_told(show
     assert "more group" not in show("capitals", groups[:8])
 
 
-def test_the_prompt_is_the_last_thing_that_the_user_said():
+def test_of_several_groups_the_prompt_is_the_last_thing_that_the_user_said():
     prompt = (
         SystemMessage(role="system", content="Be brief."),
         UserMessage(role="user", content="First?"),
         UserMessage.model_validate({"role": "user", "content": [{"type": "text", "text": "Second?"}]}),
     )
-    shown = text("a", [Group(0, "a/0", prompt, {})])
-    assert "a/0  Second?" in shown
-    assert "First?" not in shown
+    for show in (text, html):
+        shown = show("a", [Group(0, "a/0", prompt, {}), Group(1, "a/1", prompt, {})])
+        assert "Second?" in shown
+        assert "First?" not in shown
+    assert "a/0  Second?" in text("a", [Group(0, "a/0", prompt, {})])
+
+
+@pytest.mark.parametrize("show", [text, lambda name, groups: Page(html(name, groups)).text])
+def test_one_group_alone_shows_its_whole_prompt(show):
+    prompt = (SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Second?"))
+    shown = show("a", [Group(0, "a/0", prompt, {})])
+    assert "system" in shown
+    assert "Be brief." in shown
+
+
+def test_the_html_of_a_group_has_tool_calls_their_results_and_the_tools_that_were_offered():
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    asked = Choice.model_validate({"finish_reason": "tool_calls", "index": 0, "message": message})
+    told = ToolMessage(role="tool", content="42", tool_call_id="1")
+    tools = [{"type": "function", "function": {"name": "add", "description": "Adds."}}]
+    shown = Page(html("a", [group(trajectory(items=(asked, told), extra={"tools": tools}))])).text
+    for words in ('add({"a": 1})', "tool 42", "1 tool offered", "Adds.", "ended on a tool call"):
+        assert words in shown
+
+
+def test_a_completion_of_a_megabyte_is_cut_in_html_and_says_so():
+    shown = html("a", [group(trajectory("x" * 1_000_000))])
+    assert len(shown) < 10_000
+    assert "and 996,000 more characters" in shown
+
+
+def test_what_acts_on_a_terminal_or_turns_the_direction_of_text_is_written_out_in_html():
+    shown = html("a", [group(trajectory("\x1b[2J\u202eabc"), prompt="\x07ring")])
+    assert "␛[2J⟨202e⟩abc" in shown
+    assert "␇ring" in shown
 
 
 def test_a_collection_without_groups_is_its_heading():

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def ranking(text: str) -> list[int | list[int]]:
+    """The ranking that `2,0=3,1` writes: positions from the best to the worst, `=` between what is equally good."""
+    places = [[int(position) for position in place.split("=")] for place in unquoted(text).split(",")]
+    return [place if len(place) > 1 else place[0] for place in places]
+
+
 @magics_class
 class CollectionMagics(LabMagics):
     """Look at what was sampled."""
@@ -38,9 +44,12 @@ class CollectionMagics(LabMagics):
     @no_var_expand
     @magic_arguments()
     @argument("name", values="groups", help="a group, such as capitals/0")
+    @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the group to this variable")
     @line_magic
     def group(self, line: str) -> Collection:
         """Show one group: its prompt, and all its completions with reward and advantage."""
         options = self.options(self.group, line)
+        if options.rank:
+            return self.bound(options.output, self.session.rank(options.name, options.rank))
         return self.bound(options.output, self.session.group(options.name))

@@ -174,7 +174,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
                 raise
         arrivals.check()
         assert arrivals.collection, "without any answer the check has raised"
-        return Collection(self.store, self.store.kept(arrivals.collection.id))
+        return self._held(self.store.kept(arrivals.collection.id))
 
 
 def _check_concurrency(concurrency: Any) -> None:

@@ -1,13 +1,17 @@
 """The collections of the lab: found, listed, hidden, renamed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rolloutlab.catalogue import catalogue
+from rolloutlab.client.logprobs import score
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.session.base import SessionBase
+from rolloutlab.store.records import StoredCollection
+from rolloutlab.wire.logprobs import ScoredHistories
+from rolloutlab.wire.trajectories import History
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,17 +22,17 @@ class CollectionCalls(SessionBase):
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
-        return Collection(self.store, self.store.find(name))
+        return self._held(self.store.find(name))
 
     def group(self, name: str) -> Collection:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
         label, _, position = str(name).rpartition("/")
         if not label or not position.isdecimal():
             raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
-        found = Collection(self.store, self.store.find(label), int(position))
-        if not found.groups:
+        stored = self.store.find(label)
+        if int(position) not in self.store.outlines.positions(stored):
             raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
-        return found
+        return self._held(stored, int(position))
 
     def collections(self, pattern: str | None = None) -> "pd.DataFrame":
         """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
@@ -59,3 +63,11 @@ class CollectionCalls(SessionBase):
         self.store.shelf.rename(old, new)
         self._scorers = {re.sub(rf"^{re.escape(old)}(?=:|$)", new, label): by for label, by in self._scorers.items()}
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
+
+    def _held(self, stored: StoredCollection, position: int | None = None) -> Collection:
+        """A stored generation, or one group of it, as a notebook holds it."""
+        return Collection(self.store, stored, position, self._logprobs_now)
+
+    def _logprobs_now(self, model: str, histories: Sequence[History]) -> ScoredHistories:
+        """What the newest checkpoint of a model thinks of some histories."""
+        return self._http.run(score(self._http, self._address(), model, histories))

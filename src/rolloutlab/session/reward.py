@@ -114,6 +114,20 @@ class RewardCalls(CollectionCalls):
             return RewardsView(self.store, [group.stored], group.groups[0].position)
         return RewardsView(self.store, [collection.stored for collection in select(self.store, names)])
 
+    def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
+        """Rank completions of one group (`capitals/0`), best first, and take the ranks as rewards by hand.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own:
+        `[2, 0, [1, 3]]`. The best has 1, the worst 0, evenly spaced; ties share the mean of their places. What is not
+        ranked keeps what it has. It is one change, which `undo_rewards` takes back.
+
+        Raises:
+            NotFoundError: no such group. InputError: something in the ranking is not there, or is there twice.
+        """
+        group = self.group(name)
+        group.rank(ranking)
+        return group
+
     def undo_rewards(self, name: str, *, say: Callable[[str], None] = print) -> Collection:
         """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
 

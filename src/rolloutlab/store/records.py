@@ -80,6 +80,12 @@ class Trajectory:
         )
         return (self.tokens, *further)
 
+    def histories(self) -> list[wire.History]:
+        """Its conversation with the tools that were offered, then the further ones."""
+        tools = self.extra.get("tools")
+        main = {"messages_and_choices": list(self.items), **({"tools": tools} if tools else {})}
+        return [wire.History.model_validate(main), *self.additional]
+
     def _versions(self) -> dict[str, int]:
         """The checkpoints of its first and its last answer, where they are known."""
         if self.step is None:

@@ -134,6 +134,11 @@ class Rewards:
         rows = self._database.read(f"{_EDITS} ORDER BY change DESC, place, seat, e.id", collection.id)
         return [_edit(_name(collection, row), row) for row in rows]
 
+    def newest_source(self, collection: StoredCollection) -> str | None:
+        """By which source the change was given that `undo` would take back; None when there is none."""
+        rows = self._database.read("SELECT source FROM edits WHERE change = ? LIMIT 1", self.undoable(collection))
+        return rows[0]["source"] if rows else None
+
     def by_hand(self, collection: StoredCollection) -> int:
         """How many rewards of a collection were last given by hand."""
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"

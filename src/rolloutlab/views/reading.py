@@ -71,7 +71,7 @@ class Reading:
         edit = self._lab.rewards.newest_edit()
         self.stored = [self._lab.kept(number) for number in numbers]
         self._known = self._sizes()
-        with _uncollected():
+        with uncollected():
             self.rows = Rows([self._part(stored) for stored in self.stored])
         self._changes, self._there, self._edit = changes, there, edit
 
@@ -113,7 +113,7 @@ class Reading:
 
     def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
         """The rows to show, in order; InputError where a column or a condition is none."""
-        with _uncollected():
+        with uncollected():
             return arranged(self._columns(), len(self.rows), sort, filter)
 
     def _columns(self) -> dict[str, Column]:
@@ -196,7 +196,7 @@ class Reading:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without the garbage collector, which else looks again and again at the hundred thousands that are just made."""
     was = gc.isenabled()
     gc.disable()

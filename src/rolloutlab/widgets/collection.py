@@ -1,14 +1,18 @@
 """How a collection looks: per group its prompt, and each completion with reward and advantage."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from rolloutlab.objective.advantages import Reason, Share
 from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.widgets import page
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
-_MOST_GROUPS = 8
+MOST_GROUPS = 8
+_MOST_MESSAGES = 20
 _WIDEST = 100
 WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
@@ -20,46 +24,63 @@ WHY_NOT = {
 """Where an advantage would be, why there is none; `rolloutlab.objective.preflight.WHY` in a word or two."""
 
 
-def text(name: str, groups: list[Group], check: Preflight) -> str:
-    """The collection as plain text. check: what of it would train."""
-    lines, shares = [_heading(name, groups)], _by_name(check)
-    for group in groups[:_MOST_GROUPS]:
-        lines += ["", f"{group.name}  {_short(_prompt(group))}"]
+@dataclass(frozen=True)
+class Counts:
+    """What a collection has. rewards: of the completions that have one. next: the first group that is not shown."""
+
+    groups: int
+    completions: int
+    rewards: Sequence[float]
+    next: str = ""
+
+
+def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
+    """The collection as plain text. groups: those to be shown. check: what of it would train.
+
+    counts: of the whole collection, where not all of its groups are there.
+    """
+    counts = counts or counted(groups)
+    lines, shares = [_heading(name, counts)], _by_name(check)
+    for group in groups[:MOST_GROUPS]:
+        lines += ["", f"{group.name}  {_short(_prompt(group))}", *(_given(group) if counts.groups == 1 else [])]
         effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
         wide = max(6, *map(len, effects)) if effects else 0
         for trajectory, effect in zip(group.trajectories, effects, strict=True):
             lines.append(f"  {_reward(trajectory):>7} {effect:>{wide}}  {_short(_said(trajectory))}")
-    return "\n".join([*lines, *_rest(groups)])
+    return "\n".join([*lines, *_rest(counts)])
 
 
-def html(name: str, groups: list[Group], check: Preflight) -> str:
-    """The same as HTML; what people and policies wrote appears as text only."""
-    parts, shares = [f"<p><b>{escape(_heading(name, groups))}</b></p>"], _by_name(check)
-    for group in groups[:_MOST_GROUPS]:
-        rows = "".join(
-            f"<tr><td>{_reward(t)}</td><td>{_effect(shares.get(t.name))}</td>"
-            f'<td style="text-align:left;white-space:pre-wrap">{escape(_said(t))}</td></tr>'
-            for t in group.trajectories
-        )
+def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
+    """The same as HTML; what people and policies wrote appears as text only. One group alone shows its whole prompt."""
+    counts, shares = counts or counted(groups), _by_name(check)
+    parts = [f"<p><b>{escape(_heading(name, counts))}</b></p>"]
+    for group in groups[:MOST_GROUPS]:
+        rows = [(t, _reward(t), _effect(shares.get(t.name))) for t in group.trajectories]
+        whole = page.prompt(group) if counts.groups == 1 and group.prompt else ""
         parts.append(
             f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
-            '<table><tr><th>reward</th><th>advantage</th><th style="text-align:left">completion</th></tr>'
-            f"{rows}</table></details>"
+            f"{whole}{page.completions(rows) if rows else ''}</details>"
         )
-    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(groups))])
+    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(counts) if line)])
 
 
-def _heading(name: str, groups: list[Group]) -> str:
-    members = [t for group in groups for t in group.trajectories]
-    rewards = [t.reward for t in members if t.reward is not None]
+def counted(groups: Sequence[Group]) -> Counts:
+    """What a collection of these groups has."""
+    rewards = [t.reward for group in groups for t in group.trajectories if t.reward is not None]
+    left = groups[MOST_GROUPS].name if len(groups) > MOST_GROUPS else ""
+    return Counts(len(groups), sum(len(group.trajectories) for group in groups), rewards, left)
+
+
+def _heading(name: str, counts: Counts) -> str:
+    rewards = counts.rewards
     scored = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}" if rewards else ", not scored yet"
-    partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < len(members) else ""
-    return f"{name}: {count(len(members), 'completion')} in {count(len(groups), 'group')}{scored}{partly}"
+    partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < counts.completions else ""
+    return f"{name}: {count(counts.completions, 'completion')} in {count(counts.groups, 'group')}{scored}{partly}"
 
 
-def _rest(groups: list[Group]) -> list[str]:
-    left = len(groups) - _MOST_GROUPS
-    return ["", f"... and {count(left, 'more group')}: %group {groups[_MOST_GROUPS].name}"] if left > 0 else []
+def _rest(counts: Counts) -> list[str]:
+    left = counts.groups - MOST_GROUPS
+    return ["", f"... and {count(left, 'more group')}: %group {counts.next}"] if left > 0 else []
 
 
 def _by_name(check: Preflight) -> dict[str, Share]:
@@ -69,6 +90,11 @@ def _by_name(check: Preflight) -> dict[str, Share]:
 def _prompt(group: Group) -> str:
     asked = [message.to_wire() for message in group.prompt if message.role == "user"]
     return plain_text(asked[-1]["content"]) if asked else ""
+
+
+def _given(group: Group) -> list[str]:
+    """All messages of a prompt, where there are more than the one that the heading shows."""
+    return [f"  {_short(_line(message))}" for message in group.prompt[:_MOST_MESSAGES]] if len(group.prompt) > 1 else []
 
 
 def _said(trajectory: Trajectory) -> str:

@@ -12,9 +12,11 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** The root of a widget. JupyterLab leaves the keys pressed inside it alone. */
+/** The root of a widget. JupyterLab leaves the keys pressed inside it alone: it asks the very element that has them. */
 export function frame(name, ...children) {
-  return h("div", { class: `rl ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
+  const root = h("div", { class: `rl ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
+  root.addEventListener("focusin", ({ target }) => target.setAttribute("data-lm-suppress-shortcuts", "true"));
+  return root;
 }
 
 /** A number as a person reads it: at most four digits, nothing for null. */

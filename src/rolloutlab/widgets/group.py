@@ -1,0 +1,257 @@
+"""A group as a browser shows it: plain values for JSON, in which every text is seen and none of it acts.
+
+A text is `{text, size, number}`: its beginning, how many characters it has, and its number among the texts of its
+conversation, under which `piece` gives the rest.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.objective.advantages import Share
+from rolloutlab.objective.preflight import WHY
+from rolloutlab.store.records import Group, Outline, Trajectory
+from rolloutlab.widgets.collection import WHY_NOT
+from rolloutlab.widgets.page import FLAGS
+from rolloutlab.widgets.visible import visible
+from rolloutlab.wire.chat import Choice, MessageOrChoice, TokenLogprob
+from rolloutlab.wire.logprobs import ScoredHistories
+
+SHOWN = 20_000
+"""Characters of a text that are shown at first."""
+_LEAST = 300
+_WHOLE = 2_000_000
+"""Characters of a group that are sent at first, about."""
+PIECE = 200_000
+"""Characters of a text that are sent when more is wanted."""
+
+
+class Texts:
+    """The texts of one conversation, numbered as they are met; of all together about `room` characters are shown."""
+
+    def __init__(self, room: int = SHOWN) -> None:
+        self.whole: list[str] = []
+        self._room = room
+
+    def shown(self, text: str) -> dict[str, Any]:
+        """A text for JSON."""
+        self.whole.append(text)
+        shown = piece(text, 0, min(SHOWN, max(_LEAST, self._room)))
+        self._room -= shown["end"]
+        return {"text": shown["text"], "end": shown["end"], "size": len(text), "number": len(self.whole) - 1}
+
+
+def piece(text: str, start: int, most: int = PIECE) -> dict[str, Any]:
+    """Characters of a text from `start`, and where they end: never between the two characters of a line end."""
+    end = min(len(text), start + most)
+    end += text[end - 1 : end + 1] == "\r\n"
+    return {"text": visible(text[start:end]), "end": end, "size": len(text)}
+
+
+def described(group: Group) -> dict[str, Any]:
+    """The group but for what may change: its prompt once, the tools that were offered, and its conversations."""
+    room = min(SHOWN, _WHOLE // max(1, len(group.trajectories)))
+    return {
+        "name": visible(group.name),
+        "position": group.position,
+        "row": {visible(str(name)): visible(str(value))[:_LEAST] for name, value in group.row.items()},
+        **asked(group, Texts()),
+        "members": [conversation(trajectory, Texts(room)) for trajectory in group.trajectories],
+    }
+
+
+def asked(group: Group, texts: Texts) -> dict[str, Any]:
+    """The prompt of a group, and the tools that its first trajectory with some was offered."""
+    tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
+    return {"prompt": turns(group.prompt, texts), "tools": [_tool(tool, texts) for tool in tools]}
+
+
+def conversation(trajectory: Trajectory, texts: Texts) -> dict[str, Any]:
+    """What one trajectory says after the prompt, turn by turn, and all that never changes about it."""
+    finish = trajectory.finish_reason
+    return {
+        "seat": seat_of(trajectory),
+        "name": visible(trajectory.name),
+        "tokens": trajectory.tokens,
+        "finish": finish or "nothing was sampled",
+        "flag": FLAGS.get(finish or "") if finish else None,
+        "model": visible(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
+        "turns": turns(trajectory.items[trajectory.given or 0 :], texts),
+        "further": [turns(each.messages_and_choices, texts) for each in trajectory.additional],
+        "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
+    }
+
+
+def standing(given: Outline, share: Share | None) -> dict[str, Any]:
+    """What may change about a trajectory: its reward, and what it would train with or why it would not."""
+    reason = share.reason if share else None
+    return {
+        "seat": given.position,
+        "reward": given.reward,
+        "components": {visible(name): value for name, value in given.components.items()},
+        "source": given.source,
+        "advantage": share.advantage if share and not reason else None,
+        "why": [WHY_NOT[reason], WHY[reason]] if reason else None if share else ["no reward", "no reward yet"],
+    }
+
+
+def seat_of(trajectory: Trajectory) -> int:
+    """The place of a trajectory in its group."""
+    return int(trajectory.name.rpartition("/")[2])
+
+
+def turns(items: Iterable[MessageOrChoice], texts: Texts) -> list[dict[str, Any]]:
+    """The messages of a conversation, with what a tool answered inside the call that asked for it."""
+    found: list[dict[str, Any]] = []
+    calls: dict[str, dict[str, Any]] = {}
+    for item in items:
+        message = (item.message if isinstance(item, Choice) else item).to_wire()
+        call = calls.pop(str(message.get("tool_call_id")), None)
+        if call is not None:
+            call["result"] = texts.shown(_content(message.get("content")))
+            continue
+        found.append(_turn(item, message, texts, calls))
+    return found
+
+
+def _turn(
+    item: MessageOrChoice, message: Mapping[str, Any], texts: Texts, calls: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    content, refusal = _content(message.get("content")), message.get("refusal")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    called = []
+    for each in [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]:
+        call = _call(each, texts)
+        calls[str(each.get("id"))] = call
+        called.append(call)
+    return {
+        "role": message["role"],
+        "sampled": isinstance(item, Choice) and bool(item.sampled_tokens()),
+        "reasoning": texts.shown(str(reasoning)) if reasoning else None,
+        "said": texts.shown(content) if content or not (called or refusal) else None,
+        "refusal": texts.shown(str(refusal)) if refusal else None,
+        "calls": called,
+    }
+
+
+def _call(call: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
+    function = call.get("function") or call.get("custom") or call
+    arguments = str(function.get("arguments", function.get("input", "")))
+    return {"name": visible(str(function.get("name"))), "arguments": texts.shown(arguments), "result": None}
+
+
+def _tool(tool: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
+    function = tool.get("function") or tool
+    told = json.dumps(function.get("parameters") or {}, ensure_ascii=False, indent=2)
+    about = function.get("description")
+    return {"name": visible(str(function.get("name"))), "told": texts.shown(f"{about}\n{told}" if about else told)}
+
+
+def _content(content: Any) -> str:
+    """The text of a message's content; what is no text is named."""
+    if not isinstance(content, list):
+        return str(content or "")
+    return "".join(map(_part, content))
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    if kind in {"text", "refusal"}:
+        return str(part.get(kind) or "")
+    where = (part.get("image_url") or part.get("file") or {}) if kind in {"image_url", "file"} else {}
+    said = str(where.get("url") or where.get("filename") or "")
+    return f"[{kind}{f': {said[:80]}' if said else ''}]"
+
+
+def tokens_of(trajectory: Trajectory, start: int, most: int = 2000) -> dict[str, Any]:
+    """Sampled tokens of a conversation from the one numbered `start`, at most so many, and how many there are.
+
+    Each turn that has some is `{turn, text, logprob, rank, instead, outside}`: its number among the turns that carry
+    tokens, then a column each. rank: 1 where the token was the likeliest of those that were reported, None where none
+    were. instead: what else was likely, in words. outside: whether it is no part of the message's text, as the token
+    that ends a turn.
+    """
+    choices = [item for item in _everything(trajectory) if isinstance(item, Choice) and item.sampled_tokens()]
+    total = sum(len(choice.sampled_tokens()) for choice in choices)
+    found, before = [], 0
+    for number, choice in enumerate(choices):
+        sampled = choice.sampled_tokens()
+        wanted = range(max(0, start - before), min(len(sampled), start + most - before))
+        if wanted:
+            outside = list(_outside(choice))
+            found.append(
+                {
+                    "turn": number,
+                    "text": [_token(sampled[i].token, sampled[i].bytes) for i in wanted],
+                    "logprob": [sampled[i].logprob for i in wanted],
+                    "rank": [_rank(sampled[i]) for i in wanted],
+                    "instead": [_instead(sampled[i]) for i in wanted],
+                    "outside": [outside[i] for i in wanted],
+                }
+            )
+        before += len(sampled)
+    return {"turns": found, "start": start, "end": min(total, start + most), "total": total}
+
+
+def _everything(trajectory: Trajectory) -> Iterator[MessageOrChoice]:
+    yield from trajectory.items
+    for each in trajectory.additional:
+        yield from each.messages_and_choices
+
+
+def _outside(choice: Choice) -> Iterator[bool]:
+    """Of each sampled token whether it is no part of the text of the message."""
+    said = (choice.message.content or choice.message.refusal or "").encode(errors="surrogatepass")
+    at = 0
+    for token in choice.sampled_tokens():
+        raw = token.token.encode(errors="surrogatepass") if token.bytes is None else _raw(token.bytes)
+        inside = bool(raw) and said.startswith(raw, at)
+        at += len(raw) if inside else 0
+        yield not inside
+
+
+def _token(text: str, raw: Sequence[int] | None) -> str:
+    """A token's text; its bytes where they are only a part of a character."""
+    if raw is None:
+        return visible(text)
+    try:
+        return visible(_raw(raw).decode()) or visible(text)
+    except ValueError:
+        return f"⟨{_raw(raw).hex(' ')}⟩"
+
+
+def _raw(numbers: Sequence[int]) -> bytes:
+    return bytes(number & 0xFF for number in numbers)
+
+
+def _rank(token: TokenLogprob) -> int | None:
+    """Its place among the likeliest, one below them where it is none of them."""
+    return 1 + sum(each.logprob > token.logprob for each in token.top_logprobs) if token.top_logprobs else None
+
+
+def _instead(token: TokenLogprob) -> list[list[Any]] | None:
+    """What else was likely: the text and the logprob of each."""
+    others = [each for each in token.top_logprobs if each.token != token.token][:5]
+    return [[_token(each.token, each.bytes), each.logprob] for each in others] or None
+
+
+def gaps_of(trajectory: Trajectory, scored: ScoredHistories) -> list[list[float | None]]:
+    """Of each turn with tokens and each of those, its logprob in `scored` minus the one it was sampled with.
+
+    scored: of its histories, in order. None where it was not scored.
+    """
+    histories = zip(trajectory.histories(), scored.data, strict=True)
+    return [
+        _gaps(choice, turns.get(i))
+        for history, answer in histories
+        for turns in [{turn.index: turn.logprobs.content or [] for turn in answer.turns}]
+        for i, choice in enumerate(history.messages_and_choices)
+        if isinstance(choice, Choice) and choice.sampled_tokens()
+    ]
+
+
+def _gaps(choice: Choice, now: Sequence[TokenLogprob] | None) -> list[float | None]:
+    sampled = choice.sampled_tokens()
+    if now is None or len(now) != len(sampled):
+        return [None] * len(sampled)
+    return [new.logprob - old.logprob for new, old in zip(now, sampled, strict=True)]

@@ -1,0 +1,219 @@
+// One completion: what it got and would train with, and what it says while it can be seen.
+
+import { h, number } from "../kit/dom.js";
+import { markDifferences } from "./differences.js";
+import { calls, folded, parts, said, turn } from "./text.js";
+import { tokenSpans } from "./tokens.js";
+
+export class Card {
+  constructor(view, member, index) {
+    Object.assign(this, { view, member, near: false, kept: null });
+    this.reward = h("button", { class: "rl-reward", onclick: () => this.edit() });
+    this.place = h("span", { class: "rl-place", "aria-live": "polite" });
+    this.effect = h("div", { class: "rl-effect" });
+    this.meta = h("div", { class: "rl-meta" });
+    this.body = h("div", { class: "rl-body" });
+    this.element = h(
+      "article",
+      { class: "rl-card", tabindex: -1, "data-seat": member.seat, onfocus: () => this.focused(index) },
+      h(
+        "header",
+        {},
+        h("div", { class: "rl-first" }, h("span", { class: "rl-seat" }, member.seat), this.place, h("span", { class: "rl-space" }), this.reward),
+        this.effect,
+        this.meta,
+        member.flag && h("div", { class: "rl-flag" }, member.flag),
+      ),
+      this.body,
+    );
+  }
+
+  focused(index) {
+    const { view } = this;
+    if (index === view.focused) return;
+    view.cards[view.focused]?.element.setAttribute("tabindex", "-1");
+    this.element.setAttribute("tabindex", "0");
+    view.focused = index;
+    view.ranking?.moved();
+  }
+
+  /** Its reward and advantage as they are now; largest: the largest advantage of the group. */
+  stand(standing, largest) {
+    if (!standing) return;
+    this.standing = standing;
+    const { reward, advantage, why, source, components } = standing;
+    this.reward.textContent = reward == null ? "no reward" : number(reward);
+    this.reward.classList.toggle("rl-none", reward == null);
+    const effect = why ? `would not train: ${why[1]}` : `advantage ${signed(advantage)}`;
+    this.reward.setAttribute("aria-label", `${reward == null ? "no reward" : `reward ${number(reward)}`}, edit`);
+    this.reward.setAttribute("title", "edit: e");
+    this.effect.replaceChildren(...(why ? [h("span", { class: "rl-why", title: why[1] }, reward == null ? "would not train" : `would not train: ${why[0]}`)] : bar(advantage, largest)));
+    const meta = [
+      source === "hand" && h("span", { class: "rl-hand" }, "by hand"),
+      source && source !== "hand" && `by ${source}`,
+      ...Object.entries(components).map(([name, value]) => `${name} ${number(value)}`),
+      `${this.member.tokens.toLocaleString("en")} token${this.member.tokens === 1 ? "" : "s"}`,
+      this.member.finish,
+    ].filter(Boolean);
+    this.meta.replaceChildren(...meta.map((each) => h("span", {}, each)));
+    this.meta.setAttribute("title", this.member.model);
+    const told = [`completion ${this.member.seat}`, reward == null ? "no reward" : `reward ${number(reward)}`];
+    this.element.setAttribute("aria-label", [...told, effect, this.member.flag].filter(Boolean).join(", "));
+    this.element.classList.toggle("rl-idle", Boolean(why) && reward != null);
+  }
+
+  /** Its place while the group is being ranked, with the reward that it would become. */
+  rank(ranking, reward) {
+    const place = ranking?.places.get(this.member.seat);
+    this.place.textContent = !ranking ? "" : place ? `place ${place} → ${number(reward, 3)}` : "no place";
+    this.place.classList.toggle("rl-placed", Boolean(place));
+  }
+
+  edit() {
+    const close = () => {
+      field.replaceWith(this.reward);
+      this.element.focus();
+    };
+    const give = () => {
+      const reward = Number(field.value);
+      const valid = field.value.trim() !== "" && Number.isFinite(reward);
+      field.setAttribute("aria-invalid", String(!valid));
+      if (!valid) return this.view.status.complain({ message: `“${field.value}” is no number` });
+      close();
+      if (reward !== this.standing.reward || this.standing.source !== "hand") this.view.give(this.member.seat, reward);
+    };
+    const field = h("input", {
+      class: "rl-edit",
+      inputmode: "decimal",
+      value: this.standing.reward ?? "",
+      "aria-label": `reward of completion ${this.member.seat}`,
+      onkeydown: (event) => {
+        event.stopPropagation();
+        if (event.key === "Enter") give();
+        if (event.key === "Escape") close();
+      },
+    });
+    this.reward.replaceWith(field);
+    field.focus();
+    field.select();
+  }
+
+  /** Called as it comes near and goes: what cannot be seen is kept out of the page. */
+  seen(near) {
+    this.near = near;
+    if (near) this.fill();
+    else if (this.body.childNodes.length) {
+      this.at = this.body.scrollTop;
+      this.body.style.minHeight = `${this.body.offsetHeight}px`;
+      this.kept = document.createDocumentFragment();
+      this.kept.append(...this.body.childNodes);
+    }
+  }
+
+  /** Draw it anew: what is to be shown has changed. */
+  renew() {
+    Object.assign(this, { kept: null, drawn: false, gap: null });
+    this.body.replaceChildren();
+    this.body.style.minHeight = "";
+    if (this.near) this.fill();
+  }
+
+  fill() {
+    if (this.kept) {
+      this.body.append(this.kept);
+      this.kept = null;
+      this.body.scrollTop = this.at;
+    } else if (!this.drawn) {
+      this.drawn = true;
+      const { turns, further, logs } = this.member;
+      this.body.append(
+        ...(this.view.mode.tokens ? this.tokens() : this.texts()),
+        ...further.map((conversation, i) => folded(`further conversation ${i + 1}`, () => h("div", {}, conversation.map((each) => turn(this.view, this.member.seat, each))))),
+        ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => said(this.view, this.member.seat, log))))] : []),
+      );
+      if (!turns.length) this.body.append(h("div", { class: "rl-dim" }, "nothing was sampled"));
+    }
+    this.body.style.minHeight = "";
+  }
+
+  texts() {
+    const { view, member } = this;
+    const reference = view.referenceSeat();
+    const other = reference === member.seat ? null : view.group.members.find(({ seat }) => seat === reference);
+    return [
+      reference === member.seat && h("div", { class: "rl-note" }, "the others are compared with this one"),
+      ...member.turns.map((message, i) => {
+        const body = parts(view, member.seat, message, () => {
+          const element = said(view, member.seat, message.said);
+          const against = other && opposite(member.turns, i, other.turns);
+          const words = element.matches(".rl-said") ? element : element.firstChild;
+          if (against) markDifferences(words, message.said, against);
+          return element;
+        }).filter(Boolean);
+        return this.turn(message, body);
+      }),
+    ].filter(Boolean);
+  }
+
+  /** A turn; its role goes without saying where there is only one. */
+  turn(message, body) {
+    const alone = this.member.turns.length === 1 && body;
+    return alone ? h("div", { class: "rl-what" }, body) : turn(this.view, this.member.seat, message, body);
+  }
+
+  /** Its turns with the tokens of what was sampled; they come when they are there. */
+  tokens() {
+    const { view, member } = this;
+    const places = [];
+    const elements = member.turns.map((message) => {
+      if (!message.sampled) return turn(view, member.seat, message);
+      const tokens = h("div", { class: "rl-said rl-tokens", role: "group", "aria-label": "tokens" }, h("span", { class: "rl-dim" }, "…"));
+      places.push(tokens);
+      return this.turn(message, [tokens, ...calls(view, member.seat, message)]);
+    });
+    if (!places.length) return [...elements, h("div", { class: "rl-note" }, "no token of it has a logprob")];
+    const more = h("div");
+    view.attempt(() => this.fetchTokens(places, more, 0));
+    return [...elements, more];
+  }
+
+  async fetchTokens(places, more, start) {
+    const { view } = this;
+    const { seat } = this.member;
+    if (view.mode.gap) this.gap ??= view.ask("gap", { seat }).catch((error) => view.status.complain(error));
+    const found = await view.ask("tokens", { seat, start });
+    const gap = await this.gap;
+    if (start === 0) places.forEach((place) => place.replaceChildren());
+    for (const each of found.turns) {
+      const place = places[each.turn];
+      const before = place?.childElementCount ?? 0;
+      place?.append(...tokenSpans(each, gap && gap.turns[each.turn].slice(before)));
+    }
+    if (gap) view.status.say(`gap to ${gap.model}`);
+    const left = found.total - found.end;
+    more.replaceChildren(
+      ...(left > 0 ? [h("button", { class: "rl-more", onclick: () => view.attempt(() => this.fetchTokens(places, more, found.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
+    );
+  }
+}
+
+/** What the turns of another completion say where turn i says something: turns of one role match from the last on. */
+function opposite(turns, i, others) {
+  const alike = ({ role, said: words }) => words && role === turns[i].role;
+  const after = turns.slice(i + 1).filter(alike).length;
+  return others.filter(alike).at(-1 - after)?.said;
+}
+
+function signed(advantage) {
+  return `${advantage > 0 ? "+" : "−"}${Math.abs(advantage).toFixed(2)}`;
+}
+
+/** A bar from the middle: to the right what the policy is to do more, to the left what less. */
+function bar(advantage, largest) {
+  const width = (50 * Math.abs(advantage)) / largest;
+  const side = advantage > 0 ? "left: 50%" : `left: ${50 - width}%`;
+  return [
+    h("span", { class: "rl-track", "aria-hidden": "true" }, h("span", { class: `rl-bar ${advantage > 0 ? "rl-more-of" : "rl-less-of"}`, style: `${side}; width: ${width}%` })),
+    h("span", { class: "rl-advantage", title: "advantage of every token, as this group would train alone" }, signed(advantage)),
+  ];
+}

@@ -1,0 +1,35 @@
+// Words added and removed against another text, marked as ins and del; bounded, so that no text can stop the page.
+
+import { diffWordsWithSpace } from "diff";
+import { h } from "../kit/dom.js";
+
+const PATIENCE = 80;
+const waiting = [];
+let running = false;
+
+/** Mark in `element` what `text` has and `reference` has not, and the reverse; one after the other, between frames. */
+export function markDifferences(element, text, reference) {
+  waiting.push(() => mark(element, text, reference));
+  if (!running) next();
+}
+
+function next() {
+  const job = waiting.shift();
+  running = job !== undefined;
+  if (running) setTimeout(() => (job(), next()));
+}
+
+function mark(element, text, reference) {
+  if (!element.isConnected) return;
+  const found = diffWordsWithSpace(reference.text, text.text, { timeout: PATIENCE });
+  const cut = text.end < text.size || reference.end < reference.size;
+  const note = !found
+    ? "too long or too different to mark words"
+    : cut && "words are marked in the beginning only: the texts are long";
+  if (found) element.replaceChildren(...found.map(word));
+  if (note) element.after(h("div", { class: "rl-note" }, note));
+}
+
+function word({ added, removed, value }) {
+  return added ? h("ins", {}, value) : removed ? h("del", {}, value) : value;
+}

@@ -1,0 +1,233 @@
+"""Groups as they are read in a browser: compared, ranked by keyboard, scored, token by token, however long they are."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from rolloutlab.session import Session
+from rolloutlab.store.records import Arrival, NewGroup
+from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
+
+pytestmark = pytest.mark.parametrize("front_end", ["lab"])
+HOSTILE = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'> \x1b[31m \u202eabc"
+
+
+def said(answer: str | None, finish_reason: str = "stop", **message: Any) -> Choice:
+    """A completion with a token per word; the logprob of each is one below that of the word before."""
+    words = (answer or "call").split(" ")[:3000]
+    texts = [words[0], *(f" {word}" for word in words[1:]), "<end>"]
+    top = [{"token": "Oslo", "logprob": -0.25}]
+    content = [{"token": text, "logprob": -i % 4 - 0.5, "top_logprobs": top} for i, text in enumerate(texts)]
+    told = {"role": "assistant", "content": answer, **message}
+    record = {"finish_reason": finish_reason, "index": 0, "message": told, "logprobs": {"content": content}}
+    return Choice.model_validate(record)
+
+
+@pytest.fixture
+def put(lab: Session, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Puts answers, or the items of conversations, into the groups of a new collection; its name."""
+
+    def put(*groups: list[Any]) -> str:
+        name = request.node.originalname
+        prompt = [SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Capital?")]
+        collection = lab.store.open_collection(name)
+        added = lab.store.add_groups(collection, [NewGroup(prompt, {}) for _ in groups])
+        for group, answers in zip(added, groups, strict=True):
+            items = [each if isinstance(each, list) else [said(each)] for each in answers]
+            arrivals = [Arrival(i, each) for i, each in enumerate(items)]
+            lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+        return name
+
+    return put
+
+
+def show(notebook: Any, name: str) -> Locator:
+    """The view of a collection or group, in a notebook."""
+    notebook.run("import rolloutlab; lab = rolloutlab.lab()")
+    call = "group" if "/" in name else "collection"
+    shown = notebook.run(f"lab.{call}({name!r})").locator(".rl-groups")
+    expect(shown.get_by_role("article")).not_to_have_count(0)
+    return shown
+
+
+def rewards(lab: Session, name: str) -> list[float | None]:
+    return [trajectory.reward for trajectory in lab.collection(name).trajectories]
+
+
+def test_a_group_is_ranked_by_keyboard_and_the_ranking_undone(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Nice", "Lille"])
+    shown = show(notebook, f"{name}/0")
+    cards, press = shown.get_by_role("article"), notebook.page.keyboard.press
+    cards.first.focus()
+    for key in ("r", "2", "ArrowRight", "2", "ArrowRight", "1"):
+        press(key)
+    expect(cards.nth(2)).to_contain_text("place 1 → 1")
+    expect(cards.nth(0)).to_contain_text("place 2 → 0.25")
+    expect(cards.nth(3)).to_contain_text("no place")
+    expect(shown).to_contain_text("best 1, worst 0, evenly spaced; ties share the mean of their places")
+    assert rewards(lab, name) == [None] * 4
+    press("Enter")
+    expect(shown.get_by_role("status")).to_have_text(f"given by hand: 3 rewards in {name}/0")
+    assert rewards(lab, name) == [0.25, 0.25, 1.0, None]
+    assert {trajectory.source for trajectory in lab.collection(name).trajectories[:3]} == {"hand"}
+    advantages = lab.group(f"{name}/0").to_frame()["advantage"]
+    expect(cards.nth(2)).to_have_attribute("aria-label", f"completion 2, reward 1, advantage +{advantages.iloc[2]:.2f}")
+    press("u")
+    expect(shown.get_by_role("status")).to_have_text(f"taken back: 3 rewards in {name}/0")
+    assert rewards(lab, name) == [None] * 4
+    press("r")
+    press("Space")
+    press("Escape")
+    expect(cards.nth(2)).not_to_contain_text("place")
+    assert rewards(lab, name) == [None] * 4
+
+
+def test_a_reward_is_typed_on_a_card_and_what_is_no_number_is_told(notebook, lab, put):
+    name = put(["Paris", "Lyon"])
+    shown = show(notebook, name)
+    keyboard = notebook.page.keyboard
+    shown.get_by_role("article").nth(1).focus()
+    keyboard.press("e")
+    keyboard.type("much")
+    keyboard.press("Enter")
+    expect(shown.get_by_role("status")).to_have_text("“much” is no number")
+    keyboard.press("Control+a")
+    keyboard.type("-0.5")
+    keyboard.press("Enter")
+    expect(shown.get_by_role("button", name="reward -0.5, edit")).to_be_visible()
+    expect(shown.get_by_role("article").nth(1)).to_be_focused()
+    assert rewards(lab, name) == [None, -0.5]
+    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 3, "no key went to the notebook"
+
+
+def test_a_reward_that_is_given_elsewhere_shows_in_the_view(notebook, lab, put):
+    name = put(["Paris", "Lyon"])
+    shown = show(notebook, name)
+    notebook.run(f"_ = lab.rewards({name!r}).set('{name}/0/0', 1.0)")
+    expect(shown.get_by_role("button", name="reward 1, edit")).to_be_visible()
+    notebook.run(f"_ = lab.reward({name!r}, lambda trajectory, answer, messages, row: 0.25)")
+    expect(shown.get_by_role("button", name="reward 0.25, edit")).to_be_visible()
+    notebook.reload()
+    expect(shown.get_by_role("button", name="reward 0.25, edit")).to_be_visible()
+
+
+def test_the_words_that_differ_from_the_best_are_marked(notebook, lab, put):
+    name = put(["the quick brown fox", "the slow brown fox", "the quick brown fox jumps"])
+    lab.reward(
+        name, lambda trajectory, answer, messages, row: float(answer.endswith("brown fox") and "quick" in answer)
+    )
+    shown = show(notebook, name)
+    shown.get_by_label("compare with").select_option("best")
+    second, third = shown.get_by_role("article").nth(1), shown.get_by_role("article").nth(2)
+    expect(second.locator("del")).to_have_text("quick")
+    expect(second.locator("ins")).to_have_text("slow")
+    expect(third.locator("ins")).to_have_text(" jumps")
+    notebook.screenshot("group-differences", shown)
+    shown.get_by_label("compare with").select_option("")
+    expect(shown.locator("ins, del")).to_have_count(0)
+
+
+def test_tokens_say_how_likely_they_were(notebook, put):
+    shown = show(notebook, put(["Paris it is"]))
+    shown.get_by_role("article").first.focus()
+    notebook.page.keyboard.press("t")
+    told = "“Paris” · logprob -0.5 · probability 60.7% · rank 2 · instead: “Oslo” 77.9%"
+    expect(shown.get_by_role("img", name=told)).to_have_text("Paris")
+    expect(shown.get_by_role("img", name="no part of the text")).to_have_text("<end>")
+    notebook.screenshot("group-tokens", shown)
+    notebook.page.keyboard.press("t")
+    expect(shown.get_by_role("article").first).to_contain_text("Paris it is")
+
+
+def test_the_gap_to_the_newest_checkpoint_is_asked_of_the_service(notebook, lab):
+    lab.chat("gap", "Respond with yes or no.", n=2, max_tokens=4, seed=1)
+    shown = show(notebook, "gap")
+    shown.get_by_role("button", name="Tokens").click()
+    shown.get_by_role("button", name="Gap to the newest checkpoint").click()
+    expect(shown.get_by_role("status")).to_contain_text("gap to lab/practice@")
+    expect(shown.locator(".rl-tokens [title*='now +0'], .rl-tokens [title*='now -0']")).not_to_have_count(0)
+
+
+def test_turns_tools_and_unusual_ends_are_told_in_words(notebook, put):
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"place": "Oslo"}'}}
+    calling = said(None, "tool_calls", tool_calls=[call])
+    told = [calling, ToolMessage(role="tool", content="A city.", tool_call_id="1"), said("Oslo")]
+    shown = show(notebook, put([told, [said("Par", "length")]]))
+    first, second = shown.get_by_role("article").all()
+    first.get_by_text('look({"place": "Oslo"})').click()
+    expect(first.locator("details")).to_contain_text("result")
+    expect(second).to_contain_text("cut off at the token limit")
+    expect(shown.get_by_role("region", name="prompt")).to_contain_text("Be brief.")
+
+
+def test_hostile_text_is_only_seen(notebook, put):
+    call = {"id": "1", "type": "function", "function": {"name": HOSTILE, "arguments": HOSTILE}}
+    told = [said(HOSTILE, tool_calls=[call]), ToolMessage(role="tool", content=HOSTILE, tool_call_id="1")]
+    shown = show(notebook, put([told, HOSTILE + " more"]))
+    shown.get_by_label("compare with").select_option("0")
+    expect(shown.locator("ins")).not_to_have_count(0)
+    shown.get_by_role("button", name="Tokens").click()
+    expect(shown.locator(".rl-token")).not_to_have_count(0)
+    expect(shown.get_by_role("article").nth(1)).to_contain_text("⟨202e⟩abc")
+    assert shown.locator("script, .rl-card img").count() == 0
+    assert notebook.page.evaluate("window.harmed") is None
+
+
+def test_the_groups_of_a_collection_are_read_one_after_the_other(notebook, put):
+    name = put(["Paris"], ["Lima"], ["Quito"])
+    shown = show(notebook, name)
+    expect(shown).to_contain_text("1 of 3")
+    shown.get_by_role("button", name="next group").click()
+    expect(shown.get_by_role("article")).to_contain_text("Lima")
+    expect(shown.get_by_role("article")).to_be_focused()
+    notebook.page.keyboard.press("n")
+    expect(shown.get_by_role("article")).to_contain_text("Quito")
+    expect(shown.get_by_role("button", name="next group")).to_be_disabled()
+    shown.get_by_label("group", exact=True).click(click_count=3)
+    notebook.page.keyboard.type("0\n")
+    expect(shown.get_by_role("article")).to_contain_text("Paris")
+
+
+def test_of_64_long_completions_only_what_is_near_is_in_the_page(notebook, put):
+    words = random.Random(1)
+    long = [" ".join(words.choice(["river", "city", "long", "works"]) for _ in range(4000)) for _ in range(64)]
+    shown = show(notebook, put(long))
+    strip, cards = shown.get_by_role("list", name="completions"), shown.get_by_role("article")
+    assert (len(long[0]) > 15_000, cards.count()) == (True, 64)
+    for i in range(0, 64, 4):
+        cards.nth(i).scroll_into_view_if_needed()
+        expect(cards.nth(i).locator(".rl-said")).to_contain_text(long[i][:200])
+        assert strip.evaluate("element => element.textContent.length") < 15 * len(long[0])
+        assert strip.evaluate("element => element.querySelectorAll('*').length") < 64 * 30
+    expect(cards.first.locator(".rl-said")).to_have_count(0)
+
+
+def test_a_completion_of_a_megabyte_is_folded_and_shown_whole_on_demand(notebook, put):
+    lines = "".join(f"line {i} of many\n" for i in range(60_000))
+    shown = show(notebook, put([lines]))
+    body = shown.locator(".rl-body")
+    assert len(body.inner_text()) < 25_000
+    body.get_by_role("button", name="show all (1.1 MB)").click()
+    expect(body.get_by_role("button")).to_have_count(0)
+    whole = body.locator(".rl-said").evaluate("element => element.textContent.replaceAll('\\n', '').length")
+    assert whole == len(lines.replace("\n", ""))
+
+
+def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put):
+    name = put(["Paris " * 30, "Lyon " * 30, "Nice " * 30])
+    lab.rank(f"{name}/0", [0, [1, 2]])
+    shown = show(notebook, name)
+    wide = [card.bounding_box()["y"] for card in shown.get_by_role("article").all()]
+    assert len(set(wide)) == 1, "side by side"
+    notebook.theme("JupyterLab Dark")
+    notebook.screenshot("group-dark", shown)
+    notebook.narrow()
+    first, second, _ = shown.get_by_role("article").all()
+    expect(first).to_be_visible()
+    assert second.bounding_box()["y"] >= first.bounding_box()["y"] + first.bounding_box()["height"], (
+        "one below the other"
+    )
+    notebook.screenshot("group-narrow")
