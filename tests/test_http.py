@@ -576,3 +576,28 @@ def test_a_body_in_pieces_is_sent_whole_and_once(ask, method):
     [sent] = script.sent
     assert sent.content == b'{"a": 1}'
     assert sent.headers["Content-Type"] == "application/json"
+
+
+def test_what_is_begun_runs_while_nobody_waits_and_ends_when_the_connections_are_closed():
+    http, running = Http(), threading.Event()
+
+    async def work() -> None:
+        running.set()
+        await asyncio.sleep(60)
+
+    begun = http.begin(work())
+    assert running.wait(10)
+    http.close()
+    assert begun.cancelled()
+
+
+def test_what_fails_in_the_background_is_logged(caplog):
+    http = Http()
+
+    async def fail() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError):
+        http.begin(fail()).result(10)
+    http.close()
+    assert "what ran in the background failed" in caplog.text

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import logging
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
@@ -51,6 +52,18 @@ class Http:
         self._transport = transport
         self._tries = tries
         self._backoff = backoff
+        self._background: set[Future[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> "Future[Any]":
+        """Have a coroutine run on the loop while nobody waits for it; what it raises is logged.
+
+        It is cancelled when the connections are closed.
+        """
+        begun: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._background.add(begun)
+        begun.add_done_callback(self._background.discard)
+        begun.add_done_callback(_log_failure)
+        return begun
 
     def run(self, work: Coroutine[Any, Any, T], tick: Callable[[], None] | None = None, every: float = 0.1) -> T:
         """Run a coroutine on the loop while this thread waits for it and calls `tick` every so many seconds.
@@ -206,6 +219,8 @@ class Http:
         """Close the connections and end the loop."""
         if "_loop" not in self.__dict__:
             return
+        for begun in list(self._background):
+            begun.cancel()
         self.run(self._farewell(self.__dict__.get("_connections")))
         self._thread.join()
         self._forget()
@@ -251,6 +266,11 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
         for line in whole:
             yield line.decode(errors="replace")
     yield rest.decode(errors="replace")
+
+
+def _log_failure(ended: "Future[Any]") -> None:
+    if not ended.cancelled() and (error := ended.exception()):
+        logging.getLogger(__name__).error("what ran in the background failed", exc_info=error)
 
 
 def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:

@@ -13,7 +13,8 @@ def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells
     rewards = notebook.run("%rewards choices")
     expect(rewards.get_by_role("columnheader", name="advantage")).to_be_visible()
     expect(rewards.get_by_role("row")).to_have_count(1 + 8)
-    expect(notebook.run(train)).to_contain_text(re.compile(r"succeeded, 1 of 1 gradient step -> lab/practice@\d"))
+    trained = re.compile(r"job \w+ on lab/practice → lab/practice@\d+1 of 1 gradient step")
+    expect(notebook.run(train)).to_contain_text(trained)
     expect(notebook.run(collections)).to_contain_text("choices")
     notebook.screenshot("first-cells")
 

@@ -144,6 +144,7 @@ def test_a_job_of_a_service_that_is_not_known_says_how_to_reach_it(notebook, ses
     job = notebook.run("%%train capitals")
     with session.store._database.write() as connection:
         connection.execute("UPDATE jobs SET service = 'https://train.example'")
+        connection.execute("DELETE FROM job_events")
     assert notebook.error(f"%job {job.id[:8]}") == (
         "NotFoundError: the job was sent to https://train.example, which is not connected\n"
         "  -> %connect https://train.example"

@@ -56,6 +56,7 @@ CALLS = {
         'lab.train(["x", "cap*"], {"learning_rate": 2e-3, "ppo": False}, wait=False)'
     ),
     "%%train x --dry-run\nepsilon: .3": 'lab.check(["x"], {"epsilon": 0.3})',
+    "%%train x --form\nkimi_k2_tau: 0.1": 'lab.train_form(["x"], {"kimi_k2_tau": 0.1})',
     "%%train x --wait": 'lab.train(["x"], {}, wait=True)',
     "%jobs": "lab.jobs()",
     "%job": "lab.job().events()",

@@ -467,3 +467,21 @@ def test_in_float32_the_loss_is_the_same_but_for_rounding():
     assert rounded.loss.dtype == torch.float32
     assert rounded.loss.item() == pytest.approx(exact.loss.item(), rel=1e-5)
     assert rounded_gradient == pytest.approx(gradient, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("bound", [1.5, 2.0, 50.0])
+def test_without_ppo_a_bound_of_the_ratio_beyond_the_clip_range_changes_nothing_as_the_form_says(bound, mask):
+    options = Options(epsilon=0.3, epsilon_high=0.5, mask_prob_ratio=mask)
+    tensors = [torch.tensor(values) for values in (NEW, OLD, ADVANTAGE, WEIGHT, HISTORY)]
+    free, bounded = (row_loss(*tensors, each) for each in (options, replace(options, max_weight=bound)))
+    assert free.loss == bounded.loss
+    wanted = row_loss(*tensors, replace(options, max_weight=bound, ppo=True)).loss
+    assert (wanted == row_loss(*tensors, replace(options, ppo=True)).loss) == (mask or bound > 10)
+
+
+def test_without_ppo_what_is_masked_is_lifted_to_the_lower_bound_as_the_form_says():
+    new, old = torch.tensor([-0.5], requires_grad=True), torch.tensor([-3.0])
+    options = Options(epsilon=0.2, epsilon_high=0.2, mask_prob_ratio=True)
+    row_loss(new, old, torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.long), options).loss.backward()
+    assert new.grad.item() == pytest.approx(-0.8, rel=1e-4)

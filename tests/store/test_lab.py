@@ -13,6 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Score, SubmittedJob, Trajectory
 from rolloutlab.store.schema import FIRST
 from rolloutlab.wire.chat import SystemMessage, ToolMessage, UserMessage
+from rolloutlab.wire.events import Event
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
 
@@ -431,6 +432,19 @@ def test_a_lab_of_the_first_version_opens_with_its_reward_history(tmp_path):
         ("bob", "hand", 1.0, 0.5),
     ]
     lab.close()
+
+
+def test_the_events_of_a_job_are_kept_with_it_and_go_with_it(lab):
+    told = [Event(id="1", type="training_started", data={"step": 0}), Event(id="2", type="training_ended", data={})]
+    lab.jobs.add(job(id="key"))
+    lab.jobs.keep_events("key", told[:1])
+    lab.jobs.keep_events("key", told)
+    lab.jobs.rename("key", "a")
+    assert (lab.jobs.events("a"), lab.jobs.events("key")) == (told, [])
+    lab.jobs.forget("a")
+    assert lab.jobs.events("a") == []
+    lab.jobs.keep_events("a", told)
+    assert lab.jobs.events("a") == []
 
 
 def plans(lab: Lab, work) -> list[str]:

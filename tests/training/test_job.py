@@ -1,30 +1,41 @@
-"""Jobs of a lab: listed with what became of them, found again from any kernel, never asked in vain."""
+"""A job that is looked at: its events come as they happen, its end is kept, and it can be cancelled from there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from queue import Queue
+from typing import Any
 
 import pytest
 
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import JobFailedError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.store.records import SubmittedJob
+from rolloutlab.training.job import Job
 
-LOST = "00000000-0000-4000-8000-000000000001"
+LONGEST = 60
 
 
-@pytest.fixture
-def asked(service, monkeypatch) -> list[str]:
-    """The path of every request."""
-    paths: list[str] = []
-    request = service.http.request
+class Page:
+    """A browser that shows a job: what it was told, taken together as a page does."""
 
-    async def counted(method, url, **options):
-        paths.append(url.removeprefix(service.address.base_url))
-        return await request(method, url, **options)
+    def __init__(self, job: Job) -> None:
+        self._told: Queue[dict[str, Any]] = Queue()
+        job.listen(lambda event, **data: self._told.put({"event": event, **data}))
+        self.job = job
+        self.state = job.answer({"id": 1, "call": "watch"})["result"]
+        self.numbers = self.state["numbers"]
+        self.head = self.state["head"]
 
-    monkeypatch.setattr(service.http, "request", counted)
-    return paths
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Listen until the head is as wanted."""
+        while not wanted(self.head):
+            news = self._told.get(timeout=LONGEST)
+            assert news["event"] == "news"
+            self.head = news["head"]
+            for name in {*self.numbers, *news["numbers"]}:
+                known = self.numbers.setdefault(name, [])
+                known[news["begin"] :] = news["numbers"].get(name, [])
+        return self.head
 
 
 @pytest.fixture
@@ -34,157 +45,92 @@ def scored(session):
     return session
 
 
-@pytest.fixture
-def elsewhere(tmp_path, service) -> Iterator[Session]:
-    """A session on the same lab that talks to another service, which nobody runs."""
-    address = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
-    session = Session(Settings(home=tmp_path, service=address), http=Http(backoff=0))
-    yield session
-    session.close()
-
-
 def quiet(line: str) -> None:
     pass
 
 
-def submitted(job_id: str = LOST, service: str = "embedded") -> SubmittedJob:
-    return SubmittedJob(job_id, service, "lab/practice", ("capitals:1",), {"epsilon": 0.2}, "2026-01-31T12:00:00+00:00")
+def ended(head: dict[str, Any]) -> bool:
+    return bool(head["ended"])
 
 
-def test_a_job_that_was_followed_is_listed_with_its_end_and_nobody_is_asked(scored, asked):
-    job = scored.train("capitals", {"epsilon": 0.2}, say=quiet)
-    asked.clear()
-    row = scored.jobs().loc[job.id[:8]]
-    assert (row["status"], row["step"], row["collections"]) == ("succeeded", 1, "capitals")
-    assert (row["model"], row["options"]) == ("lab/practice", "epsilon 0.2")
-    assert asked == []
+def test_a_page_that_looks_at_a_job_hears_of_it_until_it_has_ended(scored):
+    page = Page(scored.train("capitals", wait=False, say=quiet))
+    head = page.until(ended)
+    assert (head["status"], head["made"], head["next"][1]) == ("succeeded", "lab/practice@1", "%%chat capitals")
+    assert page.numbers == page.job.state()["numbers"]
+    assert page.numbers["ratio_mean"][0] == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_collections_of_a_job_are_listed_as_they_are_called_now(scored):
-    scored.store.jobs.add(submitted("0123"))
-    assert scored.jobs()["collections"].tolist() == ["capitals"]
-    scored.store.open_collection("capitals")
-    assert scored.jobs()["collections"].tolist() == ["capitals:1"]
-    scored.delete("capitals", say=quiet)
-    assert scored.jobs()["collections"].tolist() == ["capitals:1"]
+def test_what_a_page_heard_of_the_end_is_in_the_lab(scored):
+    page = Page(scored.train("capitals", wait=False, say=quiet))
+    page.until(ended)
+    page.job._follower.result(LONGEST)
+    assert scored.store.jobs.newest_first()[0].status == "succeeded"
+    assert scored.store.jobs.events(page.job.id) == page.job.events()
 
 
-def test_jobs_that_may_have_changed_are_asked_once_each_until_they_have_ended(scored, asked, service):
-    jobs = [scored.train("capitals", wait=False, say=quiet) for _ in range(3)]
-    for job in jobs:
-        service.ended(job.id)
-    asked.clear()
-    assert scored.jobs()["status"].tolist() == ["succeeded"] * 3
-    assert scored.jobs()["step"].tolist() == [3, 2, 1]
-    assert sorted(asked) == sorted(f"/v1/preview/training-jobs/{job.id}" for job in jobs)
+def test_an_ended_job_is_the_same_when_its_service_is_gone(scored, tmp_path):
+    job = scored.train("capitals", say=quiet)
+    other = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
+    later = Session(Settings(home=tmp_path, service=other), http=Http(backoff=0))
+    again = later.job(job.id)
+    assert repr(again) == repr(job)
+    assert again.state() == job.state()
+    assert again.wait().step == 1
+    assert len(again.metrics()) == 1
+    later.close()
 
 
-def test_a_cancelled_job_is_listed_as_such(scored, service):
+def test_a_job_that_is_not_looked_at_is_not_followed(scored, service):
     service.jobs.close()  # so that it waits
     job = scored.train("capitals", wait=False, say=quiet)
-    assert scored.jobs()["status"].tolist() == ["queued"]
-    job.cancel()
-    assert scored.jobs()["status"].tolist() == ["cancelled"]
-    assert scored.jobs()["step"].isna().all()
+    job.follow()
+    assert job._follower is None
 
 
-def test_a_job_that_its_service_does_not_know_is_unknown_and_says_what_may_have_happened(session, service):
-    session.store.jobs.add(submitted(service=service.address.base_url))
-    assert session.jobs()["status"].tolist() == ["unknown"]
-    with pytest.raises(NotFoundError, match="never arrived") as refused:
-        session.job().wait()
-    assert refused.value.hint == "%%train submits another"
+def test_a_page_that_comes_again_gets_the_whole(scored):
+    first = Page(scored.train("capitals", wait=False, say=quiet))
+    first.until(ended)
+    second = Page(first.job)
+    assert (second.head, second.numbers) == (first.head, first.numbers)
 
 
-def test_a_service_that_does_not_answer_is_unreachable(elsewhere):
-    elsewhere.store.jobs.add(submitted(service="http://127.0.0.1:9"))
-    assert elsewhere.jobs()["status"].tolist() == ["unreachable"]
-    elsewhere.store.jobs.heard(LOST, "succeeded", 7)
-    assert elsewhere.jobs()[["status", "step"]].to_numpy().tolist() == [["succeeded", 7]]
-
-
-def test_without_a_service_the_last_known_status_is_listed_and_none_is_started(tmp_path):
-    session = Session(Settings(home=tmp_path, policy="/nowhere"))
-    session.store.jobs.add(submitted())
-    assert session.jobs()["status"].tolist() == ["unknown"]
-    session.store.jobs.heard(LOST, "running")
-    assert session.jobs()["status"].tolist() == ["running"]
-    assert not session.settings.service_folder.exists()
-    session.close()
-
-
-def test_without_an_id_the_newest_job_is_meant(scored):
-    first, second = (scored.train("capitals", wait=False, say=quiet) for _ in range(2))
-    assert scored.job().id == second.id
-    assert scored.job(first.id[:8]).id == first.id
-
-
-def test_an_id_that_several_jobs_begin_with_is_no_job(session, service):
-    for last in "12":
-        session.store.jobs.add(submitted(LOST[:-1] + last, service.address.base_url))
-    with pytest.raises(NotFoundError, match="2 jobs of this lab begins with '0000'"):
-        session.job("0000")
-
-
-def test_a_job_of_a_service_that_is_not_known_here_says_how_to_connect(session):
-    session.store.jobs.add(submitted(service="https://other"))
-    with pytest.raises(NotFoundError, match="the job was sent to https://other, which is not connected") as unknown:
-        session.job()
-    assert unknown.value.hint == "%connect https://other"
-    assert session.jobs()["status"].tolist() == ["unknown"]
-
-
-def test_a_job_is_found_again_by_another_kernel_at_the_beginning_of_its_id(scored, service, tmp_path):
-    job = scored.train("capitals", wait=False, say=quiet)
-    again = Session(scored.settings, http=service.http)
-    assert again.job(job.id[:6]).wait().step == 1
-    assert again.jobs()["status"].tolist() == ["succeeded"]
-    again.store.close()
-
-
-def test_a_kernel_that_died_before_the_answer_has_its_job_under_the_key_that_it_sent(scored, service, monkeypatch):
-    def die(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scored.store.jobs, "rename", die)
-    with pytest.raises(KeyboardInterrupt):
-        scored.train("capitals", say=quiet)
-    assert scored.job().wait().status == "succeeded"
-    assert scored.jobs()["step"].tolist() == [1]
-
-
-def test_the_steps_of_a_job_can_be_plotted(scored):
-    job = scored.train("capitals", say=quiet)
-    assert [line.split()[0] for line in repr(job.plot()).splitlines()] == ["reward", "loss", "entropy", "grad_norm"]
-    assert [plot.title for plot in job.plot("kl", "nothing").plots] == ["kl"]
-    assert "gradient step" in job.plot()._repr_svg_()
-
-
-def test_before_its_first_step_there_is_nothing_to_plot(scored, service):
+def test_a_job_is_cancelled_from_a_page(scored, service):
     service.jobs.close()
+    page = Page(scored.train("capitals", wait=False, say=quiet))
+    answer = page.job.answer({"id": 2, "call": "cancel"})
+    assert "error" not in answer
+    assert page.until(ended)["status"] == "cancelled"
+    assert page.head["next"] == ["%%train capitals"]
+    with pytest.raises(JobFailedError, match="was cancelled"):
+        page.job.wait()
+
+
+def test_a_service_that_does_not_answer_is_told_to_the_page_and_asked_again(scored, service, monkeypatch):
     job = scored.train("capitals", wait=False, say=quiet)
-    assert repr(job.plot()) == "job on lab/practice: no gradient steps to plot yet"
+    find, failures = job._find, [UnreachableError("nothing answers", hint="%service log")]
+
+    def find_later() -> Address:
+        if failures:
+            raise failures.pop()
+        return find()
+
+    monkeypatch.setattr(job, "_find", find_later)
+    monkeypatch.setattr("rolloutlab.training.job._AFTER_TROUBLE", 0.01)
+    page = Page(job)
+    assert page.until(lambda head: bool(head["trouble"]))["trouble"] == "nothing answers -> %service log"
+    assert page.until(ended)["trouble"] == ""
 
 
-def test_chatting_on_asks_for_nothing_but_completions(session, asked):
-    for _ in range(2):
-        session.chat("capitals", "Capital of Peru?", n=2, max_tokens=4)
-    assert asked == ["/v1/preview/models", "/v1/chat/completions", "/v1/chat/completions"]
+def test_events_that_were_read_twice_are_there_once(scored):
+    page = Page(scored.train("capitals", wait=False, say=quiet))
+    page.job.wait(progress=False)
+    ids = [event.id for event in page.job.events()]
+    assert len(ids) == len(set(ids))
 
 
-def test_models_are_listed_with_their_base_and_checkpoints(scored):
-    scored.train("capitals", say=quiet)
-    scored.model("lab/other")
-    models = scored.models()
-    assert models.loc["lab/practice"].tolist() == ["tiny", 1, 2]
-    assert models.loc["lab/other"].tolist() == ["tiny", 0, 1]
-    assert models.loc["tiny"].isna().all()
-
-
-def test_of_a_service_that_only_names_its_models_the_names_are_listed(session, service, monkeypatch):
-    async def answer(*_, **__):
-        return {"object": "list", "data": [{"id": "big", "object": "model", "created": 1, "owned_by": "someone"}]}
-
-    monkeypatch.setattr(service.http, "request", answer)
-    assert session.models().index.tolist() == ["big"]
-    assert session.models().isna().all(axis=None)
+def test_closing_ends_what_follows(scored, service):
+    service.jobs.close()
+    page = Page(scored.train("capitals", wait=False, say=quiet))
+    service.http.close()
+    assert page.job._follower.cancelled()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.widgets.job import html, progress, status, text
+from rolloutlab.widgets.job import head, html, progress, status, text
 from rolloutlab.wire.events import ENDINGS, Event
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&\"'"
@@ -51,7 +51,8 @@ def test_a_job_looks_live_as_far_as_its_events_have_been_read(read, told, headin
 def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps():
     assert text(MODEL, WHOLE).splitlines() == [
         "job on lab/practice: succeeded, 2 of 2 gradient steps -> lab/practice@1",
-        "  did not train: 2 equal_rewards, 1 unscored",
+        "  2 did not train: all rewards of the group are equal, so nothing in it is better or worse",
+        "  1 did not train: no reward yet",
         "  top_p 0.9",
         "  reward 1  loss 1  ratio_max 3",
     ]
@@ -59,7 +60,7 @@ def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps(
 
 def test_the_html_says_what_the_text_says():
     said = html(MODEL, WHOLE)
-    for words in ("did not train: 2 equal_rewards, 1 unscored", "top_p 0.9"):
+    for words in ("1 did not train: no reward yet", "top_p 0.9"):
         assert f"<p>{words}</p>" in said
     assert "<tr><th>reward</th><th>loss</th><th>ratio_max</th></tr><tr><td>1</td><td>1</td><td>3</td></tr>" in said
 
@@ -168,3 +169,49 @@ def test_neither_addresses_nor_times_nor_ids_are_shown(show):
     again = [Event(id=f"9{i}", type=e.type, data=e.data) for i, e in enumerate(WHOLE)]
     assert show(MODEL, again) == show(MODEL, WHOLE)
     assert not re.search(r"0x[0-9a-f]{6}|object at|\d\d:\d\d", show(MODEL, WHOLE))
+
+
+def test_html_has_the_course_as_a_picture_that_needs_no_script():
+    assert "<svg" in html(MODEL, WHOLE)
+    assert "<svg" not in html(MODEL, WHOLE[:3])
+    long = [started(5000), *(gradient_step(loss=float(i)) for i in range(5000))]
+    assert html(MODEL, long).count("<circle") <= 2 * 120
+
+
+def test_the_head_says_why_what_did_not_train_and_what_to_type_about_it():
+    told = head(MODEL, WHOLE, ["capitals"])
+    assert [(note["kind"], note["fix"]) for note in told["notes"]] == [
+        ("left out", "%%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"),
+        ("left out", "%%reward capitals"),
+        ("warning", ""),
+    ]
+    assert (told["done"], told["rows"], told["made"], told["ended"]) == (2, 2, "lab/practice@1", True)
+    assert ("mean reward", "1.000") in told["facts"]
+
+
+def test_what_needs_nothing_to_be_typed_is_told_so():
+    (note,) = head(MODEL, [event("preflight", reasons={"mean_reward": 3})])["notes"]
+    assert note["text"].endswith("so the advantage is 0: this is expected")
+    assert note["fix"] == ""
+
+
+def test_a_reason_of_a_newer_service_is_told_as_it_is():
+    (note,) = head(MODEL, [event("preflight", reasons={"too_dull": 3})])["notes"]
+    assert note["text"] == "3 did not train: too_dull"
+
+
+def test_when_it_has_ended_the_head_says_what_to_type_next():
+    begun = event("training_started", num_sequences=2, step=4, learning_rate=0.002)
+    told = head(MODEL, [begun, event("checkpoint_saved", step=5), ENDED], ["capitals", "letters"])
+    assert told["next"] == ["%compare capitals --before 4 --after 5", "%%chat capitals"]
+    assert told["facts"] == [("learning rate", "0.002")]
+    failed = [begun, event("training_failed", error_message="the disk is full")]
+    told = head(MODEL, failed, ["capitals", "letters"])
+    assert told["next"] == ["%%train capitals letters"]
+    assert told["notes"] == [{"kind": "failed", "text": "the disk is full", "fix": "%service log"}]
+    assert head(MODEL, [begun])["next"] == []
+
+
+def test_what_a_service_says_cannot_act_in_a_browser():
+    failed = event("training_failed", error_message="\x1b[31m\u202eoh")
+    assert head(MODEL, [failed])["notes"][0]["text"] == "␛[31m⟨202e⟩oh"

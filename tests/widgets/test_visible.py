@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.widgets.visible import visible
+from rolloutlab.widgets.visible import visible, with_fix
 
 
 def test_ordinary_text_of_any_script_stays_as_it_is() -> None:
@@ -31,3 +31,9 @@ def test_the_line_ends_of_other_systems_are_line_ends() -> None:
 def test_what_acts_instead_of_being_seen_is_written_out(text: str, seen: str) -> None:
     assert visible(text) == seen
     assert json.loads(json.dumps(visible(text), ensure_ascii=False).encode()) == seen
+
+
+def test_a_line_of_a_report_is_parted_from_what_to_type() -> None:
+    assert with_fix("no reward yet -> %%reward x") == {"text": "no reward yet", "fix": "%%reward x"}
+    assert with_fix("plain") == {"text": "plain", "fix": ""}
+    assert with_fix("the mean -> nothing: this is expected") == {"text": "the mean: this is expected", "fix": ""}

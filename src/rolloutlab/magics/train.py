@@ -1,6 +1,5 @@
 """`%%train`."""
 
-import json
 import textwrap
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
@@ -12,8 +11,10 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics
 from rolloutlab.objective.glossary import help_lines
+from rolloutlab.objective.typed import read
 from rolloutlab.prompt import fill_text
 from rolloutlab.training.check import Check
+from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 
 T = TypeVar("T")
@@ -39,11 +40,12 @@ class TrainMagics(LabMagics):
         action="store_true",
         help="only check: show what would train, and why the rest would not",
     )
+    @argument("--form", action="store_true", help="fill the options into a form that shows what would train with them")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
     @_with_options
-    def train(self, line: str, cell: str) -> Job | Check:
+    def train(self, line: str, cell: str) -> Job | Check | TrainingForm:
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -57,6 +59,8 @@ class TrainMagics(LabMagics):
         """
         options = self.options(self.train, line)
         names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
+        if options.form:
+            return self.bound(options.output, self.session.train_form(names, given))
         if options.check:
             return self.bound(options.output, self.session.check(names, given))
         return self.bound(options.output, self.session.train(names, given, wait=options.wait))
@@ -78,22 +82,5 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"line {number} is no option: {line.strip()!r}", hint="learning_rate: 2e-3")
         if name in found:
             raise InputError(f"{name} is given twice", hint=f"{name}: {value}")
-        found[name] = _value(value)
+        found[name] = read(value)
     return found
-
-
-def _value(text: str) -> Any:
-    """A JSON value, Python's spelling of true, false and null, or a bare word."""
-    plain = {"True": "true", "False": "false", "None": "null"}.get(text, text)
-    try:
-        return json.loads(plain)
-    except ValueError:
-        return _number(text)
-
-
-def _number(text: str) -> Any:
-    """Numbers that JSON does not write so, such as .5; a bare word otherwise."""
-    try:
-        return float(text)
-    except ValueError:
-        return text.strip("'\"")

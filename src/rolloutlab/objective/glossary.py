@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, get_args
 
+from rolloutlab.objective.typed import read
 from rolloutlab.wire.training import ImportanceSamplingLevel
 
 _BOOLEAN = ("true", "false")
@@ -47,6 +48,10 @@ class Option:
             known = isinstance(value, str) and value in self.values
             return None if known else f"{value!r} is none of {', '.join(self.values)}"
         return self._number_problem(value)
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a value changes nothing, whatever the other options are."""
+        return value is None or value == {"off": 0}.get(self.default, read(self.default))
 
     def _number_problem(self, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -143,11 +148,16 @@ OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
+def proper_name(name: str) -> str:
+    """The name of an option in `OPTIONS`, for one that goes by several."""
+    return _ALIASES.get(name, name)
+
+
 def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything that is wrong with the options of a job: what, and what to type instead. Empty when nothing is."""
     found = []
     for name, value in options.items():
-        option = OPTIONS.get(_ALIASES.get(name, name))
+        option = OPTIONS.get(proper_name(name))
         if option is None:
             close = get_close_matches(name, OPTIONS, n=1)
             typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"

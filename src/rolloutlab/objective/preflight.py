@@ -69,14 +69,24 @@ class Preflight:
 
     def words(self, collection: str = "NAME") -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings."""
+        groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
         lines = [
-            f"{self.trainable_trajectories} of {count(self.trajectories, 'trajectory')} will train: "
-            f"{count(self.trainable_tokens, 'token')} in {self.trainable_groups} of {count(len(self.shares), 'group')}"
+            f"{self.trainable_trajectories:,} of {count(self.trajectories, 'trajectory')} will train: "
+            f"{count(self.trainable_tokens, 'token')} in {groups}"
         ]
         for reason, names in self.skipped.items():
             fix = _FIX[reason].format(collection=collection)
             lines.append(f"{len(names):,} left out: {WHY[reason]} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
+
+
+def explained(reason: str, collection: str) -> tuple[str, str]:
+    """Why a trajectory does not train, and what to type about it, for a reason by its name on the wire."""
+    try:
+        known = Reason(reason)
+    except ValueError:  # of a newer service
+        return reason, ""
+    return WHY[known], _FIX[known].format(collection=collection)
 
 
 def preflight(

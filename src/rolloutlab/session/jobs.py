@@ -1,6 +1,6 @@
 """The jobs that this lab submitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.store.records import SubmittedJob
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import meant, refreshed, table
+from rolloutlab.widgets.job import status, step_made
+from rolloutlab.wire.events import Event
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +29,11 @@ class JobCalls(SessionBase):
             NotFoundError: there is none, or more than one, or its service is not known here.
         """
         found = meant(self.store.jobs.newest_first(), job_id)
-        heard = partial(self.store.jobs.heard, found.id)
-        return Job(self._http, self._service_of(found), found.id, found.model, heard)
+        known = self.store.jobs.events(found.id)
+        # what is kept of a job may be all that there is of it, and needs no service
+        find = partial(self._asked_of, found) if known else self._service_of(found)
+        called = [self._called(label) for label in found.collections]
+        return Job(self._http, find, found.id, found.model, called, partial(self._ended, found.id), known)
 
     def jobs(self) -> "pd.DataFrame":
         """Every job this lab submitted, newest first, with its status and the step it made.
@@ -38,12 +43,20 @@ class JobCalls(SessionBase):
         address = self.settings.service or self.embedded.running()
         return table(refreshed(self.store.jobs, self._http, address, self._service), self._called)
 
+    def _ended(self, job_id: str, events: Sequence[Event]) -> None:
+        """Remember what became of a job, and all that it reported."""
+        self.store.jobs.heard(job_id, status(events), step_made(events))
+        self.store.jobs.keep_events(job_id, events)
+
     def _called(self, label: str) -> str:
         """What a collection is called now; one that was deleted or renamed since, as it was."""
         try:
             return self.store.find(label).label
         except NotFoundError:
             return label
+
+    def _asked_of(self, job: SubmittedJob) -> Address:
+        return self._service_of(job)()
 
     def _service_of(self, job: SubmittedJob) -> Callable[[], Address]:
         """Where to ask for a job; the embedded service has another port each time it starts."""

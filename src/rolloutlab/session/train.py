@@ -1,4 +1,4 @@
-"""Training on scored collections, and the dry run of it."""
+"""Training on scored collections, the dry run of it, and the form for it."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,9 @@ from rolloutlab.session.jobs import JobCalls
 from rolloutlab.session.model import ModelCalls
 from rolloutlab.store.records import SubmittedJob
 from rolloutlab.training.check import Check
+from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
-from rolloutlab.training.submission import gather, prepare
+from rolloutlab.training.submission import Submission, gather, prepare
 
 
 class TrainCalls(JobCalls, ModelCalls):
@@ -62,3 +63,22 @@ class TrainCalls(JobCalls, ModelCalls):
             InputError: options are wrong. NotFoundError: no such collection.
         """
         return Check(gather(select(self.store, names), options or {}, self._selected))
+
+    def train_form(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> TrainingForm:
+        """A form of the options for training on these collections, beginning with `options`; it shows what would train.
+
+        Raises:
+            InputError: an option is unknown. NotFoundError: no such collection.
+        """
+        select(self.store, names)
+
+        def gathered() -> Submission:
+            return gather(select(self.store, names), {}, self._selected)
+
+        def version() -> object:
+            return self.store.changes(), self._selected
+
+        def submit(chosen: Mapping[str, Any]) -> Job:
+            return self.train(names, chosen, wait=False, say=lambda _: None)
+
+        return TrainingForm(names, options or {}, gathered, version, submit)

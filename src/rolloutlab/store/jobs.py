@@ -1,9 +1,15 @@
 """Training jobs that a lab submitted."""
 
 import json
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter
 
 from rolloutlab.store.records import SubmittedJob
 from rolloutlab.store.sqlite import Database, Row
+from rolloutlab.wire.events import Event
+
+_EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 
 
 class SubmittedJobs:
@@ -36,6 +42,19 @@ class SubmittedJobs:
         said = status if step is None else f"{status}@{step}"
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET status = ? WHERE id = ?", (said, job_id))
+
+    def keep_events(self, job_id: str, events: Sequence[Event]) -> None:
+        """Keep everything that a job reported, so that it can be looked at when its service is gone."""
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?",
+                (_EVENTS.dump_json(list(events)).decode(), job_id),
+            )
+
+    def events(self, job_id: str) -> list[Event]:
+        """What is kept of a job; nothing before it has ended."""
+        rows = self._database.read("SELECT events FROM job_events WHERE job_id = ?", job_id)
+        return _EVENTS.validate_json(rows[0]["events"]) if rows else []
 
     def newest_first(self) -> list[SubmittedJob]:
         """Every job this lab submitted."""

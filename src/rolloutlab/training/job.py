@@ -1,16 +1,22 @@
 """A training job, as a notebook holds it."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.client import training
-from rolloutlab.errors import JobFailedError, NotFoundError
+from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
+from rolloutlab.training.clock import Clock
+from rolloutlab.widgets import curves
 from rolloutlab.widgets import job as view
+from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
+from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.events import ENDINGS, Event
 
 if TYPE_CHECKING:
@@ -18,13 +24,20 @@ if TYPE_CHECKING:
 
 _POLL = 0.05
 _SLOWEST_POLL = 1.0
+_AFTER_TROUBLE = 3.0
+_LEASE = 900.0
+"""Seconds after which a job is not followed any more for a view that has said nothing; a page says so each minute."""
 
 
-class Job:
+class Job(Interactive):
     """A submitted job. What it shows is a fold over the events that it has read; `wait` reads on until the end.
 
-    heard: told its status and its step, once the job has ended.
+    In a notebook it is a live view: whoever looks at it sees the events as they come.
+    collections: names of what it trains on. ended: told every event, once the job has ended. known: events that were
+    kept of it.
     """
+
+    module = "job"
 
     def __init__(
         self,
@@ -32,14 +45,23 @@ class Job:
         find: Callable[[], Address],
         job_id: str,
         model: str,
-        heard: Callable[[str, int | None], None] = lambda *_: None,
+        collections: Sequence[str] = (),
+        ended: Callable[[Sequence[Event]], None] = lambda _: None,
+        known: Sequence[Event] = (),
     ) -> None:
         self._http = http
         self._find = find
-        self._heard = heard
+        self._heard = ended
         self.id = job_id
         self.model = model
-        self._events: list[Event] = []
+        self._collections = tuple(collections)
+        self._events: list[Event] = list(known)
+        self._clock = Clock()
+        self._follower: Future[Any] | None = None
+        self._waits = False
+        self._looked_at = 0.0
+        self._trouble = ""
+        self._listeners: list[Callable[..., None]] = []
 
     def events(self) -> list[Event]:
         """All events so far; only the new ones are asked for."""
@@ -58,7 +80,7 @@ class Job:
     def step(self) -> int | None:
         """The checkpoint that the job made, once it has."""
         self.events()
-        return self._made()
+        return view.step_made(self._events)
 
     def metrics(self) -> "pd.DataFrame":
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
@@ -77,13 +99,8 @@ class Job:
         Raises:
             JobFailedError: it failed or was cancelled; the message says why.
         """
-        address = self._find()
-        with Progress(f"training {self.model}", visible=progress) as shown:
-            try:
-                self._http.run(self._follow(address), lambda: shown.update(*view.progress(self._events)))
-            except KeyboardInterrupt:
-                shown.keep(f"the job goes on: %job {self.id[:8]} --wait")
-                raise
+        if not self._ended():
+            self._wait(progress)
         self._tell()
         end = self._events[-1]
         if end.type == "training_failed":
@@ -92,33 +109,126 @@ class Job:
             raise JobFailedError(f"the job {self.id} was cancelled", hint="%%train submits another")
         return self
 
+    def _wait(self, progress: bool) -> None:
+        address = self._find()
+        live = self if progress and self.can_be_seen() else None
+        with Progress(f"training {self.model}", visible=progress, view=live) as shown:
+            self._waits = True
+            try:
+                self._http.run(self._follow(address), lambda: shown.update(*view.progress(self._events)))
+            except KeyboardInterrupt:
+                shown.keep(f"the job goes on: %job {self.id[:8]} --wait")
+                raise
+            finally:
+                self._waits = False
+                if view.status(self._events) != "succeeded":
+                    shown.leave()
+                    self.follow()
+
     def cancel(self) -> "Job":
         """Ask the service to end the job at its next row; its step then does not count."""
         self._http.run(training.cancel_job(self._http, self._find(), self.id))
         return self
 
-    def _made(self) -> int | None:
-        ends = [event.data.get("step") for event in self._events if event.type == "training_ended"]
-        return ends[0] if ends else None
+    def follow(self) -> None:
+        """Read on in the background for whoever looks at the job, until it has ended or nobody has looked for long."""
+        self._looked_at = monotonic()
+        under_way = self._waits or (self._follower is not None and not self._follower.done())
+        if self._is_seen() and not under_way and not self._ended():
+            self._follower = self._http.begin(self._follow_for_a_view())
+
+    def listen(self, listener: Callable[..., None]) -> None:
+        """Have what is pushed to browsers that show the job told to another widget too, which shows it inside."""
+        self._listeners.append(listener)
+
+    def push(self, event: str, **data: Any) -> None:
+        super().push(event, **data)
+        for listener in self._listeners:
+            listener(event, **data)
+
+    def state(self) -> Mapping[str, Any]:
+        """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
+        numbers = curves.numbers(view.since_restart(list(self._events)))
+        shown = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in curves.CURVES]
+        return {"head": self._head(), "curves": shown, "numbers": numbers}
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return {"watch": self._watch, "cancel": self._stop}
+
+    def _watch(self) -> Mapping[str, Any]:
+        """A browser looks: everything so far; what is new will be pushed."""
+        self.follow()
+        return self.state()
+
+    def _stop(self) -> Mapping[str, Any]:
+        """Cancel the job for a browser; its head."""
+        self.cancel()
+        self.follow()
+        return self._head()
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+        found = super()._repr_mimebundle_(**asked)
+        self.follow()
+        return found
+
+    def _head(self) -> dict[str, Any]:
+        events = list(self._events)
+        told = view.head(self.model, events, self._collections)
+        left = self._clock.left(told["done"], told["rows"])
+        return {**told, "id": self.id[:8], "left": left, "trouble": self._trouble}
+
+    def _is_seen(self) -> bool:
+        return "_widget" in self.__dict__ or bool(self._listeners)
 
     def _tell(self) -> None:
         if self._ended():
-            self._heard(view.status(self._events), self._made())
+            self._heard(list(self._events))
 
     async def _read(self, address: Address) -> bool:
+        last = self._events[-1] if self._events else None
         try:
-            new = await training.events(self._http, address, self.id, self._events[-1].id if self._events else None)
+            new = await training.events(self._http, address, self.id, last.id if last else None)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the service has no job {self.id[:8]}: it never arrived there, or was deleted with its model",
                 hint="%%train submits another",
             ) from error
-        self._events += new
+        if new and last is (self._events[-1] if self._events else None):  # nobody else has read them meanwhile
+            self._take(new)
         return bool(new)
 
-    async def _follow(self, address: Address) -> None:
+    def _take(self, new: Sequence[Event]) -> None:
+        """Add events, and push what they change."""
+        restarted = any(event.type == "restarted" for event in new)
+        begin = 0 if restarted else view.progress(self._events)[0]
+        self._events += new
+        if restarted:
+            self._clock = Clock()
+        self._clock.see(view.progress(self._events)[0])
+        self._trouble = ""
+        if self._is_seen():
+            numbers = curves.numbers(view.since_restart(self._events), begin)
+            self.push("news", head=self._head(), begin=begin, numbers=numbers)
+
+    async def _follow_for_a_view(self) -> None:
+        """As `_follow`, but what goes wrong is told to the view and tried again."""
+        while not self._ended() and self._is_watched():
+            try:
+                await self._follow(await asyncio.to_thread(self._find), self._is_watched)
+                await asyncio.to_thread(self._tell)
+            except RolloutlabError as error:
+                self._trouble = visible(f"{error.message} -> {error.hint}" if error.hint else error.message)
+                self.push("news", head=self._head(), begin=view.progress(self._events)[0], numbers={})
+                if isinstance(error, NotFoundError):
+                    return
+                await asyncio.sleep(_AFTER_TROUBLE)
+
+    def _is_watched(self) -> bool:
+        return monotonic() - self._looked_at < _LEASE
+
+    async def _follow(self, address: Address, wanted: Callable[[], bool] = lambda: True) -> None:
         pause = _POLL
-        while not self._ended():
+        while not self._ended() and wanted():
             pause = _POLL if await self._read(address) else min(pause * 1.5, _SLOWEST_POLL)
             if not self._ended():
                 await asyncio.sleep(pause)

@@ -13,7 +13,7 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.widgets import loop as view
-from rolloutlab.widgets.live import Live
+from rolloutlab.widgets.live import Live, ShownLive
 from rolloutlab.widgets.loop import Round
 from rolloutlab.widgets.plot import Plot
 
@@ -26,7 +26,7 @@ SEEDS_PER_ROUND = 1_000_000
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
 
 
-class Loop:
+class Loop(ShownLive):
     """What the rounds of a loop came to; shown, a chart and a table of them.
 
     Round N is the generation `NAME:N`. What was held out is sampled into generations of `held_out.NAME`, a name that

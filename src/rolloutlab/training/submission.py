@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from rolloutlab.collection import Collection, members_of, unscored_names
 from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.glossary import problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import Preflight, count, preflight, sampling_warnings
@@ -21,7 +22,8 @@ class Submission:
     """Collections and options put together for a job of `model`, and what its check found.
 
     names: what the collections are called now; `collections` are their labels, which no newer generation takes.
-    stored: their groups as the lab has them; `groups` are what is sent of them.
+    stored: their groups as the lab has them; `groups` are what is sent of them. members: what is scored of them.
+    warnings: about how they were sampled.
     """
 
     model: str
@@ -30,11 +32,23 @@ class Submission:
     config: ExperimentalTrainingConfig
     stored: list[Group]
     groups: list[TrajectoryGroup]
+    members: list[list[Member]]
+    warnings: tuple[str, ...]
     check: Preflight
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
         return self.check.words(self.names[0])
+
+    def under(self, options: Mapping[str, Any]) -> "Submission":
+        """The same trajectories with other options, as they were when they were gathered.
+
+        Raises:
+            InputError: an option is wrong.
+        """
+        config = checked_config(options)
+        check = preflight(self.members, settle(config), self.check.unscored, self.warnings)
+        return replace(self, config=config, check=check)
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
         return CreateTrainingJob(
@@ -97,6 +111,7 @@ def gather(collections: Sequence[Collection], options: Mapping[str, Any], model:
         for c in collections
         if (missing := c.missing)
     ]
-    check = preflight(members_of(stored), settle(config), unscored_names(stored), warnings)
+    members = members_of(stored)
+    check = preflight(members, settle(config), unscored_names(stored), warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
-    return Submission(model, names, labels, config, stored, groups, check)
+    return Submission(model, names, labels, config, stored, groups, members, tuple(warnings), check)

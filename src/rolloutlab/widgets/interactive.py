@@ -52,11 +52,15 @@ class Interactive:
 
     def _repr_mimebundle_(self, **_asked: Any) -> dict[str, Any]:
         """The widget where there is a browser to show it; IPython adds the text and the HTML."""
-        if not in_notebook() or not self._built():
+        if not self.can_be_seen():
             return {}
         if "_widget" not in self.__dict__:
             self._widget = _widget_class()(self)
         return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}
+
+    def can_be_seen(self) -> bool:
+        """Whether there may be a browser to show it, and something to show it with."""
+        return in_notebook() and self._built()
 
     def _built(self) -> bool:
         found = (BUNDLES / f"{self.module}.js").exists()
@@ -83,5 +87,7 @@ def _widget_class() -> Any:
             self.on_msg(lambda _widget, asked, _buffers: self.send(shown.answer(asked)))
             script, style = (BUNDLES / f"{shown.module}.{kind}" for kind in ("js", "css"))
             super().__init__(_esm=script.read_text(encoding="utf-8"), _css=style.read_text(encoding="utf-8"))
+            # ipykernel 7.4 hands a question to the shell that spoke last, where a cell may run; the page knows better
+            self.comm._reply_subshell_for = lambda _asked, wanted: wanted
 
     return View

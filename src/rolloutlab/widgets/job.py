@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from rolloutlab.objective.preflight import count
+from rolloutlab.objective.preflight import count, explained
+from rolloutlab.widgets import curves
 from rolloutlab.widgets.plot import Panels, Plot, Series
-from rolloutlab.wire.events import Event
+from rolloutlab.widgets.visible import visible, with_fix
+from rolloutlab.wire.events import ENDINGS, Event
 
 _STATUS = {
     "restarted": "queued",
@@ -15,8 +17,12 @@ _STATUS = {
     "training_failed": "failed",
     "training_cancelled": "cancelled",
 }
+_MOST_POINTS = 120
+_PARTS = (
+    ("trajectories that train", "trainable_trajectories", "trajectories"),
+    ("groups that train", "trainable_groups", "groups"),
+)
 _SHOWN = ("reward", "loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "clipped", "old_new_correlation")
-
 
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
@@ -31,6 +37,12 @@ def status(events: Sequence[Event]) -> str:
     """queued, running, succeeded, failed or cancelled."""
     said = [_STATUS[event.type] for event in events if event.type in _STATUS]
     return said[-1] if said else "queued"
+
+
+def step_made(events: Sequence[Event]) -> int | None:
+    """The checkpoint that a job made, once it has ended well."""
+    made: int | None = _last(events, "training_ended", "step")
+    return made
 
 
 def progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
@@ -53,25 +65,51 @@ def text(model: str, events: Sequence[Event]) -> str:
 
 
 def html(model: str, events: Sequence[Event]) -> str:
-    """The job as HTML."""
+    """The job as HTML; its course as a picture that needs no script."""
     events = since_restart(events)
     parts = [f"<p><b>{escape(_heading(model, events))}</b></p>"]
     parts += [f"<p>{escape(line.strip())}</p>" for line in _reasons(events)]
-    means = _means(_steps(events))
+    steps = _steps(events)
+    means = _means(steps)
     if means:
         head = "".join(f"<th>{escape(name)}</th>" for name in means)
         body = "".join(f"<td>{_number(value)}</td>" for value in means.values())
         parts.append(f"<table><tr>{head}</tr><tr>{body}</tr></table>")
+    if len(steps) > 1:
+        parts.append(plot(model, steps, PLOTTED).svg())
     return "".join(parts)
+
+
+def head(model: str, events: Sequence[Event], collections: Sequence[str] = ()) -> dict[str, Any]:
+    """What a browser shows above the curves, as JSON: where the job is, what did not train and why, what to type next.
+
+    collections: names of what it trains on, for what there is to type.
+    """
+    events = since_restart(events)
+    done, rows, _ = progress(events)
+    made = _last(events, "checkpoint_saved", "step")
+    return {
+        "status": status(events),
+        "ended": bool(events) and events[-1].type in ENDINGS,
+        "model": visible(model),
+        "done": done,
+        "rows": rows,
+        "made": None if made is None else visible(f"{model}@{made}"),
+        "facts": _facts(events),
+        "notes": _notes(events, collections[0] if collections else "NAME"),
+        "odd": curves.oddities(curves.numbers(events)),
+        "next": [visible(line) for line in _next(events, collections, made)],
+    }
 
 
 def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
     """A chart per number, over the gradient steps that have it."""
     shown = [name for name in names if any(name in step for step in steps)]
-    numbers = [float(i) for i in range(1, len(steps) + 1)]
+    every = -(-len(steps) // _MOST_POINTS) or 1
+    numbers, kept = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
     return Panels(
         [
-            Plot([Series(name, numbers, [step.get(name) for step in steps])], title=name, x_label="gradient step")
+            Plot([Series(name, numbers, [step.get(name) for step in kept])], title=name, x_label="gradient step")
             for name in shown
         ],
         empty=f"job on {model}: no gradient steps to plot yet",
@@ -88,13 +126,61 @@ def _heading(model: str, events: Sequence[Event]) -> str:
 
 def _reasons(events: Sequence[Event]) -> list[str]:
     """Why it failed, and how many trajectories did not train."""
-    lines = [f"  {event.data.get('error_message')}" for event in events if event.type == "training_failed"]
+    notes = _notes(events, "NAME")
+    return [f"  {note['text']}" for kind in ("failed", "left out", "warning") for note in notes if note["kind"] == kind]
+
+
+def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
+    """What a person should know: kind (`failed`, `left out` or `warning`), text, and fix: what to type about it."""
+    found = [
+        {"kind": "failed", "text": visible(str(event.data.get("error_message"))), "fix": "%service log"}
+        for event in events
+        if event.type == "training_failed"
+    ]
     for event in events:
         if event.type == "preflight":
-            left_out = ", ".join(f"{n} {reason}" for reason, n in event.data.get("reasons", {}).items())
-            lines += [f"  did not train: {left_out}"] if left_out else []
-            lines += [f"  {warning}" for warning in event.data.get("warnings", [])]
-    return lines
+            for reason, n in event.data.get("reasons", {}).items():
+                why, fix = explained(reason, collection)
+                found.append(_note("left out", f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)))
+            found += [_note("warning", str(warning)) for warning in event.data.get("warnings", [])]
+    return found
+
+
+def _note(kind: str, line: str) -> dict[str, str]:
+    return {"kind": kind, **with_fix(line)}
+
+
+def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """What is the same for the whole job, as name and value."""
+    steps = _steps(events)
+    last = steps[-1] if steps else {}
+    facts = []
+    if isinstance(mean := last.get("reward"), int | float):
+        spread = last.get("reward_std_dev")
+        facts.append(("mean reward", f"{mean:.3f}" + (f" ± {spread:.3f}" if isinstance(spread, int | float) else "")))
+    for event in events:
+        if event.type == "preflight":
+            facts += [
+                (noun, f"{event.data[part]:,} of {event.data[whole]:,}")
+                for noun, part, whole in _PARTS
+                if all(isinstance(event.data.get(name), int) for name in (part, whole))
+            ]
+    rate = _last(events, "training_started", "learning_rate")
+    return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
+
+
+def _next(events: Sequence[Event], collections: Sequence[str], made: Any) -> list[str]:
+    """What to type once the job has ended."""
+    name = collections[0] if collections else "NAME"
+    if made is None:
+        return [f"%%train {' '.join(collections) or name}"] if status(events) in {"failed", "cancelled"} else []
+    begun = _last(events, "training_started", "step")
+    before = f" --before {begun}" if begun is not None else ""
+    return [f"%compare {name}{before} --after {made}", f"%%chat {name}"]
+
+
+def _last(events: Sequence[Event], kind: str, name: str) -> Any:
+    return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)
 
 
 def _steps(events: Sequence[Event]) -> list[dict[str, Any]]:

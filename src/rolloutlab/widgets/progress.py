@@ -10,15 +10,20 @@ _WIDEST = 100
 
 
 class Progress:
-    """A context in which `update` may be called often; it appears after a second and is gone at the end."""
+    """A context in which `update` may be called often; it appears after a second and is gone at the end.
 
-    def __init__(self, title: str, *, visible: bool = True) -> None:
+    view: what a kernel shows instead of a bar; it keeps itself up to date.
+    """
+
+    def __init__(self, title: str, *, visible: bool = True, view: Any = None) -> None:
         self._title = title
         self._begun = time.monotonic()
         self._display: Any = None
         self._line = ""
         self._kept = ""
         self._visible = visible
+        self._view = view
+        self._stays = False
 
     def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
         """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
@@ -34,12 +39,19 @@ class Progress:
         """Leave this line behind when the work is over."""
         self._kept = line
 
+    def leave(self) -> None:
+        """Leave the view there when the work is over."""
+        self._stays = True
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._display is not None:
-            self._display.update(_Bar(self._kept))
+        if self._display is not None and not (self._view and (self._stays or self._kept)):
+            if self._kept:
+                self._display.update(_Bar(self._kept))
+            else:
+                self._display.update({}, raw=True)  # an output without a type takes no room
             return
         if self._line and sys.stdout.isatty():
             sys.stdout.write("\r\x1b[K")
@@ -50,11 +62,12 @@ class Progress:
     def _show(self, line: str, done: int, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
         if self._display is not None:
-            self._display.update(bar)
+            if not self._view:
+                self._display.update(bar)
         elif in_notebook():
             from IPython.display import display
 
-            self._display = display(bar, display_id=True)  # type: ignore[no-untyped-call]
+            self._display = display(self._view or bar, display_id=True)  # type: ignore[no-untyped-call]
         elif sys.stdout.isatty():
             sys.stdout.write(f"\r\x1b[K{line}")
             sys.stdout.flush()

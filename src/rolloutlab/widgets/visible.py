@@ -16,6 +16,16 @@ def visible(text: str) -> str:
     return _ACTING.sub(_written_out, text.replace("\r\n", "\n"))
 
 
+def with_fix(line: str) -> dict[str, str]:
+    """The two parts of a line of a report, visible: what there is to say, and what to type about it if anything."""
+    text, _, fix = line.partition(" -> ")
+    expected = fix.removeprefix("nothing: ")
+    return {
+        "text": visible(f"{text}: {expected}" if expected != fix else text),
+        "fix": visible(fix) * (expected == fix),
+    }
+
+
 def _written_out(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < 0x20:

@@ -1,0 +1,176 @@
+"""The options of a training job as a form, with what would come of them while they change."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.objective.effects import effects
+from rolloutlab.objective.glossary import OPTIONS, problems, proper_name
+from rolloutlab.objective.typed import read, written
+from rolloutlab.training.check import Check
+from rolloutlab.training.job import Job
+from rolloutlab.training.submission import Submission
+from rolloutlab.widgets import form as view
+from rolloutlab.widgets.form import Outlook
+from rolloutlab.widgets.interactive import Interactive
+
+_PLAIN_NAME = re.compile(r"[\w.:-]+")
+
+
+class TrainingForm(Interactive):
+    """The eleven options for training on some collections; in a notebook, to be filled in.
+
+    It can be submitted once; the job is then shown below. names: what is to train. given: options to begin with.
+    gather: what a job of them would be now; asked again when `version` is another. submit: makes options a job.
+    """
+
+    module = "form"
+
+    def __init__(
+        self,
+        names: str | Sequence[str],
+        given: Mapping[str, Any],
+        gather: Callable[[], Submission],
+        version: Callable[[], object],
+        submit: Callable[[Mapping[str, Any]], Job],
+    ) -> None:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self._gather = gather
+        self._version = version
+        self._gathered: tuple[object, Submission] | None = None
+        self._submit = submit
+        self._texts = _texts(given)
+        self._job: Job | None = None
+        self._submitting = Lock()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as `lab.train` takes them."""
+        values = {name: read(text) for name, text in self._texts.items()}
+        return {name: value for name, value in values.items() if not OPTIONS[name].is_default(value)}
+
+    @property
+    def cell(self) -> str:
+        """The cell that does what the form does; what is wrong is left out."""
+        names = " ".join(name if _PLAIN_NAME.fullmatch(name) else f"'{name}'" for name in self.names)
+        lines = [f"{name}: {self._texts[name]}" for name in self._right()]
+        return "\n".join([f"%%train {names}", *lines])
+
+    @property
+    def job(self) -> Job | None:
+        """What was submitted, once it was."""
+        return self._job
+
+    def check(self) -> Check:
+        """What would train with these options, and why the rest would not.
+
+        Raises:
+            InputError: an option is wrong. NotFoundError: a collection is gone.
+        """
+        return Check(self._check(self.options))
+
+    def submit(self) -> Job:
+        """Submit the job, after a check of what there is now. Asked again, it is the same job.
+
+        Raises:
+            As `lab.train`; then nothing was submitted, and it can be asked again.
+        """
+        with self._submitting:
+            if self._job is None:
+                job = self._submit(self.options)
+                job.listen(self.push)
+                self._job = job
+                job.follow()
+                self.push("submitted", job=job.state())
+            return self._job
+
+    def look(self, texts: Mapping[str, Any]) -> dict[str, Any]:
+        """Take what is in the fields of a browser; what would come of it."""
+        self._fill(texts)
+        return self._outlook().told()
+
+    def state(self) -> Mapping[str, Any]:
+        job = self._job
+        return {
+            "names": list(self.names),
+            "options": view.controls(),
+            "texts": dict(self._texts),
+            "outlook": self._outlook().told(),
+            "job": job.state() if job else None,
+        }
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        own: dict[str, Callable[..., Any]] = {"look": self.look, "submit": self._submitted}
+        return {**own, **(self._job.calls() if self._job else {})}
+
+    def _submitted(self, texts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Submit what is in the fields of a browser: the job's state."""
+        self._fill(texts)
+        return self.submit().state()
+
+    def _fill(self, texts: Mapping[str, Any]) -> None:
+        if self._job is None:
+            self._texts = _texts(texts)
+
+    def _right(self) -> dict[str, Any]:
+        """The options that differ from their defaults and have nothing wrong about them."""
+        return {name: value for name, value in self.options.items() if OPTIONS[name].problem(value) is None}
+
+    def _check(self, options: Mapping[str, Any]) -> Submission:
+        """What a job with these options would be at this moment."""
+        version = self._version()
+        if self._gathered is None or self._gathered[0] != version:
+            self._gathered = version, self._gather()
+        return self._gathered[1].under(options)
+
+    def _outlook(self) -> Outlook:
+        wrong = {name: found for name, value in self.options.items() if (found := OPTIONS[name].problem(value))}
+        asked = {name: read(text) for name, text in self._texts.items() if name not in wrong}
+        try:
+            submission = self._check(asked)
+        except RolloutlabError as error:
+            why = f"{error.message} -> {error.hint}" if error.hint else error.message
+            return Outlook(self.cell, problems=wrong, notes=_by_option(asked), blocked=why)
+        check = submission.check
+        blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
+        blocked += [] if check.trainable_trajectories else ["nothing would train"]
+        return Outlook(
+            self.cell,
+            submission.model,
+            tuple(submission.report()),
+            view.spread(check),
+            wrong,
+            _by_option(asked, check.trainable_groups),
+            "; ".join(blocked),
+        )
+
+    def __repr__(self) -> str:
+        job = f"\n\n{self._job!r}" if self._job else ""
+        return view.text(self._outlook()) + job
+
+    def _repr_html_(self) -> str:
+        return view.html(self._outlook(), self._texts) + (self._job._repr_html_() if self._job else "")
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, str]:
+    """What is in the fields for some options, by their proper names.
+
+    Raises:
+        InputError: one of them is unknown; its value may well be wrong.
+    """
+    if not isinstance(given, Mapping):
+        raise InputError(f"options are a dict, not a {type(given).__name__}", hint='{"learning_rate": 2e-3}')
+    if unknown := problems(dict.fromkeys(given)):
+        said, typed = zip(*unknown, strict=True)
+        raise InputError("; ".join(said), hint="; ".join(dict.fromkeys(typed)))
+    found = {proper_name(name): written(value).strip() for name, value in given.items()}
+    return {name: found[name] for name in OPTIONS if found.get(name)}
+
+
+def _by_option(given: Mapping[str, Any], groups: int | None = None) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, sentence in effects(given, groups):
+        found.setdefault(name, []).append(sentence)
+    return found

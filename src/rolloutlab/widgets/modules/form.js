@@ -1,0 +1,241 @@
+// The training form: options on one side, what would come of them on the other, and the job below once it is submitted.
+
+import "./kit/theme.css";
+import "./form.css";
+import { connect } from "./kit/kernel.js";
+import { frame, h, number, statusLine } from "./kit/dom.js";
+import { jobView } from "./job/view.js";
+
+const PAUSE = 180;
+
+function render({ model, el }) {
+  const kernel = connect(model);
+  const state = model.get("state");
+  const prefix = `rl-${Math.random().toString(36).slice(2)}`;
+  const fields = state.options.map((option) => field(option, state.texts[option.name] ?? "", prefix, () => typed()));
+  const reset = h("button", { type: "button", onclick: () => defaults() }, "All defaults");
+  const set = h("fieldset", {}, h("legend", {}, "Options"), fields.map((each) => each.element), reset);
+  const outlook = outlookView(() => submit());
+  const place = h("div", { class: "rl-submitted" });
+  const title = h("h3", {}, "Train on ", state.names.map((name, i) => [i ? ", " : "", h("code", {}, name)]).flat());
+  const sides = h("div", { class: "rl-sides" }, set, outlook.element);
+  const form = h("form", { "aria-label": "training form", onsubmit: (event) => event.preventDefault() }, h("header", {}, title, outlook.model), sides);
+  const element = frame("rl-form", form, place);
+  let job = null;
+  let timer = 0;
+  let asking = false;
+  let again = false;
+
+  const texts = () => Object.fromEntries(fields.map(({ name, text }) => [name, text()]).filter(([, text]) => text));
+  const show = (told) => {
+    state.outlook = told;
+    fields.forEach((each) => each.tell(told.problems[each.name], told.notes[each.name]));
+    outlook.update(told);
+  };
+  const typed = () => {
+    state.texts = texts();
+    outlook.wait();
+    clearTimeout(timer);
+    timer = setTimeout(look, PAUSE);
+  };
+  // one question at a time, so that no older answer comes after a newer one
+  const look = async () => {
+    again = asking;
+    if (asking) return;
+    asking = true;
+    try {
+      const told = await kernel.ask("look", { texts: texts() });
+      asking = false;
+      if (!again) show(told);
+    } catch (error) {
+      asking = false;
+      outlook.complain(error);
+    }
+    if (again) look();
+  };
+  const defaults = () => {
+    fields.forEach((each) => each.clear());
+    typed();
+  };
+  const submitted = (told) => {
+    if (job) return;
+    state.job = told;
+    clearTimeout(timer);
+    set.disabled = true;
+    outlook.done(told.head.id);
+    job = jobView(kernel, told);
+    place.append(job.element);
+  };
+  const submit = () => {
+    clearTimeout(timer);
+    outlook.submitting();
+    kernel.ask("submit", { texts: texts() }).then(submitted, (error) => {
+      outlook.failed(error);
+      look();
+    });
+  };
+
+  kernel.on("submitted", (told) => submitted(told.job));
+  kernel.onSilence((silent) => outlook.silence(silent));
+  show(state.outlook);
+  if (state.job) submitted(state.job);
+  else look();
+  el.append(element);
+  return () => {
+    clearTimeout(timer);
+    job?.close();
+    kernel.close();
+  };
+}
+
+/** One option: its field, what it does, what is wrong with it, and what a person may not expect. */
+function field(option, text, prefix, typed) {
+  const id = `${prefix}-${option.name}`;
+  const control = option.values.length
+    ? choice(option, text, id, typed)
+    : h("input", {
+        id,
+        type: "text",
+        inputmode: "decimal",
+        autocomplete: "off",
+        spellcheck: "false",
+        placeholder: option.default.length < 9 ? option.default : "default",
+        value: text,
+        oninput: typed,
+      });
+  const does = h("p", { id: `${id}-does`, class: "rl-dim" }, option.does, "; ", h("span", { class: "rl-range" }, limits(option)));
+  const wrong = h("p", { id: `${id}-wrong`, class: "rl-problem" });
+  const notes = h("p", { id: `${id}-notes`, class: "rl-note" });
+  control.setAttribute("aria-describedby", `${id}-does ${id}-wrong ${id}-notes`);
+  const element = h(
+    "div",
+    { class: "rl-option" },
+    h("label", { for: id }, breakable(option.name)),
+    control,
+    h("div", { class: "rl-about" }, does, wrong, notes),
+  );
+  return {
+    name: option.name,
+    element,
+    text: () => control.value.trim(),
+    clear() {
+      control.value = "";
+    },
+    tell(problem, said = []) {
+      element.classList.toggle("rl-set", Boolean(control.value.trim()));
+      control.setAttribute("aria-invalid", String(Boolean(problem)));
+      wrong.textContent = problem ?? "";
+      notes.textContent = said.join("; ");
+    },
+  };
+}
+
+function choice(option, text, id, typed) {
+  const listed = ["", ...option.values, ...(text && !option.values.includes(text) ? [text] : [])];
+  const control = h(
+    "select",
+    { id, onchange: typed },
+    listed.map((value) => h("option", { value, selected: value === text }, value || `default (${option.default})`)),
+  );
+  return control;
+}
+
+function limits(option) {
+  const range = option.values.length ? "" : `${option.range}, `;
+  return `${range}default ${option.default}`;
+}
+
+/** A long name that may be broken after its underscores. */
+function breakable(name) {
+  return name.split(/(?<=_)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+}
+
+/** What would train, the cell that does the same, and the button. */
+function outlookView(submit) {
+  const model = h("p", { class: "rl-dim rl-model" });
+  const headline = h("p", { class: "rl-headline", role: "status" });
+  const picture = h("div", { class: "rl-spread" });
+  const rest = h("ul", { class: "rl-rest" });
+  const cell = h("pre", { tabindex: "0", "aria-label": "the cell that does the same" });
+  const copy = h("button", { type: "button", onclick: () => copyText(cell, copied) }, "Copy");
+  const copied = h("span", { class: "rl-dim", role: "status" });
+  const button = h("button", { type: "button", class: "rl-submit", onclick: () => submit() }, "Submit");
+  const why = statusLine();
+  const element = h(
+    "section",
+    { class: "rl-outlook", "aria-label": "what would train" },
+    h("h4", {}, "What would train"),
+    headline,
+    picture,
+    rest,
+    h("h4", {}, "The same as a cell", h("span", { class: "rl-tools" }, copied, copy)),
+    cell,
+    h("div", { class: "rl-row" }, button, why.element),
+  );
+  let blocked = "";
+  let over = false;
+  return {
+    element,
+    model,
+    update(told) {
+      if (over) return;
+      element.removeAttribute("aria-busy");
+      model.replaceChildren(...(told.model ? ["model ", h("b", {}, told.model)] : []));
+      if (headline.textContent !== told.headline) headline.textContent = told.headline;
+      picture.replaceChildren(...(told.spread ? spreadPicture(told.spread) : []));
+      rest.replaceChildren(
+        ...told.rest.map(({ text, fix }) => h("li", {}, text, fix && " → ", fix && h("code", {}, fix))),
+      );
+      cell.textContent = told.cell;
+      blocked = told.blocked;
+      button.disabled = Boolean(blocked);
+      blocked ? why.complain({ message: blocked }) : why.say("");
+    },
+    wait() {
+      element.setAttribute("aria-busy", "true");
+    },
+    submitting() {
+      button.disabled = true;
+      why.say("submitting …");
+    },
+    failed(error) {
+      why.complain(error);
+      button.disabled = Boolean(blocked);
+    },
+    complain: why.complain,
+    silence(silent) {
+      if (!over && silent) why.say("the kernel does not answer: it is busy, or was restarted");
+      else if (!over && !blocked) why.say("");
+    },
+    done(id) {
+      over = true;
+      button.disabled = true;
+      element.removeAttribute("aria-busy");
+      why.say(`submitted as job ${id}; another form submits another`);
+    },
+  };
+}
+
+/** How the advantages are spread: bars to the left teach to avoid, bars to the right to repeat. */
+function spreadPicture({ least, most, above, below, at_0: none, bins }) {
+  const highest = Math.max(...bins);
+  const words = `advantages from ${number(least, 3)} to ${number(most, 3)}: ${above} above 0, ${below} below${none ? `, ${none} at 0` : ""}`;
+  const bars = bins.map((count, i) => {
+    const bar = h("span", { class: i < bins.length / 2 ? "rl-below" : "rl-above" });
+    bar.style.height = count ? `${Math.max(6, (100 * count) / highest)}%` : "0";
+    return bar;
+  });
+  return [h("div", { class: "rl-bars", role: "img", "aria-label": words }, bars), h("p", { class: "rl-dim" }, words)];
+}
+
+async function copyText(element, copied) {
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+    copied.textContent = "copied";
+  } catch {
+    getSelection().selectAllChildren(element); // a page that is not served safely has no clipboard
+    copied.textContent = "selected: press Ctrl+C";
+  }
+}
+
+export default { render };

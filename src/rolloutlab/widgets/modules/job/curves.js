@@ -1,0 +1,177 @@
+// The curves of a job as small charts that share a crosshair, in the colours of the page.
+
+import uPlot from "uplot";
+import { h, number } from "../kit/dom.js";
+
+const HEIGHT = 104;
+const FEW = 40;
+const SHARES = new Set(["clipped", "masked"]);
+
+/** A chart per curve that there are numbers for; update() draws what has changed in the state. */
+export function curveGrid(state) {
+  const element = h("div", {
+    class: "rl-curves",
+    role: "group",
+    tabindex: "0",
+    "aria-label": "curves over the gradient steps; arrow keys move along them, and the numbers are in the table below",
+    onkeydown: (event) => walk(event),
+  });
+  const charts = new Map();
+  const sync = uPlot.sync(crypto.randomUUID?.() ?? String(Math.random()));
+  const recolour = () => requestAnimationFrame(() => charts.forEach((chart) => chart.recolour()));
+  const resized = new ResizeObserver(() => charts.forEach((chart) => chart.fit()));
+  const themed = new MutationObserver(recolour);
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  resized.observe(element);
+  themed.observe(document.body, { attributes: true });
+  preferred.addEventListener("change", recolour);
+  let at = null;
+
+  function walk(event) {
+    const last = [...charts.values()][0]?.last() ?? -1;
+    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (!move || last < 0) return;
+    event.preventDefault();
+    event.stopPropagation(); // a notebook has its own use for arrow keys
+    at = Math.min(last, Math.max(0, (at ?? (move < 0 ? last + 1 : -1)) + move));
+    charts.forEach((chart) => chart.point(at));
+  }
+
+  return {
+    element,
+    update() {
+      for (const curve of state.curves) {
+        const names = drawn(curve, state.numbers);
+        const chart = charts.get(curve.title);
+        if (names.length && chart?.names.join() !== names.join()) {
+          chart?.close();
+          charts.set(curve.title, chartOf(curve, names, sync.key));
+          const order = state.curves.map(({ title }) => charts.get(title)?.element).filter(Boolean);
+          element.replaceChildren(...order);
+        }
+        charts.get(curve.title)?.update(state.numbers, state.head.odd[curve.title]);
+      }
+      element.hidden = !charts.size;
+    },
+    close() {
+      resized.disconnect();
+      themed.disconnect();
+      preferred.removeEventListener("change", recolour);
+      charts.forEach((chart) => chart.close());
+    },
+  };
+}
+
+/** The numbers of a curve that there is something to see of. */
+function drawn({ title, names }, numbers) {
+  if (title === "reward" && new Set(numbers.reward).size < 2) return []; // the whole job's: it stands above
+  return names.filter((name, k) => numbers[name]?.some((value) => (k ? value : value != null)));
+}
+
+function chartOf(curve, names, syncKey) {
+  const values = h("span", { class: "rl-values" });
+  const canvas = h("div", { class: "rl-canvas" });
+  const advice = h("p", { class: "rl-advice" });
+  const element = h("figure", {}, h("figcaption", {}, h("b", {}, curve.title), values), canvas, advice);
+  let data = [[], ...names.map(() => [])];
+  let colours = { ink: "", dim: "", line: "", series: [] };
+  let plot = null;
+
+  const tell = (index) => {
+    const i = index ?? data[0].length - 1;
+    const step = index == null ? [] : [h("span", { class: "rl-dim" }, `step ${data[0][i]}`)];
+    values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, data[k + 1][i], k, names.length)));
+  };
+  const read = () => {
+    const style = getComputedStyle(element);
+    const colour = (name) => style.getPropertyValue(`--rl-${name}`).trim();
+    colours = { dim: colour("dim"), line: colour("line"), series: [colour("accent"), colour("warn")] };
+  };
+  const make = () => {
+    read();
+    const axis = { font: "10px system-ui, sans-serif", stroke: () => colours.dim, ticks: { show: false } };
+    const grid = { stroke: () => colours.line, width: 0.5 };
+    plot = new uPlot(
+      {
+        width: canvas.clientWidth,
+        height: HEIGHT,
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false }, sync: { key: syncKey }, points: { size: 6 } },
+        scales: { x: { time: false, range: steps }, y: { range: padded } },
+        axes: [
+          { ...axis, size: 18, gap: 2, space: 36, incrs: WHOLE, grid: { show: false }, values: present },
+          { ...axis, size: 44, gap: 4, space: 24, grid, values: (_, ticks) => ticks.map((tick) => written(names[0], tick)) },
+        ],
+        series: [
+          {},
+          ...names.map((_, k) => ({
+            stroke: () => colours.series[k],
+            width: k ? 1 : 1.75,
+            dash: k ? [4, 3] : undefined,
+            points: { show: () => data[0].length <= FEW, size: 4, fill: () => colours.series[k] },
+          })),
+        ],
+        hooks: { setCursor: [(u) => tell(u.cursor.idx)] },
+      },
+      data,
+      canvas,
+    );
+  };
+  return {
+    element,
+    names,
+    last: () => data[0].length - 1,
+    update(numbers, odd) {
+      const length = Math.max(...names.map((name) => numbers[name].length));
+      data = [Array.from({ length }, (_, i) => i + 1), ...names.map((name) => numbers[name])];
+      const [said, fix] = (odd ?? curve.healthy).split(" -> ");
+      advice.replaceChildren(said, ...(fix ? [" → ", h("code", {}, fix)] : []));
+      advice.classList.toggle("rl-odd", Boolean(odd));
+      if (plot) plot.setData(data);
+      else if (canvas.clientWidth) make();
+      tell(plot?.cursor.idx ?? null);
+    },
+    fit() {
+      if (!canvas.clientWidth) return;
+      if (!plot) make();
+      else if (plot.width !== canvas.clientWidth) plot.setSize({ width: canvas.clientWidth, height: HEIGHT });
+    },
+    recolour() {
+      read();
+      plot?.redraw(false);
+    },
+    point(index) {
+      plot?.setCursor({ left: plot.valToPos(data[0][index], "x"), top: 1 }, true, false);
+    },
+    close() {
+      plot?.destroy();
+    },
+  };
+}
+
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000];
+
+function steps(_plot, low, high) {
+  return low == null ? [0, 1] : low === high ? [low - 1, high + 1] : [low, high];
+}
+
+/** No labels where no steps are. */
+function present(plot, ticks) {
+  return ticks.map((tick) => (tick >= 1 && tick <= plot.data[0].length ? String(tick) : ""));
+}
+
+/** A little room above and below; a flat line lies in the middle. */
+function padded(_plot, low, high) {
+  if (low == null) return [0, 1];
+  const room = high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0.08 * (high - low) : Math.abs(low) / 10 || 0.1;
+  return [low - room, high + room];
+}
+
+function valueOf(name, value, k, many) {
+  const short = many > 1 ? `${name} ` : "";
+  return h("span", { class: `rl-series-${k}` }, short, h("b", {}, value == null ? "–" : written(name, value, 4)));
+}
+
+function written(name, value, digits = 3) {
+  return SHARES.has(name) ? `${number(100 * value, digits - 1)}%` : number(value, digits);
+}

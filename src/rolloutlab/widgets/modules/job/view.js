@@ -1,0 +1,193 @@
+// A training job: where it is, its curves, what did not train and why, and what to type next. Part of job.js and form.js.
+
+import "../kit/theme.css";
+import "uplot/dist/uPlot.min.css";
+import "./job.css";
+import { h, statusLine } from "../kit/dom.js";
+import { curveGrid } from "./curves.js";
+import { length, take } from "./numbers.js";
+import { numbersTable } from "./table.js";
+
+const SIGN_OF_LIFE = 60_000;
+const SOON = 400;
+const AGAIN = 1000;
+const QUIET = 3000;
+
+/**
+ * The view of a job whose state is {head, curves, numbers}, kept up to date by what the kernel pushes as `news`.
+ *
+ * The state is changed in place: another view of the same model, made later, begins where this one is.
+ */
+export function jobView(kernel, state) {
+  const head = headView(kernel, (told) => show(told));
+  const grid = curveGrid(state);
+  const table = numbersTable(state);
+  const next = h("p", { class: "rl-next" });
+  const element = h("section", { class: "rl-job", "aria-label": `training job ${state.head.id}` });
+  element.append(head.element, grid.element, table.element, next);
+  let frame = 0;
+  let asked = 0;
+
+  const draw = () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => {
+      grid.update();
+      table.update();
+    });
+  };
+  const show = (told) => {
+    state.head = told;
+    head.update(told);
+    next.replaceChildren(...nextLines(told));
+    draw();
+  };
+  const whole = () => {
+    if (performance.now() - asked < AGAIN) return;
+    asked = performance.now();
+    kernel.ask("watch").then((told) => {
+      Object.assign(state, told);
+      show(told.head);
+    }, head.complain);
+  };
+
+  kernel.on("news", (news) => {
+    head.heard();
+    if (news.begin > length(state.numbers)) whole();
+    else {
+      take(state.numbers, news);
+      show(news.head);
+    }
+  });
+  kernel.onSilence((silent) => head.silence(silent));
+  const signs = setInterval(() => state.head.ended || whole(), SIGN_OF_LIFE);
+  show(state.head);
+  // what was pushed before this page listened; asked a little later, when a page has a way past a running cell
+  const soon = setTimeout(whole, SOON);
+  return {
+    element,
+    close() {
+      clearTimeout(soon);
+      clearInterval(signs);
+      cancelAnimationFrame(frame);
+      grid.close();
+    },
+  };
+}
+
+function headView(kernel, told) {
+  const status = h("span", { class: "rl-state" });
+  const title = h("span", { class: "rl-title" });
+  const bar = h("div", { class: "rl-bar" });
+  const track = h("div", { class: "rl-track", role: "progressbar", "aria-label": "gradient steps" }, bar);
+  const done = h("span", { class: "rl-done" });
+  const facts = h("ul", { class: "rl-facts", "aria-label": "what is the same for the whole job" });
+  const notes = h("ul", { class: "rl-notes", "aria-label": "what to know about this job" });
+  const line = statusLine();
+  const cancel = cancelControl(kernel, told, line);
+  const element = h(
+    "header",
+    {},
+    h("div", { class: "rl-row" }, status, title, cancel.element),
+    h("div", { class: "rl-row rl-progress" }, track, done),
+    facts,
+    notes,
+    line.element,
+  );
+  let before = "";
+  let last = 0;
+  let quiet = false;
+  return {
+    element,
+    complain: line.complain,
+    heard() {
+      last = performance.now();
+      this.silence(false);
+    },
+    silence(silent) {
+      const said = silent && performance.now() - last > QUIET;
+      if (said !== quiet) line.say(said ? "the kernel does not answer: it is busy, or was restarted" : "");
+      quiet = said;
+    },
+    update(head) {
+      status.textContent = head.status;
+      status.dataset.state = head.status;
+      title.replaceChildren(`job ${head.id} on ${head.model}`, ...(head.made ? [" → ", h("b", {}, head.made)] : []));
+      const share = head.rows ? head.done / head.rows : head.ended ? 1 : 0;
+      bar.style.width = `${100 * share}%`;
+      track.setAttribute("aria-valuenow", Math.round(100 * share));
+      track.setAttribute("aria-valuetext", progressWords(head));
+      done.textContent = progressWords(head);
+      facts.replaceChildren(...head.facts.map(([name, value]) => h("li", {}, name, " ", h("b", {}, value))));
+      notes.replaceChildren(...[...head.notes, ...trouble(head)].map(noteItem));
+      cancel.update(head);
+      if (before && before !== head.status) line.say(`the job is now ${head.status}`);
+      before = head.status;
+    },
+  };
+}
+
+function trouble(head) {
+  return head.trouble ? [{ kind: "warning", text: head.trouble, fix: "" }] : [];
+}
+
+function noteItem({ kind, text, fix }) {
+  return h("li", { "data-kind": kind }, text, fix && " → ", fix && h("code", {}, fix));
+}
+
+function progressWords({ done, rows, left, ended }) {
+  if (rows == null) return ended ? "" : "waiting for its first gradient step";
+  const steps = `${done.toLocaleString()} of ${rows.toLocaleString()} gradient ${rows === 1 ? "step" : "steps"}`;
+  return ended || left == null ? steps : `${steps}, ${duration(left)} left`;
+}
+
+function duration(seconds) {
+  const whole = Math.ceil(seconds);
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.round(whole / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** A button that asks once more before it cancels. */
+function cancelControl(kernel, told, line) {
+  const begin = h("button", { type: "button", onclick: () => ask(true) }, "Cancel");
+  const sure = h("button", { type: "button", class: "rl-danger", onclick: () => stop() }, "Cancel the job");
+  const no = h("button", { type: "button", onclick: () => ask(false) }, "Go on");
+  const question = h(
+    "span",
+    { class: "rl-question", role: "group", "aria-label": "cancel the job?", onkeydown: escape },
+    "Its step will not count.",
+    sure,
+    no,
+  );
+  const element = h("span", { class: "rl-cancel" }, begin);
+  let wanted = false;
+
+  function ask(open) {
+    element.replaceChildren(open ? question : begin);
+    (open ? no : begin).focus();
+  }
+  function escape(event) {
+    if (event.key === "Escape") ask(false);
+  }
+  function stop() {
+    wanted = true;
+    element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends at its next row"));
+    kernel.ask("cancel").then(told, (error) => {
+      wanted = false;
+      element.replaceChildren(begin);
+      line.complain(error);
+    });
+  }
+  return {
+    element,
+    update({ ended }) {
+      if (ended) element.replaceChildren();
+      else if (!element.firstChild && !wanted) element.append(begin);
+    },
+  };
+}
+
+function nextLines({ next, ended }) {
+  if (!ended || !next.length) return [];
+  return ["Next: ", ...next.flatMap((line, i) => [i ? " or " : "", h("code", {}, line)])];
+}

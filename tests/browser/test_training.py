@@ -1,0 +1,212 @@
+"""A training job in a browser: filled into a form, watched, cancelled, found again."""
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from rolloutlab.session import Session
+from rolloutlab.store.records import Arrival, NewGroup, Score
+
+PROMPT = "Sort these letters: {{letters}}"
+ROWS = [{"letters": letters} for letters in ("d b a c", "s h i f", "q m e r", "o k t u", "z y x w", "n g j l")]
+COPIES = 80
+HOSTILE = "<img src=x onerror=window.acted=1>"
+STEPS = re.compile(r"\d+ of \d+ gradient steps")
+
+
+def in_place(trajectory, answer, messages, row) -> float:
+    wanted = sorted(row["letters"].split())
+    return sum(map(str.__eq__, answer.split(), wanted)) / len(wanted)
+
+
+@pytest.fixture(scope="package")
+def sorting(lab: Session) -> str:
+    """A scored collection that trains in a moment."""
+    lab.chat("sorting", PROMPT, n=8, over=ROWS, max_tokens=16, seed=1)
+    lab.reward("sorting", in_place, say=lambda _: None)
+    return "sorting"
+
+
+@pytest.fixture(scope="package")
+def slow(lab: Session, sorting: str) -> str:
+    """The same many times over: a job that lasts until it is cancelled."""
+    groups = [group for _ in range(COPIES) for group in lab.collection(sorting).groups]
+    summary = lab.store.open_collection("slow")
+    made = lab.store.add_groups(summary, [NewGroup(list(group.prompt), group.row) for group in groups])
+    with lab.store.at_once():
+        for group, copied in zip(made, groups, strict=True):
+            arrivals = [Arrival(i, t.items[t.given :]) for i, t in enumerate(copied.trajectories)]
+            lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+    rewards = [t.reward for group in groups for t in group.trajectories]
+    trajectories = lab.collection("slow").trajectories
+    lab.store.rewards.give([Score(t, r) for t, r in zip(trajectories, rewards, strict=True)], "function")
+    return "slow"
+
+
+@pytest.fixture
+def loaded(notebook):
+    notebook.run("%load_ext rolloutlab\nimport rolloutlab\nlab = rolloutlab.lab()")
+    return notebook
+
+
+def steps_done(view: Locator) -> int:
+    return int(re.search(r"(\d+) of", view.locator(".rl-done").inner_text())[1])
+
+
+def cancel(view: Locator) -> None:
+    """Cancel a job by its button and the question after it, by keyboard."""
+    view.get_by_role("button", name="Cancel", exact=True).press("Enter")
+    view.get_by_role("button", name="Cancel the job").press("Enter")
+
+
+def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sorting):
+    before = len(lab.store.jobs.newest_first())
+    form = loaded.run(f"%%train {sorting} --form -o form\nkimi_k2_tau: 0.01").locator(".rl-form")
+    press = loaded.page.keyboard.press
+    expect(form.locator(".rl-headline")).to_contain_text("of 48 trajectories will train")
+    expect(form.get_by_label("vendor_k2_tau")).to_have_value("0.01")
+
+    balance = form.get_by_label("advantage_balance")
+    balance.focus()
+    loaded.page.keyboard.type("2")
+    expect(balance).to_have_attribute("aria-invalid", "true")
+    expect(balance).to_have_accessible_description(re.compile("2 is outside -1 to 1"))
+    expect(form.get_by_role("button", name="Submit")).to_be_disabled()
+    loaded.screenshot("training-form-wrong")
+    press("Backspace")
+    loaded.page.keyboard.type("1")
+    expect(balance).to_have_accessible_description(re.compile("nothing teaches to avoid"))
+    expect(form.locator(".rl-spread")).to_contain_text("0 below")
+    press("Backspace")
+    expect(form.locator(".rl-spread")).not_to_contain_text("0 below")
+
+    press("Tab")
+    expect(form.get_by_label("epsilon", exact=True)).to_be_focused()
+    loaded.page.keyboard.type(".3")
+    form.get_by_label("ppo").focus()
+    press("t")
+    expect(form.get_by_label("ppo")).to_have_value("true")
+    follows = re.compile("follows epsilon with ppo: 0.3")
+    expect(form.get_by_label("epsilon_high")).to_have_accessible_description(follows)
+    expect(form.locator("pre")).to_have_text(f"%%train {sorting}\nepsilon: .3\nvendor_k2_tau: 0.01\nppo: true")
+
+    form.get_by_role("button", name="Copy").press("Enter")
+    expect(form.locator(".rl-tools")).to_contain_text(re.compile("copied|selected"))
+    form.get_by_role("button", name="Submit").focus()
+    press("Enter")
+    press("Enter")
+    job = form.locator(".rl-job")
+    expect(job.locator(".rl-state")).to_have_text("succeeded")
+    expect(job.locator("canvas")).to_have_count(8)
+    expect(job.locator(".rl-next")).to_contain_text(f"%%chat {sorting}")
+    expect(form.get_by_label("epsilon", exact=True)).to_be_disabled()
+    loaded.screenshot("training-form")
+    assert len(lab.store.jobs.newest_first()) == before + 1
+    assert lab.store.jobs.newest_first()[0].options == {"vendor_k2_tau": 0.01, "epsilon": 0.3, "ppo": True}
+    expect(loaded.run("form.job.status")).to_contain_text("succeeded")
+
+
+def test_a_job_is_watched_while_its_cell_runs_and_cancelled_from_there(loaded, slow):
+    shown = loaded.start(f"%%train {slow}")
+    view = shown.locator(".rl-job")
+    expect(view.locator(".rl-state")).to_have_text("running")
+    expect(view.locator(".rl-done")).to_contain_text(STEPS)
+    expect(view.locator("canvas").first).to_be_visible()
+    first = steps_done(view)
+    expect(view.locator(".rl-done")).not_to_contain_text(f"{first} of")
+    assert steps_done(view) > first
+    view.get_by_role("button", name="Cancel", exact=True).press("Enter")
+    expect(view.get_by_role("button", name="Go on")).to_be_focused()
+    loaded.page.keyboard.press("Escape")
+    expect(view.get_by_role("button", name="Cancel", exact=True)).to_be_focused()
+    cancel(view)
+    loaded.wait_until_ended()
+    expect(view).to_have_count(1)
+    expect(view.locator(".rl-state")).to_have_text("cancelled")
+    expect(shown).to_contain_text("was cancelled")
+
+
+def test_a_job_that_ended_while_its_cell_ran_is_there_once(loaded, slow, sorting, lab):
+    shown = loaded.run(f"%%train {sorting}")
+    expect(shown.locator(".rl-job")).to_have_count(1)
+    expect(shown.locator(".rl-state")).to_have_text("succeeded")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_an_interrupt_leaves_the_job_running_and_its_view_goes_on(loaded, slow):
+    view = loaded.start(f"%%train {slow}").locator(".rl-job")
+    expect(view.locator(".rl-done")).to_contain_text(STEPS)
+    loaded.page.evaluate("() => window.harness.panel().sessionContext.session.kernel.interrupt()")
+    loaded.wait_until_ended()
+    reached = steps_done(view)
+    expect(view.locator(".rl-done")).not_to_contain_text(f"{reached} of")
+    expect(view.locator(".rl-state")).to_have_text("running")
+    cancel(view)
+    expect(view.locator(".rl-state")).to_have_text("cancelled")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_a_view_goes_on_after_a_reload_and_another_after_a_restart(loaded, slow):
+    loaded.run(f'job = lab.train("{slow}", wait=False, say=lambda line: None)')
+    shown = loaded.run("job")
+    expect(shown.locator(".rl-done")).to_contain_text(STEPS)
+    before = steps_done(shown)
+    loaded.reload()
+    number = loaded._number
+    view = loaded.outputs(number).locator(".rl-job")
+    expect(view.locator(".rl-state")).to_have_text("running")
+    expect(view.locator(".rl-done")).to_contain_text(STEPS)
+    assert steps_done(view) >= before
+    view.get_by_text("as table").click()
+    expect(view.get_by_role("rowheader", name="1", exact=True)).to_be_visible()
+
+    loaded.restart_kernel()
+    loaded.run("%load_ext rolloutlab")
+    again = loaded.run("%job").locator(".rl-job")
+    expect(again.locator(".rl-done")).to_contain_text(STEPS)
+    reached = steps_done(again)
+    expect(again.locator(".rl-done")).not_to_contain_text(f"{reached} of")
+    cancel(again)
+    expect(again.locator(".rl-state")).to_have_text("cancelled")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_curves_follow_the_arrow_keys_the_theme_and_the_window(loaded, sorting):
+    view = loaded.run(f"%%train {sorting}").locator(".rl-job")
+    expect(view.locator("canvas")).to_have_count(8)
+    view.locator(".rl-curves").press("ArrowRight")
+    expect(view.locator(".rl-values").first).to_contain_text("step 1")
+    expect(view.locator(".rl-values").last).to_contain_text("step 1")
+    light = view.locator("canvas").first.evaluate("canvas => canvas.toDataURL()")
+    loaded.theme("JupyterLab Dark")
+    loaded.page.wait_for_function(
+        "([canvas, light]) => canvas.toDataURL() !== light", arg=[view.locator("canvas").first.element_handle(), light]
+    )
+    loaded.screenshot("training-job-dark")
+    loaded.narrow()
+    expect(view.locator("canvas").first).to_be_in_viewport()
+    width = view.locator("figure").first.evaluate("figure => figure.scrollWidth - figure.clientWidth")
+    assert width == 0
+    loaded.screenshot("training-job-narrow")
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_what_a_service_says_of_a_job_is_text(loaded):
+    shown = loaded.run(f"""
+from rolloutlab.training.job import Job
+from rolloutlab.wire.events import Event
+said = [Event(id="1", type="preflight", data={{"warnings": [{HOSTILE!r}], "reasons": {{{HOSTILE!r}: 1}}}}),
+        Event(id="2", type="training_failed", data={{"error_message": {HOSTILE!r}}})]
+Job(None, None, "0" * 8, {HOSTILE!r}, [], known=said)""")
+    expect(shown.locator(".rl-notes li")).to_have_count(3)
+    expect(shown.locator(".rl-notes")).to_contain_text(HOSTILE)
+    expect(shown.locator(".rl-title")).to_contain_text(HOSTILE)
+    expect(shown.locator("img")).to_have_count(0)
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_a_loop_at_the_end_of_a_cell_shows_its_chart_once(loaded):
+    loaded.run("def short(trajectory, answer, messages, row):\n    return -len(answer)")
+    shown = loaded.run('lab.loop("brief", "Name an animal.", short, over=None, jobs=1, n=4, max_tokens=8)')
+    expect(shown.locator(".jp-OutputArea-output svg")).to_have_count(1)

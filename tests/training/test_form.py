@@ -1,0 +1,143 @@
+"""The training form: what would train while options change, and one job from it."""
+
+import threading
+
+import pytest
+
+from rolloutlab.errors import InputError, NotFoundError, NothingTrainsError
+from rolloutlab.training.form import TrainingForm
+
+RATE = {"learning_rate": "2e-3"}
+
+
+@pytest.fixture
+def scored(session):
+    session.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=1)
+    session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    return session
+
+
+@pytest.fixture
+def form(scored) -> TrainingForm:
+    return scored.train_form("capitals")
+
+
+def look(form: TrainingForm, **texts: str):
+    return form.answer({"id": 1, "call": "look", "args": {"texts": texts}})["result"]
+
+
+def test_it_begins_with_what_was_given_by_its_proper_name(scored):
+    form = scored.train_form(["capitals"], {"kimi_k2_tau": 0.1, "ppo": False, "epsilon": None})
+    assert form.options == {"vendor_k2_tau": 0.1}
+    assert form.cell == "%%train capitals\nvendor_k2_tau: 0.1"
+    assert form.state()["texts"] == {"vendor_k2_tau": "0.1", "ppo": "false"}
+
+
+def test_an_unknown_option_or_collection_is_refused_at_once(scored):
+    with pytest.raises(InputError, match="unknown option 'epsilom'"):
+        scored.train_form("capitals", {"epsilom": 0.1})
+    with pytest.raises(InputError, match="options are a dict"):
+        scored.train_form("capitals", [("epsilon", 0.1)])
+    with pytest.raises(NotFoundError):
+        scored.train_form("capital")
+
+
+def test_what_would_train_is_told_as_the_dry_run_tells_it(form, scored):
+    told = look(form)
+    assert told["headline"] == "4 of 4 trajectories will train: 16 tokens in 1 of 1 group"
+    assert (told["model"], told["blocked"], told["problems"]) == ("lab/practice", "", {})
+    assert repr(form.check()) == repr(scored.check("capitals"))
+
+
+def test_the_spread_of_the_advantages_follows_the_options(form):
+    assert (look(form)["spread"]["above"], look(form)["spread"]["below"]) == (2, 2)
+    balanced = look(form, advantage_balance="1")["spread"]
+    assert (balanced["above"], balanced["below"], balanced["at_0"]) == (2, 0, 2)
+    assert sum(balanced["bins"]) == 2
+
+
+def test_a_wrong_value_is_told_in_the_words_of_the_check_and_nothing_can_be_submitted(form, scored):
+    told = look(form, advantage_balance="2", learning_rate="fast", epsilon="0.3")
+    assert told["problems"] == {"advantage_balance": "2 is outside -1 to 1", "learning_rate": "'fast' is no number"}
+    assert "learning_rate: 'fast' is no number" in told["blocked"]
+    assert told["headline"].startswith("4 of 4")
+    assert told["cell"] == "%%train capitals\nepsilon: 0.3"
+    refused = form.answer({"id": 2, "call": "submit", "args": {"texts": {"learning_rate": "fast"}}})
+    assert refused["error"] == {"message": "learning_rate: 'fast' is no number", "hint": "learning_rate: 2e-3"}
+    assert form.job is None
+    assert scored.store.jobs.newest_first() == []
+
+
+def test_what_options_do_together_is_told_beside_them(form):
+    assert look(form, ppo="true", epsilon="0.3")["notes"]["epsilon_high"] == ["follows epsilon with ppo: 0.3"]
+    assert "changes nothing" in look(form, scale_rewards="false")["notes"]["scale_rewards"][0]
+
+
+def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
+    scored.reward("capitals", lambda trajectory, answer, messages, row: 1.0, say=lambda _: None)
+    told = look(form)
+    assert told["blocked"] == "nothing would train"
+    assert told["rest"][0]["fix"].startswith("%%reward capitals")
+    with pytest.raises(NothingTrainsError):
+        form.submit()
+    assert form.job is None
+
+
+def test_the_check_is_of_the_present(form, scored):
+    assert look(form)["headline"].startswith("4 of 4")
+    scored.chat("capitals", "Capital of Peru?", n=2, max_tokens=4, seed=1)
+    assert look(form)["headline"].startswith("0 of 2")
+    scored.delete("capitals", say=lambda _: None)
+    assert "there is no collection 'capitals'" in look(form)["blocked"]
+
+
+def test_it_is_submitted_once_however_often_it_is_asked_to(form, scored):
+    jobs = []
+    threads = [threading.Thread(target=lambda: jobs.append(form.submit().id)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(jobs)) == 1
+    assert [job.id for job in scored.store.jobs.newest_first()] == jobs[:1]
+
+
+def test_what_is_submitted_is_what_is_in_the_fields(form, scored):
+    answer = form.answer({"id": 1, "call": "submit", "args": {"texts": {**RATE, "ppo": "true"}}})
+    assert answer["result"]["head"]["model"] == "lab/practice"
+    assert form.job.wait().status == "succeeded"
+    assert scored.store.jobs.newest_first()[0].options == {"learning_rate": 0.002, "ppo": True}
+
+
+def test_once_submitted_its_options_stay_and_it_answers_for_the_job(form):
+    assert set(form.calls()) == {"look", "submit"}
+    job = form.submit()
+    look(form, epsilon="0.5")
+    assert form.options == {}
+    assert {"watch", "cancel"} <= set(form.calls())
+    assert form.state()["job"]["head"]["id"] == job.id[:8]
+    job.wait()
+    assert "succeeded" in repr(form)
+    assert "succeeded" in form._repr_html_()
+
+
+def test_the_cell_does_what_the_form_does(scored):
+    scored.chat("letters", "A letter?", n=2, max_tokens=2, seed=1)
+    form = scored.train_form(["capitals", "lett*"], {"learning_rate": 2e-3, "ppo": True, "scale_rewards": True})
+    assert form.cell == "%%train capitals 'lett*'\nlearning_rate: 0.002\nppo: true"
+
+
+def test_without_scripts_it_reads_as_the_cell_and_what_would_train(scored):
+    form = scored.train_form("capitals", {"epsilon": "<b>", "ppo": True})
+    assert repr(form).splitlines()[:2] == ["%%train capitals", "ppo: true"]
+    assert "4 of 4 trajectories will train" in repr(form)
+    assert "epsilon: '<b>' is no number" in repr(form)
+    assert "<td><b>&lt;b&gt;</b></td><td>1.0; 0.2 with ppo</td>" in form._repr_html_()
+    assert "4 of 4 trajectories will train" in form._repr_html_()
+
+
+def test_the_model_in_force_is_the_one_that_would_train(form, scored):
+    scored.model("lab/other")
+    told = look(form)
+    assert told["model"] == "lab/other"
+    assert any(line["fix"] == "%model lab/practice" for line in told["rest"])

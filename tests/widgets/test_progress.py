@@ -1,0 +1,67 @@
+"""Progress of long work in a notebook: there while it goes on, gone at the end."""
+
+import pytest
+
+from rolloutlab.widgets import progress
+from rolloutlab.widgets.progress import Progress
+
+
+class Place:
+    """Where a notebook shows something: what was shown there, one after the other."""
+
+    def __init__(self) -> None:
+        self.shown: list[object] = []
+
+    def update(self, shown: object, *, raw: bool = False) -> None:
+        self.shown.append(shown if raw else repr(shown))
+
+
+@pytest.fixture
+def place(monkeypatch) -> Place:
+    """The place of a notebook that this test is in, where nothing is too short to be shown."""
+    found = Place()
+
+    def display(shown: object, *, display_id: bool) -> Place:
+        found.update(shown)
+        return found
+
+    monkeypatch.setattr(progress, "_UNSEEN", 0)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    return found
+
+
+def test_a_bar_goes_on_in_its_place_and_leaves_no_output_behind(place):
+    with Progress("training") as shown:
+        shown.update(1, 3)
+        shown.update(2, 3, "loss 0.1")
+    assert place.shown == ["training: 1 of 3  ", "training: 2 of 3  loss 0.1", {}]
+
+
+def test_a_line_that_is_kept_takes_the_place_of_the_bar(place):
+    with Progress("training") as shown:
+        shown.update(1, 3)
+        shown.keep("the job goes on")
+    assert place.shown[1:] == ["the job goes on"]
+
+
+def test_a_view_keeps_itself_up_to_date_and_is_gone_at_the_end(place):
+    with Progress("training", view="a view") as shown:
+        shown.update(1, 3)
+        shown.update(2, 3)
+    assert place.shown == ["'a view'", {}]
+
+
+@pytest.mark.parametrize("reason", [lambda shown: shown.leave(), lambda shown: shown.keep("the job goes on")])
+def test_a_view_stays_where_it_is_still_of_use(place, reason):
+    with Progress("training", view="a view") as shown:
+        shown.update(1, 3)
+        reason(shown)
+    assert place.shown == ["'a view'"]
+
+
+def test_what_is_over_at_once_is_not_shown(place, monkeypatch):
+    monkeypatch.setattr(progress, "_UNSEEN", 60)
+    with Progress("training") as shown:
+        shown.update(1, 3)
+    assert place.shown == []
