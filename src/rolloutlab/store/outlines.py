@@ -16,13 +16,14 @@ PREVIEW = 200
 """Characters of an answer that are read with a page."""
 _ANSWER = "coalesce(answer, preview)"
 _PAGE = 256
+_ALL = 2**62
 _ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
 _FINISHED = "FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id AND t.pending = 0"
 _IN = "WHERE g.collection_id = ?"
 _NARROW = f"""
     SELECT t.id, g.position, t.position, t.reward, t.source, t.components, o.tokens, o.finish_reason
     {_FINISHED} LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
-    {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position
+    {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position LIMIT ?
 """
 _GIVEN = "(SELECT value FROM json_each(?))"
 
@@ -48,12 +49,12 @@ class Outlines:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of(self, collection: StoredCollection, position: int | None = None) -> list[Outline]:
-        """Every finished trajectory of a collection, or of its group at `position`."""
-        rows = self._narrow(collection, position)
+    def of(self, collection: StoredCollection, position: int | None = None, most: int | None = None) -> list[Outline]:
+        """Every finished trajectory of a collection, or of its group at `position`; or the first so many of them."""
+        rows = self._narrow(collection, position, most)
         if any(row["tokens"] is None for row in rows):
             self._add(row["id"] for row in rows if row["tokens"] is None)
-            rows = self._narrow(collection, position)
+            rows = self._narrow(collection, position, most)
         return _outlines(rows)
 
     def again(self, outlines: Mapping[int, Outline]) -> dict[int, Outline]:
@@ -108,9 +109,9 @@ class Outlines:
         [(row_id, pending)] = self._database.read(sql)
         return row_id, pending
 
-    def _narrow(self, collection: StoredCollection, position: int | None) -> list[Row]:
-        first, last = (0, 2**62) if position is None else (position, position)
-        return self._database.read(_NARROW, collection.id, first, last)
+    def _narrow(self, collection: StoredCollection, position: int | None, most: int | None) -> list[Row]:
+        first, last = (0, _ALL) if position is None else (position, position)
+        return self._database.read(_NARROW, collection.id, first, last, _ALL if most is None else most)
 
     def _by_id(self, sql: str, ids: Iterable[int]) -> list[Row]:
         return self._database.read(f"{sql} {_GIVEN}", json.dumps(list(ids)))

@@ -25,11 +25,17 @@ SOURCES = ("function", "hand", "judge", NONE)
 
 
 class Reading:
-    """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab."""
+    """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
 
-    def __init__(self, lab: Lab, collections: Sequence[StoredCollection], group: int | None) -> None:
+    most: read no more than the first so many rows.
+    """
+
+    def __init__(
+        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None, most: int | None = None
+    ) -> None:
         self._lab = lab
         self._group = group
+        self._most = most
         self._prompts: dict[int, dict[int, str]] = {}
         self._changes: tuple[int, int]
         self._there: tuple[int, int]
@@ -39,10 +45,7 @@ class Reading:
     @property
     def title(self) -> str:
         """The names of the collections, or of the group."""
-        labels = [stored.label for stored in self.stored]
-        if self._group is not None:
-            return f"{labels[0]}/{self._group}"
-        return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+        return title(self.stored, self._group)
 
     def refresh(self) -> bool:
         """Take what was changed, here or in another process; whether other trajectories, or names, are there now.
@@ -72,13 +75,18 @@ class Reading:
         self.stored = [self._lab.kept(number) for number in numbers]
         self._known = self._sizes()
         with uncollected():
-            self.rows = Rows([self._part(stored) for stored in self.stored])
+            self.rows = Rows(list(self._parts()))
         self._changes, self._there, self._edit = changes, there, edit
 
-    def _part(self, stored: StoredCollection) -> Part:
-        outlines = self._lab.outlines.of(stored, self._group)
-        positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
-        return Part(stored, positions, outlines)
+    def _parts(self) -> Iterator[Part]:
+        left = self._most
+        for stored in self.stored:
+            outlines = self._lab.outlines.of(stored, self._group, left)
+            positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
+            if left is not None:
+                left -= len(outlines)
+                positions = sorted({outline.group for outline in outlines})
+            yield Part(stored, positions, outlines)
 
     def _sizes(self) -> list[int]:
         return [self._lab.outlines.count(each) for each in self.stored]
@@ -205,6 +213,14 @@ def uncollected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def title(collections: Sequence[StoredCollection], group: int | None) -> str:
+    """The names of collections, or of the group of one."""
+    labels = [stored.label for stored in collections]
+    if group is not None:
+        return f"{labels[0]}/{group}"
+    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
 def _advantage(share: Share | None) -> float | None:

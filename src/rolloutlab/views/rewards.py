@@ -3,18 +3,21 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.preflight import WHY, count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Score, StoredCollection
 from rolloutlab.store.rewards import finite
-from rolloutlab.views.reading import SOURCES, TRAINS, Reading
+from rolloutlab.views.glimpse import AT_ONCE, glimpse
+from rolloutlab.views.reading import SOURCES, TRAINS, Reading, title
 from rolloutlab.views.rows import Rows
 from rolloutlab.views.table import NONE, Filter, Sort, number_of
 from rolloutlab.widgets import rewards as looks
 from rolloutlab.widgets.interactive import Interactive
+from rolloutlab.wire.chat import FinishReason
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,18 +32,23 @@ class RewardsView(Interactive):
 
     It is as the lab is: what is changed elsewhere, in this kernel or another, is there the next time it is asked. Sort
     and filter are those of the last page that was shown; an edit moves no row until a page is asked for again.
+
+    at_once: of more trajectories than these a browser sees the first page before all are read.
     """
 
     module: ClassVar[str] = "rewards"
 
-    def __init__(self, lab: Lab, collections: Sequence[StoredCollection], group: int | None = None) -> None:
+    def __init__(
+        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None = None, *, at_once: int = AT_ONCE
+    ) -> None:
         self._lab = lab
+        self._of = list(collections), group
+        self._at_once = at_once
         self._lock = threading.RLock()
         self._answering: int | None = None
-        self._read = Reading(lab, collections, group)
         self._sort: Sort = ()
         self._filter: Filter = {}
-        self._shown: Sequence[int] = range(len(self._rows))
+        self._shown: Sequence[int] = ()
         lab.rewards.listen(self._told)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
@@ -105,6 +113,13 @@ class RewardsView(Interactive):
         with self._current():
             return self._read.frame(self._shown)
 
+    @cached_property
+    def _read(self) -> Reading:
+        """All rows, once they are wanted."""
+        read = Reading(self._lab, *self._of)
+        self._shown = range(len(read.rows))
+        return read
+
     @property
     def _rows(self) -> Rows:
         return self._read.rows
@@ -112,34 +127,54 @@ class RewardsView(Interactive):
     @property
     def title(self) -> str:
         """What is shown: the names of the collections, or of the group."""
-        return self._read.title
+        return self._read.title if self._is_read else title(*self._of)
 
     def state(self) -> Mapping[str, Any]:
-        """What a browser shows first: the first page, neither sorted nor filtered."""
+        """What a browser shows first: the first page, neither sorted nor filtered.
+
+        Of large collections it is shown before they are read, without what depends on all rows: `summary["trainable"]`
+        is then None, and the browser asks for the page again.
+        """
         with self._lock:
-            page = self.page()
+            page = self._glimpse() or self.page()
             return {
                 "title": self.title,
                 "page": page,
                 "summary": page["summary"],
-                "components": self._rows.components,
+                "components": self._rows.components if self._is_read else _components(page["rows"]),
                 "reasons": [str(reason) for reason in WHY],
                 "sources": list(SOURCES),
-                "finish_reasons": sorted({row.finish_reason or NONE for row in self._rows.outlines}),
+                "finish_reasons": [*get_args(FinishReason), NONE],
             }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {"page": self.page, "set": self._asked_to_set, "undo": self._asked_to_undo, "read": self._conversation}
 
     def __repr__(self) -> str:
-        with self._current():
-            rows = self._read.page(self._shown[: looks.LINES])
-            return looks.text(self.title, self._rows.summary(), rows, len(self._shown))
+        with self._lock:
+            page = self._first(looks.LINES)
+            return looks.text(self.title, page["summary"], page["rows"], page["filtered"])
 
     def _repr_html_(self) -> str:
+        with self._lock:
+            page = self._first(looks.ROWS)
+            components = self._rows.components if self._is_read else _components(page["rows"])
+            return looks.html(self.title, page["summary"], page["rows"], components, page["filtered"])
+
+    def _first(self, size: int) -> dict[str, Any]:
+        """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
+        if self.can_be_seen() and (page := self._glimpse(size)):
+            return page
         with self._current():
-            rows = self._read.page(self._shown[: looks.ROWS])
-            return looks.html(self.title, self._rows.summary(), rows, self._rows.components, len(self._shown))
+            return self._page(0, size)
+
+    def _glimpse(self, size: int = PAGE) -> dict[str, Any] | None:
+        collections, group = self._of
+        return None if self._is_read or group is not None else glimpse(self._lab, collections, size, self._at_once)
+
+    @property
+    def _is_read(self) -> bool:
+        return "_read" in self.__dict__
 
     def _asked_to_set(
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
@@ -224,8 +259,13 @@ class RewardsView(Interactive):
 
     def _told(self, edited: Set[int]) -> None:
         """Rewards were changed in this process; on any thread, so the view itself is left alone."""
-        if threading.get_ident() != self._answering and any(row_id in self._rows.index for row_id in edited):
+        if not self._is_read or (threading.get_ident() != self._answering and edited & self._rows.index.keys()):
             self.push("changed")
+
+
+def _components(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = (name for row in rows for name in row if name.startswith("component:"))
+    return [name.partition(":")[2] for name in dict.fromkeys(names)]
 
 
 def _reward(told: Any, name: str) -> float:

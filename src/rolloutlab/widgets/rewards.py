@@ -84,16 +84,18 @@ def _heading(title: str, summary: Mapping[str, Any]) -> list[str]:
     scored, all_, mean = summary["scored"], summary["trajectories"], summary["mean_reward"]
     partly = f" ({scored:,} scored)" if 0 < scored < all_ else ""
     told = "not scored yet" if mean is None else f"mean reward {mean:.3f}{partly}"
+    heading = f"{title}: {count(all_, 'trajectory')} in {count(summary['groups'], 'group')}, {told}"
+    if summary["trainable"] is None:
+        return [heading, "what would train is known when all is read"]
     groups = f"{summary['trainable_groups']:,} of {count(summary['groups'], 'group')}"
-    return [
-        f"{title}: {count(all_, 'trajectory')} in {count(summary['groups'], 'group')}, {told}",
-        f"{summary['trainable']:,} will train: {count(summary['tokens'], 'token')} in {groups}",
-    ]
+    return [heading, f"{summary['trainable']:,} will train: {count(summary['tokens'], 'token')} in {groups}"]
 
 
 def _effect(row: Mapping[str, Any]) -> str:
     """The advantage, or in a word or two why there is none."""
-    return _WHY_NOT[row["reason"]] if row["reason"] else f"{row['advantage']:+.2f}"
+    if row["reason"] is not None:
+        return _WHY_NOT[row["reason"]]
+    return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"
 
 
 def _values(row: Mapping[str, Any], components: Sequence[str]) -> list[str]:

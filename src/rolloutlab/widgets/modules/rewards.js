@@ -95,6 +95,7 @@ class RewardsView {
     this.table.on("rowClick", (event, row) => this.clicked(event, row));
     this.table.on("dataLoadError", (error) => this.status.complain(error));
     this.table.on("tableBuilt", () => this.dressGrid());
+    if (this.state.summary.trainable == null) this.table.on("tableBuilt", () => requestAnimationFrame(() => this.complete()));
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.kernel.on("changed", () => this.reload());
     this.kernel.onSilence((late) => late && this.status.say("waiting for the kernel: it is busy, or was restarted (run the cell again)"));
@@ -150,6 +151,15 @@ class RewardsView {
     return { data: answer.rows, last_page: Math.max(1, Math.ceil(answer.filtered / size)), last_row: answer.filtered };
   }
 
+  /** Ask for the first page again, which came before all was read. */
+  async complete() {
+    try {
+      this.take(await this.kernel.ask("page", this.shown));
+    } catch (error) {
+      this.status.complain(error);
+    }
+  }
+
   reload() {
     if (!this.grid.querySelector(".rl-reward-input")) this.table.replaceData().then(() => this.cursor.paint());
   }
@@ -178,7 +188,7 @@ class RewardsView {
   take({ rows, summary, said }) {
     this.tell(summary);
     for (const row of rows) this.repaint(row);
-    this.status.say(said);
+    this.status.say(said ?? "");
   }
 
   /** Draw what has changed of a row that is on the page; most advantages change by less than is seen. */
@@ -199,7 +209,9 @@ class RewardsView {
     const parts = [
       `${plural(scored, "reward")} of ${trajectories.toLocaleString()}`,
       mean != null && `mean ${number(mean, 3)}`,
-      `${plural(trainable, "trajectory")} will train: ${plural(tokens, "token")} in ${training.toLocaleString()} of ${plural(groups, "group")}`,
+      trainable == null
+        ? "reading what would train…"
+        : `${plural(trainable, "trajectory")} will train: ${plural(tokens, "token")} in ${training.toLocaleString()} of ${plural(groups, "group")}`,
     ];
     this.summary.textContent = parts.filter(Boolean).join(" · ");
   }
