@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-BENCHMARKS := start sampling rollouts lab training job_memory
+BENCHMARKS := start sampling rollouts lab rewards_view training job_memory
 CLIENTS := openai art schemathesis
 COMPAT := colab lowest
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
