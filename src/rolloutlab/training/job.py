@@ -10,20 +10,18 @@ from rolloutlab.client import training
 from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
-from rolloutlab.training.clock import Clock
+from rolloutlab.training.feed import Feed
 from rolloutlab.widgets import curves
 from rolloutlab.widgets import job as view
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.widgets.visible import visible
-from rolloutlab.wire.events import ENDINGS, Event
+from rolloutlab.wire.events import Event
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_POLL = 0.05
-_SLOWEST_POLL = 1.0
 _AFTER_TROUBLE = 3.0
 _LEASE = 900.0
 """Seconds after which a job is not followed any more for a view that has said nothing; a page says so each minute."""
@@ -55,8 +53,7 @@ class Job(Interactive):
         self.id = job_id
         self.model = model
         self._collections = tuple(collections)
-        self._events: list[Event] = list(known)
-        self._clock = Clock()
+        self._feed = Feed(http, job_id, known, self._news)
         self._follower: Future[Any] | None = None
         self._waits = False
         self._looked_at = 0.0
@@ -65,8 +62,8 @@ class Job(Interactive):
 
     def events(self) -> list[Event]:
         """All events so far; only the new ones are asked for."""
-        if not self._ended():
-            self._http.run(self._read(self._find()))
+        if not self._feed.has_ended:
+            self._http.run(self._feed.read(self._find()))
             self._tell()
         return list(self._events)
 
@@ -99,7 +96,7 @@ class Job(Interactive):
         Raises:
             JobFailedError: it failed or was cancelled; the message says why.
         """
-        if not self._ended():
+        if not self._feed.has_ended:
             self._wait(progress)
         self._tell()
         end = self._events[-1]
@@ -115,7 +112,7 @@ class Job(Interactive):
         with Progress(f"training {self.model}", visible=progress, view=live) as shown:
             self._waits = True
             try:
-                self._http.run(self._follow(address), lambda: shown.update(*view.progress(self._events)))
+                self._http.run(self._feed.follow(address), lambda: shown.update(*view.progress(self._events)))
             except KeyboardInterrupt:
                 shown.keep(f"the job goes on: %job {self.id[:8]} --wait")
                 raise
@@ -134,7 +131,7 @@ class Job(Interactive):
         """Read on in the background for whoever looks at the job, until it has ended or nobody has looked for long."""
         self._looked_at = monotonic()
         under_way = self._waits or (self._follower is not None and not self._follower.done())
-        if self._is_seen() and not under_way and not self._ended():
+        if self._is_seen() and not under_way and not self._feed.has_ended:
             self._follower = self._http.begin(self._follow_for_a_view())
 
     def listen(self, listener: Callable[..., None]) -> None:
@@ -174,47 +171,31 @@ class Job(Interactive):
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
         told = view.head(self.model, events, self._collections)
-        left = self._clock.left(told["done"], told["rows"])
-        return {**told, "id": self.id[:8], "left": left, "trouble": self._trouble}
+        return {**told, "id": self.id[:8], "left": self._feed.left, "trouble": self._trouble}
+
+    @property
+    def _events(self) -> list[Event]:
+        return self._feed.events
 
     def _is_seen(self) -> bool:
         return "_widget" in self.__dict__ or bool(self._listeners)
 
     def _tell(self) -> None:
-        if self._ended():
+        if self._feed.has_ended:
             self._heard(list(self._events))
 
-    async def _read(self, address: Address) -> bool:
-        last = self._events[-1] if self._events else None
-        try:
-            new = await training.events(self._http, address, self.id, last.id if last else None)
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"the service has no job {self.id[:8]}: it never arrived there, or was deleted with its model",
-                hint="%%train submits another",
-            ) from error
-        if new and last is (self._events[-1] if self._events else None):  # nobody else has read them meanwhile
-            self._take(new)
-        return bool(new)
-
-    def _take(self, new: Sequence[Event]) -> None:
-        """Add events, and push what they change."""
-        restarted = any(event.type == "restarted" for event in new)
-        begin = 0 if restarted else view.progress(self._events)[0]
-        self._events += new
-        if restarted:
-            self._clock = Clock()
-        self._clock.see(view.progress(self._events)[0])
+    def _news(self, before: int) -> None:
+        """Push what new events change."""
         self._trouble = ""
         if self._is_seen():
-            numbers = curves.numbers(view.since_restart(self._events), begin)
-            self.push("news", head=self._head(), begin=begin, numbers=numbers)
+            numbers = curves.numbers(view.since_restart(self._events), before)
+            self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
         """As `_follow`, but what goes wrong is told to the view and tried again."""
-        while not self._ended() and self._is_watched():
+        while not self._feed.has_ended and self._is_watched():
             try:
-                await self._follow(await asyncio.to_thread(self._find), self._is_watched)
+                await self._feed.follow(await asyncio.to_thread(self._find), self._is_watched)
                 await asyncio.to_thread(self._tell)
             except RolloutlabError as error:
                 self._trouble = visible(f"{error.message} -> {error.hint}" if error.hint else error.message)
@@ -225,16 +206,6 @@ class Job(Interactive):
 
     def _is_watched(self) -> bool:
         return monotonic() - self._looked_at < _LEASE
-
-    async def _follow(self, address: Address, wanted: Callable[[], bool] = lambda: True) -> None:
-        pause = _POLL
-        while not self._ended() and wanted():
-            pause = _POLL if await self._read(address) else min(pause * 1.5, _SLOWEST_POLL)
-            if not self._ended():
-                await asyncio.sleep(pause)
-
-    def _ended(self) -> bool:
-        return bool(self._events) and self._events[-1].type in ENDINGS
 
     def __repr__(self) -> str:
         return view.text(self.model, self._events)

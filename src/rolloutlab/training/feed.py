@@ -1,0 +1,71 @@
+"""The events of a training job, as its service tells them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rolloutlab.client import training
+from rolloutlab.errors import NotFoundError
+from rolloutlab.http import Http
+from rolloutlab.settings import Address
+from rolloutlab.training.clock import Clock
+from rolloutlab.widgets import job as view
+from rolloutlab.wire.events import ENDINGS, Event
+
+_POLL = 0.05
+_SLOWEST_POLL = 1.0
+
+
+class Feed:
+    """`events` are those read so far, each once and in order; any number of readers may ask for more at once.
+
+    known: events that were kept of the job. news: told, on the loop's thread, whenever events have come, with how many
+    rows were done before them; 0 where the job began again.
+    """
+
+    def __init__(self, http: Http, job_id: str, known: Sequence[Event], news: Callable[[int], None]) -> None:
+        self._http = http
+        self._job_id = job_id
+        self._news = news
+        self._clock = Clock()
+        self.events: list[Event] = list(known)
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.events) and self.events[-1].type in ENDINGS
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the job has ended, where the pace so far tells."""
+        done, rows, _ = view.progress(self.events)
+        return self._clock.left(done, rows)
+
+    async def read(self, address: Address) -> bool:
+        """Ask once for what is new; whether there was anything."""
+        last = self.events[-1] if self.events else None
+        try:
+            new = await training.events(self._http, address, self._job_id, last.id if last else None)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the service has no job {self._job_id[:8]}: it never arrived there, or was deleted with its model",
+                hint="%%train submits another",
+            ) from error
+        if new and last is (self.events[-1] if self.events else None):  # nobody else has read them meanwhile
+            self._take(new)
+        return bool(new)
+
+    async def follow(self, address: Address, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Read on until the job has ended, or nobody wants it."""
+        pause = _POLL
+        while not self.has_ended and wanted():
+            pause = _POLL if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
+            if not self.has_ended:
+                await asyncio.sleep(pause)
+
+    def _take(self, new: Sequence[Event]) -> None:
+        restarted = any(event.type == "restarted" for event in new)
+        before = 0 if restarted else view.progress(self.events)[0]
+        self.events += new
+        if restarted:
+            self._clock = Clock()
+        self._clock.see(view.progress(self.events)[0])
+        self._news(before)
