@@ -110,16 +110,25 @@ def test_a_service_that_does_not_answer_is_told_to_the_page_and_asked_again(scor
     job = scored.train("capitals", wait=False, say=quiet)
     find, failures = job._find, [UnreachableError("nothing answers", hint="%service log")]
 
-    def find_later() -> Address:
+    def find_later(start: bool) -> Address:
         if failures:
             raise failures.pop()
-        return find()
+        return find(start)
 
     monkeypatch.setattr(job, "_find", find_later)
     monkeypatch.setattr("rolloutlab.training.job._AFTER_TROUBLE", 0.01)
     page = Page(job)
     assert page.until(lambda head: bool(head["trouble"]))["trouble"] == "nothing answers -> %service log"
     assert page.until(ended)["trouble"] == ""
+
+
+def test_who_only_looks_at_a_job_starts_no_service(scored, service):
+    job = scored.train("capitals", wait=False, say=quiet)
+    asked = []
+    find = job._find
+    job._find = lambda start: asked.append(start) or find(start)
+    assert Page(job).until(ended)
+    assert asked == [False]
 
 
 def test_events_that_were_read_twice_are_there_once(scored):

@@ -128,7 +128,7 @@ def test_a_collection_without_groups_and_one_that_was_deleted_say_so(lab: Lab, g
     shown = view(lab)
     assert shown.state()["shown"] == {"at": 0, "of": 0, "name": "capitals", "group": None}
     lab.shelf.delete("capitals")
-    assert shown.state() == {
+    assert shown.first_state() == {
         "refused": {"message": "capitals:1 was deleted", "hint": "%collections --restore capitals:1"}
     }
 
@@ -168,15 +168,22 @@ def test_one_reward_is_given_by_typing_it(lab: Lab, groups: Groups) -> None:
 def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
     (group,) = groups(["Paris"])
     shown = view(lab)
-    nothing = "nothing is left: there is nothing by hand to undo"
+    nothing = "nothing by hand to undo here: nothing is left"
     assert refused(shown, "undo", position=0) == (nothing, "%rewards capitals --history")
     lab.rewards.give([Score(group.trajectories[0], 1.0)], "function")
     message, hint = refused(shown, "undo", position=0)
-    assert (message.startswith("the newest change of capitals was given by a function"), hint) == (
-        True,
-        "%rewards capitals --undo",
-    )
+    assert message.endswith("the newest change was given by a function")
+    assert hint == "%rewards capitals --undo"
     assert rewards(lab) == [1.0]
+
+
+def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -> None:
+    first, _ = groups(["Paris", "Lyon"], ["Lima"])
+    shown = view(lab)
+    asked(shown, "rank", position=0, ranking=[[1], [0]])
+    message, _ = refused(shown, "undo", position=1)
+    assert message == "nothing by hand to undo here: the newest change was in group 0"
+    assert "taken back: 2 rewards" in asked(shown, "undo", position=0)["said"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.widgets.interactive import MIME, Interactive
+from rolloutlab.widgets.interactive import MIME, Interactive, _widget_class
 
 
 class Doubler(Interactive):
@@ -45,3 +45,19 @@ def test_nothing_is_a_widget_where_no_browser_is() -> None:
 
 def test_to_push_before_anything_is_shown_is_to_push_to_nobody() -> None:
     Doubler().push("changed")
+
+
+def test_a_view_that_has_no_state_tells_why_instead_of_keeping_others_from_loading() -> None:
+    class Gone(Doubler):
+        def state(self) -> dict[str, Any]:
+            raise InputError("it was deleted", hint="%collections --restore it")
+
+    assert Gone().first_state() == {"refused": {"message": "it was deleted", "hint": "%collections --restore it"}}
+
+
+def test_each_kind_of_view_has_a_style_sheet_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutlab.widgets.interactive.BUNDLES", tmp_path)
+    for name in ("one.js", "one.css", "other.js", "other.css"):
+        (tmp_path / name).write_text("")
+    styles = {_widget_class(name)(Doubler())._anywidget_id for name in ("one", "other")}
+    assert len(styles) == 2

@@ -1,11 +1,12 @@
 """The jobs that this lab submitted."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rolloutlab.connection import known_address
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import NotFoundError, UnreachableError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
@@ -55,13 +56,20 @@ class JobCalls(SessionBase):
         except NotFoundError:
             return label
 
-    def _asked_of(self, job: SubmittedJob) -> Address:
-        return self._service_of(job)()
+    def _asked_of(self, job: SubmittedJob, start: bool) -> Address:
+        return self._service_of(job)(start)
 
-    def _service_of(self, job: SubmittedJob) -> Callable[[], Address]:
-        """Where to ask for a job; the embedded service has another port each time it starts."""
+    def _service_of(self, job: SubmittedJob) -> Callable[[bool], Address]:
+        """Where to ask for a job. The embedded service has another port each time it starts; with False it is not."""
         known = known_address(job.service, self.settings, self._former)
-        return (lambda: known) if known else self._embedded_address
+        return (lambda _start: known) if known else partial(self._embedded_of, job)
+
+    def _embedded_of(self, job: SubmittedJob, start: bool) -> Address:
+        if start:
+            return self._embedded_address()
+        if running := self.embedded.running():
+            return replace(running, project=self.settings.project)
+        raise UnreachableError("the embedded service does not run", hint=f"%job {job.id[:8]} --wait")
 
     @property
     def _service(self) -> str:

@@ -69,16 +69,14 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """How many tokens were sampled and carry logprobs."""
-        return sum(len(choice.sampled_tokens()) for choice in self.choices)
+        """How many tokens were sampled and carry logprobs, over all its histories."""
+        return sum(self.history_tokens)
 
     @property
     def history_tokens(self) -> tuple[int, ...]:
         """As `tokens`, for each of its histories."""
-        further = (
-            sum(len(c.sampled_tokens()) for c in _choices(each.messages_and_choices)) for each in self.additional
-        )
-        return (self.tokens, *further)
+        histories = (self.choices, *(_choices(each.messages_and_choices) for each in self.additional))
+        return tuple(sum(len(choice.sampled_tokens()) for choice in choices) for choices in histories)
 
     def histories(self) -> list[wire.History]:
         """Its conversation with the tools that were offered, then the further ones."""

@@ -134,10 +134,15 @@ class Rewards:
         rows = self._database.read(f"{_EDITS} ORDER BY change DESC, place, seat, e.id", collection.id)
         return [_edit(_name(collection, row), row) for row in rows]
 
-    def newest_source(self, collection: StoredCollection) -> str | None:
-        """By which source the change was given that `undo` would take back; None when there is none."""
-        rows = self._database.read("SELECT source FROM edits WHERE change = ? LIMIT 1", self.undoable(collection))
-        return rows[0]["source"] if rows else None
+    def newest(self, collection: StoredCollection) -> tuple[str | None, set[int]]:
+        """By which source the change was given that `undo` would take back, and in which groups."""
+        sql = """
+            SELECT DISTINCT e.source, g.position FROM edits e
+            JOIN trajectories t ON t.id = e.trajectory_id JOIN groups g ON g.id = t.group_id
+            WHERE g.collection_id = ? AND e.change = ?
+        """
+        rows = self._database.read(sql, collection.id, self.undoable(collection))
+        return (rows[0]["source"] if rows else None), {row["position"] for row in rows}
 
     def by_hand(self, collection: StoredCollection) -> int:
         """How many rewards of a collection were last given by hand."""

@@ -31,6 +31,7 @@ class Job(Interactive):
     """A submitted job. What it shows is a fold over the events that it has read; `wait` reads on until the end.
 
     In a notebook it is a live view: whoever looks at it sees the events as they come.
+    find: where its service is; told False it starts none, as nobody who only looks at a job should.
     collections: names of what it trains on. ended: told every event, once the job has ended. known: events that were
     kept of it.
     """
@@ -40,7 +41,7 @@ class Job(Interactive):
     def __init__(
         self,
         http: Http,
-        find: Callable[[], Address],
+        find: Callable[[bool], Address],
         job_id: str,
         model: str,
         collections: Sequence[str] = (),
@@ -63,7 +64,7 @@ class Job(Interactive):
     def events(self) -> list[Event]:
         """All events so far; only the new ones are asked for."""
         if not self._feed.has_ended:
-            self._http.run(self._feed.read(self._find()))
+            self._http.run(self._feed.read(self._find(True)))
             self._tell()
         return list(self._events)
 
@@ -107,7 +108,7 @@ class Job(Interactive):
         return self
 
     def _wait(self, progress: bool) -> None:
-        address = self._find()
+        address = self._find(True)
         live = self if progress and self.can_be_seen() else None
         with Progress(f"training {self.model}", visible=progress, view=live) as shown:
             self._waits = True
@@ -124,7 +125,7 @@ class Job(Interactive):
 
     def cancel(self) -> "Job":
         """Ask the service to end the job at its next row; its step then does not count."""
-        self._http.run(training.cancel_job(self._http, self._find(), self.id))
+        self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 
     def follow(self) -> None:
@@ -192,10 +193,10 @@ class Job(Interactive):
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """As `_follow`, but what goes wrong is told to the view and tried again."""
+        """Read on; what goes wrong is told to the view and tried again."""
         while not self._feed.has_ended and self._is_watched():
             try:
-                await self._feed.follow(await asyncio.to_thread(self._find), self._is_watched)
+                await self._feed.follow(await asyncio.to_thread(self._find, False), self._is_watched)
                 await asyncio.to_thread(self._tell)
             except RolloutlabError as error:
                 self._trouble = visible(f"{error.message} -> {error.hint}" if error.hint else error.message)

@@ -18,7 +18,7 @@ def glimpse(lab: Lab, collections: Sequence[StoredCollection], size: int, at_onc
 
     None where there are no more than `at_once` trajectories.
     """
-    counted = [lab.collection(each.label) for each in collections]
+    counted = [lab.collection(lab.kept(each.id).label) for each in collections]
     trajectories, scored = sum(each.trajectories for each in counted), sum(each.scored for each in counted)
     if trajectories <= at_once:
         return None

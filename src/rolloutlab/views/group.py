@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError
+from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.advantages import Member, Share
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
@@ -44,11 +44,8 @@ class GroupView(Interactive):
         lab.rewards.listen(self._edited)
 
     def state(self) -> Mapping[str, Any]:
-        """The first group, or why it cannot be shown."""
-        try:
-            return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "shown": self.group(0)}
-        except RolloutlabError as error:
-            return {"refused": {"message": str(error), "hint": error.hint}}
+        """The first group."""
+        return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "shown": self.group(0)}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
@@ -132,18 +129,17 @@ class GroupView(Interactive):
         return self._told(group, self._lab.rewards.give([Score(_at(group, seat), float(reward))], source="hand"))
 
     def undo(self, position: int) -> dict[str, Any]:
-        """Take back the newest change of the collection, where it was given by hand.
+        """Take back the newest change of the collection, where it was given by hand and in this group.
 
         Raises:
-            NotFoundError: it was given otherwise, or nothing is left to undo.
+            NotFoundError: it was given otherwise or elsewhere, or nothing is left to undo.
         """
         stored, group = self._stored, self._group(position)
         with self._lab.at_once():
-            source = self._lab.rewards.newest_source(stored)
-            if source != "hand":
-                said = f"the newest change of {stored.label} was given by a {source}" if source else "nothing is left"
-                hint = f"%rewards {stored.label} --undo" if source else f"%rewards {stored.label} --history"
-                raise NotFoundError(f"{said}: there is nothing by hand to undo", hint=hint)
+            source, groups = self._lab.rewards.newest(stored)
+            if why_not := _why_no_undo(source, groups, position):
+                hint = f"%rewards {stored.label} {'--undo' if source else '--history'}"
+                raise NotFoundError(f"nothing by hand to undo here: {why_not}", hint=hint)
             edits = self._lab.rewards.undo(stored)
         return self._told(group, edits)
 
@@ -202,6 +198,16 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
 
 def _shares(members: Sequence[Member]) -> dict[str, Share]:
     return {share.member.name: share for share in preflight([members], Options()).all_shares()}
+
+
+def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:
+    """Why the newest change is none that is undone where this group is read."""
+    if source is None:
+        return "nothing is left"
+    if source != "hand":
+        return f"the newest change was given by a {source}"
+    others = groups - {position}
+    return f"the newest change was in group {min(others)}" if others else None
 
 
 def _said(edits: Sequence[Edit]) -> str:

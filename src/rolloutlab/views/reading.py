@@ -142,7 +142,7 @@ class Reading:
             "reason": Column(
                 "choice", lambda: [_reason(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
             ),
-            "tokens": Column("number", lambda: [row.tokens_H[0] for row in outlines]),
+            "tokens": Column("number", lambda: [sum(row.tokens_H) for row in outlines]),
             "finish_reason": Column("choice", lambda: [row.finish_reason for row in outlines]),
         }
         parts = {name: Column("number", partial(self._component, name)) for name in rows.components}
@@ -173,7 +173,7 @@ class Reading:
                     "advantage": _advantage(share),
                     "reason": reason,
                     "why": reason and WHY[Reason(reason)],
-                    "tokens": row.tokens_H[0],
+                    "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
                     **{f"component:{name}": value for name, value in row.components.items()},
                 }
@@ -194,7 +194,7 @@ class Reading:
                 "finish_reason": row.finish_reason,
                 "model": origins[row.id][0],
                 "step": origins[row.id][1],
-                "tokens": row.tokens_H[0],
+                "tokens": sum(row.tokens_H),
                 "answer": answers[row.id],
                 "reason": _reason(shares[i]),
             }

@@ -41,21 +41,19 @@ class Interactive:
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
-        reply: dict[str, Any] = {"id": asked.get("id")}
-        try:
-            return {**reply, "result": self.calls()[asked["call"]](**asked.get("args") or {})}
-        except RolloutlabError as error:
-            return {**reply, "error": {"message": str(error), "hint": error.hint}}
-        except Exception as error:  # noqa: BLE001 - a bug of ours: a browser that waits is told, and so is the log
-            traceback.print_exc()
-            return {**reply, "error": {"message": f"{type(error).__name__}: {error}", "hint": None}}
+        told = _told(lambda: {"result": self.calls()[asked["call"]](**asked.get("args") or {})}, "error")
+        return {"id": asked.get("id"), **told}
+
+    def first_state(self) -> Mapping[str, Any]:
+        """The state, or `{refused: {message, hint}}`: one view that has none must not keep others from loading."""
+        return _told(self.state, "refused")
 
     def _repr_mimebundle_(self, **_asked: Any) -> dict[str, Any]:
         """The widget where there is a browser to show it; IPython adds the text and the HTML."""
         if not self.can_be_seen():
             return {}
         if "_widget" not in self.__dict__:
-            self._widget = _widget_class()(self)
+            self._widget = _widget_class(self.module)(self)
         return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}
 
     def can_be_seen(self) -> bool:
@@ -69,9 +67,23 @@ class Interactive:
         return found
 
 
+def _told(work: Callable[[], Mapping[str, Any]], otherwise: str) -> Mapping[str, Any]:
+    """What comes of some work, or under the name `otherwise` what went wrong, as a browser is told of it."""
+    try:
+        return work()
+    except RolloutlabError as error:
+        return {otherwise: {"message": str(error), "hint": error.hint}}
+    except Exception as error:  # noqa: BLE001 - a bug of ours: a browser that waits is told, and so is the log
+        traceback.print_exc()
+        return {otherwise: {"message": f"{type(error).__name__}: {error}", "hint": None}}
+
+
 @cache
-def _widget_class() -> Any:
-    """The one widget class; made when first needed, since its library takes a while to import."""
+def _widget_class(module: str) -> Any:
+    """The widget class of a module; made when first needed, since its library takes a while to import.
+
+    One for each: a page has a style sheet per class.
+    """
     import traitlets
     from anywidget import AnyWidget
 
@@ -80,14 +92,15 @@ def _widget_class() -> Any:
 
         _esm = traitlets.Unicode().tag(sync=True)
         _css = traitlets.Unicode().tag(sync=True)
-        state = traitlets.Dict().tag(sync=True, to_json=lambda _value, widget: widget.shown.state())
+        state = traitlets.Dict().tag(sync=True, to_json=lambda _value, widget: widget.shown.first_state())
 
         def __init__(self, shown: Interactive) -> None:
             self.shown = shown
             self.on_msg(lambda _widget, asked, _buffers: self.send(shown.answer(asked)))
-            script, style = (BUNDLES / f"{shown.module}.{kind}" for kind in ("js", "css"))
+            script, style = (BUNDLES / f"{module}.{kind}" for kind in ("js", "css"))
             super().__init__(_esm=script.read_text(encoding="utf-8"), _css=style.read_text(encoding="utf-8"))
             # ipykernel 7.4 hands a question to the shell that spoke last, where a cell may run; the page knows better
             self.comm._reply_subshell_for = lambda _asked, wanted: wanted
 
+    View.__name__ = f"{module.capitalize()}View"
     return View
