@@ -5,6 +5,7 @@ A real JupyterLab in Chromium, on the practice policy; each picture is of one wi
 
 import io
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -113,7 +114,7 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder, sync_playwright() as playwright:
         home = {"ROLLOUTLAB_HOME": f"{folder}/lab", "ROLLOUTLAB_LINGER": "1", "OMP_NUM_THREADS": "1"}
         jupyter = Jupyter(Path(folder), home)
-        chromium = os.environ.get("ROLLOUTLAB_CHROMIUM", "/usr/bin/chromium")
+        chromium = os.environ.get("ROLLOUTLAB_CHROMIUM") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
         try:
