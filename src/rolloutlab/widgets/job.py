@@ -205,7 +205,8 @@ def _courses(events: Sequence[Event]) -> str:
     body = ""
     for curve in curves.drawn(numbers):
         course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
-        body += f"<tr>{words(curve.title)}{words(escape(course))}{words(escape(odd.get(curve.title, curve.healthy)))}</tr>"
+        cells = (curve.title, course, odd.get(curve.title, curve.healthy))
+        body += f"<tr>{''.join(words(escape(cell)) for cell in cells)}</tr>"
     return f"<table><tr>{''.join(map(heading, ('curve', 'course', 'healthy')))}</tr>{body}</table>"
 
 
