@@ -1,5 +1,9 @@
-"""Run a notebook headless in a lab of its own, and print what its last cell prints: `python notebooks/run.py FILE`."""
+"""Run a notebook headless in a lab of its own, and print what its last cell prints: `python notebooks/run.py FILE`.
 
+With `--save` the file then holds the new outputs.
+"""
+
+import argparse
 import os
 import subprocess
 import sys
@@ -11,13 +15,20 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 LONGEST_CELL = 600
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def run(path: Path, home: Path) -> nbformat.NotebookNode:
     """The executed notebook; CellExecutionError when a cell fails."""
     os.environ.update(ROLLOUTLAB_HOME=str(home), ROLLOUTLAB_LINGER="1")
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=LONGEST_CELL, resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(
+        notebook,
+        timeout=LONGEST_CELL,
+        resources={"metadata": {"path": str(path.parent)}},
+        store_widget_state=False,
+        record_timing=False,
+    )
     return client.execute(stderr=subprocess.DEVNULL)  # what a cell says comes in its outputs; this is start-up chatter
 
 
@@ -27,16 +38,33 @@ def printed(notebook: nbformat.NotebookNode) -> str:
     return "".join(output.text for output in last.outputs if output.output_type == "stream")
 
 
-def main(path: Path) -> int:
+def save(notebook: nbformat.NotebookNode, path: Path) -> None:
+    """The notebook as it is committed: of each view its HTML and its text, since a widget is gone with its kernel."""
+    for cell in [each for each in notebook.cells if each.cell_type == "code"]:
+        for output in cell.outputs:
+            output.get("data", {}).pop(WIDGET, None)
+        cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # where progress was shown
+    notebook.metadata.language_info = {"name": "python"}
+    nbformat.write(notebook, path)
+
+
+def main(path: Path, *, saves: bool) -> int:
     """0 when every cell ran, 1 when one failed."""
     with tempfile.TemporaryDirectory(prefix="rolloutlab-") as home:
         try:
-            print(printed(run(path, Path(home))).strip())
+            notebook = run(path, Path(home))
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             return 1
+    print(printed(notebook).strip())
+    if saves:
+        save(notebook, path)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--save", action="store_true", help="write the outputs into the file")
+    asked = parser.parse_args()
+    sys.exit(main(asked.path, saves=asked.save))

@@ -1,9 +1,12 @@
 """What every reader and every user meets first: the import and the map."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,3 +48,11 @@ def mapped(listing: str):
             folders.append(name)
         elif name.endswith(".py"):
             yield "".join([*folders, name])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_committed_with_what_reads_without_a_kernel(path):
+    notebook = json.loads(path.read_text())
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
+    assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]

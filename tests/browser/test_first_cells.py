@@ -6,11 +6,11 @@ from playwright.sync_api import expect
 
 
 def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells):
-    load, chat, reward, train, collections, _ = readme_cells
+    load, chat, reward, table, train, collections, _ = readme_cells
     assert notebook.text_of(notebook.run(load)) == ""
     expect(notebook.run(chat)).to_contain_text("8 completions · not scored yet")
     expect(notebook.run(reward)).to_contain_text("8 completions · mean reward")
-    rewards = notebook.run("%rewards choices")
+    rewards = notebook.run(table)
     expect(rewards.get_by_role("columnheader", name="advantage")).to_be_visible()
     expect(rewards.get_by_role("row")).to_have_count(1 + 8)
     trained = re.compile(r"job \w+ on lab/practice → lab/practice@\d+1 of 1 gradient step")

@@ -104,7 +104,7 @@ def test_the_cells_of_the_readme_work_as_they_stand_with_the_policy_of_a_newcome
     kernel = Kernel(tmp_path, "practice")
     try:
         said = "".join(kernel.run(cell) for cell in readme_cells)
-        assert len(readme_cells) == 6
+        assert len(readme_cells) == 7
         assert "job on lab/practice: succeeded" in said
         assert "2 checkpoints" not in said
         assert "3 checkpoints, newest 2" in kernel.run("%model")

@@ -15,7 +15,7 @@ from rolloutlab.widgets import collection as view
 from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
-TAGS = {"p", "b", "details", "summary", "code", "table", "tr", "th", "td"}
+TAGS = {"p", "b", "div", "details", "summary", "code", "table", "tr", "th", "td"}
 
 
 def text(name: str, groups: list[Group]) -> str:
@@ -174,7 +174,7 @@ def test_a_completion_that_was_cut_off_is_marked(show, mark):
 def test_what_anyone_wrote_is_text(groups):
     page = Page(html(HOSTILE, groups))
     assert page.tags <= TAGS | {"br"}
-    assert page.attributes <= {"open", "style"}
+    assert page.attributes <= {"open", "style", "align"}
     assert page.open == []
     assert HOSTILE in page.text
 

@@ -171,6 +171,12 @@ def test_neither_addresses_nor_times_nor_ids_are_shown(show):
     assert not re.search(r"0x[0-9a-f]{6}|object at|\d\d:\d\d", show(MODEL, WHOLE))
 
 
+def test_html_tells_the_course_in_words_where_a_page_shows_no_pictures():
+    shown = re.sub("<[^>]+>", " ", re.sub("<svg.*", "", html(MODEL, WHOLE)))
+    assert re.search(r"loss +▁█ +0.5 -&gt; 1.5 +near 0 is normal", shown)
+    assert "curve" not in html(MODEL, WHOLE[:3])
+
+
 def test_html_has_the_course_as_a_picture_that_needs_no_script():
     assert "<svg" in html(MODEL, WHOLE)
     assert "<svg" not in html(MODEL, WHOLE[:3])

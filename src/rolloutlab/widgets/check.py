@@ -63,7 +63,7 @@ def _effect(one: Rated) -> str:
 
 def _row(one: Rated) -> str:
     effect = (
-        f'<td colspan="2" style="text-align:left">{escape(WHY[one.reason])}</td>'
+        f'<td colspan="2" style="text-align:left"><div align="left">{escape(WHY[one.reason])}</div></td>'
         if one.reason
         else f"<td>{one.advantage:+.2f}</td><td>{one.weight:.2f}</td>"
     )

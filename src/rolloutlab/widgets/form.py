@@ -8,6 +8,7 @@ from typing import Any
 
 from rolloutlab.objective.glossary import OPTIONS, Option
 from rolloutlab.objective.preflight import Preflight
+from rolloutlab.widgets.html import heading, words
 from rolloutlab.widgets.visible import visible, with_fix
 
 _BINS = 24
@@ -85,11 +86,11 @@ def text(outlook: Outlook) -> str:
 
 def html(outlook: Outlook, texts: Mapping[str, str]) -> str:
     """The form as HTML: a table of its options, the cell, and what would come of it."""
-    head = "<tr><th>option</th><th>value</th><th>default</th><th>does</th></tr>"
+    head = f"<tr>{''.join(map(heading, ('option', 'value', 'default', 'does')))}</tr>"
     rows = "".join(_row(option, texts.get(option.name, ""), outlook) for option in OPTIONS.values())
     said = [*outlook.report, *([outlook.blocked] if outlook.blocked else [])]
     words = "".join(f"<p>{escape(visible(line))}</p>" for line in said)
-    return f"<pre>{escape(visible(outlook.cell))}</pre>{words}<table>{head}{rows}</table>"
+    return f"<pre><code>{escape(visible(outlook.cell))}</code></pre>{words}<table>{head}{rows}</table>"
 
 
 def _row(option: Option, typed: str, outlook: Outlook) -> str:
@@ -97,6 +98,5 @@ def _row(option: Option, typed: str, outlook: Outlook) -> str:
     said = [option.does, *([wrong] if wrong else []), *outlook.notes.get(option.name, ())]
     value = f"<b>{escape(visible(typed))}</b>" if typed else ""
     does = "<br>".join(escape(visible(line)) for line in said)
-    return (
-        f"<tr><td><code>{option.name}</code></td><td>{value}</td><td>{escape(option.default)}</td><td>{does}</td></tr>"
-    )
+    cells = (f"<code>{option.name}</code>", value, escape(option.default), does)
+    return f"<tr>{''.join(map(words, cells))}</tr>"

@@ -6,7 +6,8 @@ from typing import Any
 
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.widgets import curves
-from rolloutlab.widgets.plot import Panels, Plot, Series
+from rolloutlab.widgets.html import heading, words
+from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
 from rolloutlab.widgets.visible import visible, with_fix
 from rolloutlab.wire.events import ENDINGS, Event
 
@@ -76,7 +77,7 @@ def html(model: str, events: Sequence[Event]) -> str:
         body = "".join(f"<td>{_number(value)}</td>" for value in means.values())
         parts.append(f"<table><tr>{head}</tr><tr>{body}</tr></table>")
     if len(steps) > 1:
-        parts.append(plot(model, steps, PLOTTED).svg())
+        parts += [_courses(events), plot(model, steps, PLOTTED).svg()]
     return "".join(parts)
 
 
@@ -195,6 +196,18 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
         if values:
             found[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
     return found
+
+
+def _courses(events: Sequence[Event]) -> str:
+    """How each curve goes, and what is healthy about it or odd, for a page that shows neither scripts nor pictures."""
+    numbers = curves.numbers(events)
+    odd = curves.oddities(numbers)
+    body = ""
+    for curve in curves.drawn(numbers):
+        course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
+        cells = (curve.title, course, odd.get(curve.title, curve.healthy))
+        body += f"<tr>{''.join(words(escape(cell)) for cell in cells)}</tr>"
+    return f"<table><tr>{''.join(map(heading, ('curve', 'course', 'healthy')))}</tr>{body}</table>"
 
 
 def _number(value: float) -> str:

@@ -6,6 +6,7 @@ from html import escape
 
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.widgets.html import heading, words
 from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
@@ -29,7 +30,7 @@ def written(text: str) -> str:
 
 def prompt(group: Group) -> str:
     """Every message that a group was given, and the tools it was offered, folded."""
-    rows = "".join(f"<tr><th>{_role(message)}</th>{_cell(_message(message))}</tr>" for message in group.prompt)
+    rows = "".join(f"<tr><th>{_role(message)}</th>{words(_message(message))}</tr>" for message in group.prompt)
     tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
     told = "".join(f"<li>{written(json.dumps(tool, ensure_ascii=False))}</li>" for tool in tools)
     summary = f"<summary>{count(len(tools), 'tool')} offered</summary>"
@@ -40,7 +41,7 @@ def prompt(group: Group) -> str:
 def completions(rows: Iterable[tuple[Trajectory, str, str]]) -> str:
     """Each trajectory with its reward and its advantage in words."""
     names = "".join(f"<th>{name}</th>" for name in ("reward", "advantage", "tokens", "finish"))
-    head = f'<tr>{names}<th style="text-align:left">completion</th></tr>'
+    head = f"<tr>{names}{heading('completion')}</tr>"
     return f"<table>{head}{''.join(_row(*row) for row in rows)}</table>"
 
 
@@ -50,7 +51,7 @@ def _row(trajectory: Trajectory, reward: str, effect: str) -> str:
     logs = "".join(f"<br>[{written(str(log))}]" for log in trajectory.extra.get("logs") or ())
     said = _conversation(trajectory.items[trajectory.given or 0 :])
     cells = f"<td>{reward}</td><td>{effect}</td><td>{trajectory.tokens:,}</td><td>{told}</td>"
-    return f"<tr>{cells}{_cell(said + logs)}</tr>"
+    return f"<tr>{cells}{words(said + logs)}</tr>"
 
 
 def _conversation(items: Sequence[MessageOrChoice]) -> str:
@@ -70,7 +71,3 @@ def _message(item: MessageOrChoice) -> str:
 
 def _role(item: MessageOrChoice) -> str:
     return "assistant" if isinstance(item, Choice) else escape(item.role)
-
-
-def _cell(html: str) -> str:
-    return f'<td style="text-align:left;white-space:pre-wrap">{html}</td>'

@@ -126,7 +126,10 @@ class Panels:
         wide, high = (max((getattr(plot, side) for plot in self.plots), default=20) for side in ("width", "height"))
         inner = "".join(plot.svg(color, i % 2 * wide, i // 2 * high) for i, plot in enumerate(self.plots))
         width, height = wide * min(2, len(self.plots)), high * math.ceil(len(self.plots) / 2)
-        return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{inner}</svg>'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+            f' viewBox="0 0 {width} {height}">{inner}</svg>'
+        )
 
     def _repr_svg_(self) -> str | None:
         return self.svg(_GREY) if self.plots else None
@@ -138,10 +141,11 @@ class Panels:
 def sparklines(series: Sequence[Series]) -> list[str]:
     """A line of text per series: its label, its course, its first and last value."""
     wide = max((len(one.label) for one in series), default=0)
-    return [f"{one.label:<{wide}}  {_sparkline([y for _, y in one.points()])}" for one in series]
+    return [f"{one.label:<{wide}}  {sparkline([y for _, y in one.points()])}" for one in series]
 
 
-def _sparkline(values: list[float]) -> str:
+def sparkline(values: Sequence[float]) -> str:
+    """The course of some numbers as bars, and the first and the last of them."""
     if not values:
         return "-"
     low, high = min(values), max(values)

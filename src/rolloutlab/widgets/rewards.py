@@ -10,12 +10,13 @@ from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Trajectory
 from rolloutlab.widgets.collection import WHY_NOT, spoken
+from rolloutlab.widgets.html import heading, words
 from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import MessageOrChoice
 
 LINES = 12
 """Rows of the plain text."""
-ROWS = 50
+ROWS = 24
 """Rows of the HTML."""
 _WIDE = 80
 _LONGEST_NAME = 28
@@ -42,9 +43,9 @@ def html(
     fitting: int,
 ) -> str:
     """The first rows as HTML; what people and policies wrote appears as text only."""
-    columns = ["trajectory", "reward", "advantage", *components, "source", "prompt", "completion"]
-    head = "".join(f"<th>{escape(visible(column))}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, _values(row, components)))}</tr>" for row in rows)
+    figures = "".join(f"<th>{escape(visible(name))}</th>" for name in ("reward", "advantage", *components))
+    head = f"{heading('trajectory')}{figures}{''.join(map(heading, ('source', 'prompt', 'completion')))}"
+    body = "".join(_row(row, components) for row in rows)
     said = "".join(
         f"<p>{escape(line)}</p>" for line in (*_heading(title, summary)[1:], *_rest(fitting - len(rows))) if line
     )
@@ -98,15 +99,13 @@ def _effect(row: Mapping[str, Any]) -> str:
     return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"
 
 
-def _values(row: Mapping[str, Any], components: Sequence[str]) -> list[str]:
-    parts = [number(row.get(f"component:{name}")) for name in components]
+def _row(row: Mapping[str, Any], components: Sequence[str]) -> str:
+    figures = [number(row["reward"]), _effect(row), *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"
-    return [row["name"], number(row["reward"]), _effect(row), *parts, by, row["prompt"], row["completion"]]
-
-
-def _cell(value: str) -> str:
-    return f'<td style="text-align:left;white-space:pre-wrap">{escape(value)}</td>'
+    said = [words(escape(text)) for text in (by, row["prompt"], row["completion"])]
+    cells = [words(f"<code>{escape(row['name'])}</code>"), *(f"<td>{escape(each)}</td>" for each in figures), *said]
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _rest(left: int) -> list[str]:

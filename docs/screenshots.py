@@ -1,0 +1,136 @@
+"""Take the pictures of the views that the README and these pages show: `python docs/screenshots.py [NAME...]`.
+
+A real JupyterLab in Chromium, on the practice policy; each picture is of one widget. Needs what `tests/browser` needs.
+"""
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image, ImageOps
+from playwright.sync_api import Locator, expect, sync_playwright
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.conftest import FLAGS  # noqa: E402
+from tests.browser.jupyter import Jupyter  # noqa: E402
+from tests.browser.notebook import NotebookPage  # noqa: E402
+
+WIDTH, HEIGHT = 1290, 1100
+SCALE = 2
+MARGIN, BORDER = 24, 4
+"""Pixels: of white around a picture, and of the next cell at its lower end."""
+COLOURS = 128
+LARGEST = 250_000
+"""Bytes of a picture."""
+
+REWARDS = """
+rows = [("Sort these letters: z j p l", "j l p z"), ("Is a snail fast?", "no"),
+        ("What is the capital of Peru?", "Lima"), ("Sort these letters: y n c s", "c n s y"),
+        ("Sort these letters: s h i f", "f h i s"), ("Say apple 5 times", "apple apple apple apple apple")]
+rows = [{"task": task, "expected": expected} for task, expected in rows]
+lab.chat("tasks", "{{task}}", n=4, over=rows, seed=2, max_tokens=16)
+def score(trajectory, answer, messages, row):
+    right = [word == wanted for word, wanted in zip(answer.split(), row["expected"].split())]
+    return {"right": sum(right) / len(row["expected"].split()), "exact": 0.5 * (answer == row["expected"])}
+lab.reward("tasks", score)
+view = lab.rewards("tasks")
+sentences = [row["name"] for row in view.page()["rows"] if row["completion"].startswith("The capital of Peru is Lima")]
+view.set(sentences[0], 1.0)
+view
+"""
+GROUP = """
+def calculator(expression: str) -> int:
+    '''Calculate an expression.
+
+    Args:
+        expression: two numbers with a sign between them
+    '''
+    left, _, right = expression.split()
+    return int(left) + int(right)
+sums = [{"a": 25, "b": 73}, {"a": 18, "b": 42}, {"a": 27, "b": 82}, {"a": 67, "b": 70}]
+lab.chat("sums", "What is {{a}} + {{b}}?", n=4, over=sums, tools=[calculator], seed=1)
+def score(trajectory, answer, messages, row):
+    called = any(message["role"] == "tool" for message in messages)
+    return {"called": 0.2 * called, "right": float(str(row["a"] + row["b"]) in answer)}
+lab.reward("sums", score)
+lab.group("sums/2")
+"""
+TRAINING = """
+from random import Random
+from string import ascii_lowercase
+random = Random(0)
+letters = [" ".join(random.sample(ascii_lowercase, 4)) for _ in range(96)]
+rows = [{"letters": text, "sorted": " ".join(sorted(text.split()))} for text in letters]
+lab.chat("sorting", "Sort these letters: {{letters}}", n=8, over=rows, max_tokens=16, seed=1)
+lab.reward("sorting", lambda trajectory, answer, messages, row: float(answer == row["sorted"]))
+lab.train("sorting", {"learning_rate": 1e-3}, say=lambda line: None)
+"""
+
+
+def rewards(shown: Locator) -> Locator:
+    view = shown.locator(".rl-rewards").last
+    view.locator(".rl-disagrees").first.click()
+    return view
+
+
+def group(shown: Locator) -> Locator:
+    view = shown.locator(".rl-groups").last
+    view.get_by_role("article").first.focus()
+    shown.page.keyboard.press("c")
+    return view
+
+
+def training(shown: Locator) -> Locator:
+    view = shown.locator(".rl-job").last
+    expect(view.locator(".rl-state")).to_have_text("succeeded")
+    return view
+
+
+PICTURES: dict[str, tuple[str, Callable[[Locator], Locator]]] = {
+    "rewards_view": (REWARDS, rewards),
+    "group_view": (GROUP, group),
+    "training_view": (TRAINING, training),
+}
+
+
+def save(picture: bytes, path: Path) -> None:
+    """A picture of few colours, which is what a page in a notebook has."""
+    widget = ImageOps.crop(Image.open(io.BytesIO(picture)).convert("RGB"), (0, 0, 0, BORDER))
+    framed = ImageOps.expand(widget, MARGIN, "white")
+    few = framed.quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+    size = path.stat().st_size
+    assert size <= LARGEST, f"{path.name} has {size:,} bytes"
+    print(f"{path.name}: {few.width} x {few.height}, {size:,} bytes")
+
+
+def main(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="rolloutlab-") as folder, sync_playwright() as playwright:
+        home = {"ROLLOUTLAB_HOME": f"{folder}/lab", "ROLLOUTLAB_LINGER": "1", "OMP_NUM_THREADS": "1"}
+        jupyter = Jupyter(Path(folder), home)
+        chromium = os.environ.get("ROLLOUTLAB_CHROMIUM") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
+        try:
+            for name in names or PICTURES:
+                code, find = PICTURES[name]
+                page = NotebookPage(context.new_page(), jupyter.url, jupyter.notebooks / f"{name}.ipynb", "lab")
+                page.open()
+                page.narrow(WIDTH)
+                page.run("import rolloutlab; lab = rolloutlab.lab()")
+                view = find(page.run(code))
+                save(view.screenshot(animations="disabled"), Path(__file__).with_name(f"{name}.png"))
+                page.close()
+        finally:
+            browser.close()
+            jupyter.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
