@@ -85,7 +85,12 @@ def test_a_row_tells_all_about_its_trajectory(view, give):
 def test_a_page_says_how_many_rows_there_are_how_many_fit_and_what_would_train(view, give):
     give(1.0, 0.0, 0.5, 0.5, 1.0)
     page = view.page(offset=1, size=2, filter={"reward": "not empty"})
-    assert (page["total"], page["filtered"], [r["name"] for r in page["rows"]]) == (6, 5, NAMES[1:3])
+    assert (page["components"], page["total"], page["filtered"], [r["name"] for r in page["rows"]]) == (
+        [],
+        6,
+        5,
+        NAMES[1:3],
+    )
     assert page["summary"] == {
         "trajectories": 6,
         "scored": 5,
@@ -180,6 +185,32 @@ def test_what_is_no_finite_number_is_refused_with_the_name_and_changes_nothing(v
 def test_numbers_truth_values_and_numbers_as_texts_are_rewards(view, given, reward):
     view.set("capitals/0/0", given)
     assert row(view, "capitals/0/0")["reward"] == reward
+
+
+def test_one_reward_for_all_that_fit_a_filter_is_one_change(view, lab, give):
+    give(1.0, 0.0, 0.5)
+    view.page(size=1, filter={"reward": "empty"})
+    assert [edit.trajectory for edit in view.set_all(2)] == NAMES[3:]
+    assert [row(view, name)["reward"] for name in NAMES] == [1.0, 0.0, 0.5, 2.0, 2.0, 2.0]
+    assert len(view.undo()) == 3
+    view.page()
+    assert len(view.set_all(7)) == 6
+    view.page(filter={"reward": "> 7"})
+    with pytest.raises(NotFoundError, match="no trajectory of capitals fits the filter"):
+        view.set_all(1)
+
+
+def test_a_browser_sets_all_the_rows_that_it_has_told_of_and_no_others(view, lab, give):
+    give(1.0, 0.0, 0.5)
+    shown = {"offset": 0, "size": 10, "sort": [], "filter": {"reward": "empty"}}
+    assert len(ask(view, "page", **shown)["rows"]) == 3
+    assert ask(view, "set_all", reward="2", rows=4, shown=shown)["message"] == "other rows are shown by now"
+    other = {**shown, "filter": {}}
+    assert ask(view, "set_all", reward="2", rows=3, shown=other)["message"] == "other rows are shown by now"
+    assert "'two', which is no finite number" in ask(view, "set_all", reward="two", rows=3, shown=shown)["message"]
+    assert lab.rewards.newest_edit() == 3
+    answer = ask(view, "set_all", reward="2", rows=3, shown=shown)
+    assert (answer["said"], [r["reward"] for r in answer["rows"]]) == ("3 rewards set to 2", [2.0] * 3)
 
 
 @pytest.mark.parametrize("wrong", ["capitals/0/9", "capitals/7/0", "rivers/0/0", "capitals", "", "capitals/0/x", 5.5])

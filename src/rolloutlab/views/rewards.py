@@ -1,7 +1,8 @@
 """The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,7 +45,8 @@ class RewardsView(Interactive):
         lab.rewards.listen(self._told)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
-        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`.
+        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`,
+        and the names of the `components` of their rewards.
 
         sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
         filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
@@ -73,11 +75,18 @@ class RewardsView(Interactive):
             raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
         value = _reward(reward, wanted[0] if len(wanted) == 1 else count(len(wanted), "trajectory"))
         with self._current():
-            rows = dict.fromkeys(map(self._rows.find, wanted))
-            scores = [Score(self._rows.named(i), value) for i in rows]
-            edits = self._lab.rewards.give(scores, "hand")
-            self._refresh()
-        return edits
+            return self._give(dict.fromkeys(map(self._rows.find, wanted)), value)
+
+    def set_all(self, reward: Any) -> list[Edit]:
+        """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
+
+        Raises:
+            RewardError: it is no finite number. NotFoundError: no row is shown.
+        """
+        with self._current():
+            if not self._shown:
+                raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
+            return self._give(self._shown, _reward(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
         """Take back the newest change in these collections, whoever made it, that is not taken back yet.
@@ -129,7 +138,13 @@ class RewardsView(Interactive):
             }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        return {"page": self.page, "set": self._asked_to_set, "undo": self._asked_to_undo, "read": self._conversation}
+        return {
+            "page": self.page,
+            "set": self._asked_to_set,
+            "set_all": self._asked_to_set_all,
+            "undo": self._asked_to_undo,
+            "read": self._conversation,
+        }
 
     def __repr__(self) -> str:
         with self._current():
@@ -146,14 +161,14 @@ class RewardsView(Interactive):
     ) -> dict[str, Any]:
         """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
         with self._by_browser():
-            edits = self.set(names, reward)
-            if not edits:
-                said = "that is its reward already"
-            elif len(edits) == 1:
-                said = f"{edits[0].trajectory}: {looks.number(edits[0].old)} -> {looks.number(edits[0].new)}"
-            else:
-                said = f"{count(len(edits), 'reward')} set to {looks.number(edits[0].new)}"
-            return self._again(shown or {}, said)
+            return self._again(shown or {}, looks.given(self.set(names, reward)))
+
+    def _asked_to_set_all(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """As `set_all`, for a browser that has told a person of so many rows; NotFoundError when it is not those."""
+        with self._by_browser(), self._current():
+            if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
+                raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
+            return self._again(shown, looks.given(self.set_all(reward)))
 
     def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._by_browser():
@@ -168,6 +183,11 @@ class RewardsView(Interactive):
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
             return {"turns": looks.turns(trajectory), "history": list(map(looks.line, self.history(name)))}
 
+    def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
+        edits = self._lab.rewards.give([Score(self._rows.named(i), reward) for i in rows], "hand")
+        self._refresh()
+        return edits
+
     def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
         """The page that a browser shows, its rows where they are."""
         offset, size = _whole("offset", shown.get("offset", 0), 0), _whole("size", shown.get("size", PAGE), 1)
@@ -181,6 +201,7 @@ class RewardsView(Interactive):
             "total": len(self._rows),
             "filtered": len(self._shown),
             "summary": self._rows.summary(),
+            "components": self._rows.components,
         }
 
     @staticmethod
@@ -230,9 +251,9 @@ class RewardsView(Interactive):
 
 def _reward(told: Any, name: str) -> float:
     """A reward as it was given or typed; RewardError where it is no finite number."""
-    value = number_of(told) if isinstance(told, str) else told
+    typed = number_of(told) if isinstance(told, str) else None
     try:
-        return finite(told if value is None else value, name)
+        return finite(told if typed is None or math.isinf(typed) else typed, name)
     except RewardError as error:
         meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
         hint = meant if number_of(meant) is not None else "a number such as 0.5"

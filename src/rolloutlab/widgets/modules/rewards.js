@@ -18,7 +18,7 @@ import "./kit/theme.css";
 import "./rewards.css";
 import { frame, h, number, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
-import { columns } from "./rewards/columns.js";
+import { columns, part } from "./rewards/columns.js";
 import { editReward } from "./rewards/editing.js";
 import { Cursor, keyTable } from "./rewards/cursor.js";
 
@@ -36,6 +36,9 @@ Tabulator.registerModule([
 ]);
 
 const PAGE = 100;
+const FEW = 12; // rows that need no scrolling
+const WAITING = "waiting for the kernel: it is busy, or was restarted (run the cell again)";
+const NO_ROW = { message: "no row is chosen", hint: "click one, or select several with Shift and the arrow keys" };
 const plural = (n, noun) => `${n.toLocaleString()} ${n === 1 ? noun : noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
 
 export default {
@@ -54,11 +57,12 @@ export default {
 class RewardsView {
   constructor(kernel, state) {
     this.kernel = kernel;
-    this.first = state.page;
+    this.first = this.answer = state.page;
     this.status = statusLine();
     this.summary = h("span", { class: "rl-dim rl-summary" });
-    this.chosen = h("span", { class: "rl-dim" });
-    this.bulk = h("input", { size: 6, inputmode: "decimal", placeholder: "reward", "aria-label": "reward for the selected rows" });
+    this.chosen = h("span", { class: "rl-dim rl-chosen" });
+    this.bulk = h("input", { size: 6, inputmode: "decimal", placeholder: "reward", "aria-label": "reward to set" });
+    this.all = h("button", { onClick: () => this.setAll() });
     this.grid = h("div", { class: "rl-grid", tabindex: 0 });
     this.opened = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
     this.element = frame("rl-rewards", this.head(state), this.tools(), this.grid, this.status.element, this.opened, keyTable());
@@ -71,9 +75,9 @@ class RewardsView {
   begin() {
     this.table = new Tabulator(this.grid, {
       index: "name",
-      columns: this.columns,
+      columns: this.columns.map(({ definition }) => definition),
       nestedFieldSeparator: false,
-      height: "min(60vh, 460px)",
+      height: this.answer.total <= FEW ? false : "min(60vh, 460px)",
       layout: "fitColumns",
       rowHeight: 28,
       placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
@@ -95,9 +99,11 @@ class RewardsView {
     this.table.on("rowClick", (event, row) => this.clicked(event, row));
     this.table.on("dataLoadError", (error) => this.status.complain(error));
     this.table.on("tableBuilt", () => this.dressGrid());
+    this.table.on("dataProcessed", () => this.arrived());
+    this.grid.addEventListener("focus", () => this.cursor.settle());
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.kernel.on("changed", () => this.reload());
-    this.kernel.onSilence((late) => late && this.status.say("waiting for the kernel: it is busy, or was restarted (run the cell again)"));
+    this.kernel.onSilence((late) => (late || this.status.element.textContent === WAITING) && this.status.say(late ? WAITING : ""));
   }
 
   head({ title }) {
@@ -113,6 +119,7 @@ class RewardsView {
       this.chosen,
       this.bulk,
       set,
+      this.all,
       h("button", { onClick: () => this.undo() }, "Undo"),
       h("button", { onClick: () => this.unfilter() }, "Clear filters"),
     );
@@ -123,19 +130,23 @@ class RewardsView {
     this.grid.setAttribute("aria-label", `rewards of ${this.state.title}`);
     this.grid.setAttribute("aria-multiselectable", "true");
     this.grid.querySelector(".tabulator-tableholder").tabIndex = -1; // the grid itself has the focus
-    for (const column of this.table.getColumns()) {
-      const head = column.getElement();
-      head.tabIndex = 0;
-      head.addEventListener("keydown", (event) => {
-        if (event.target !== head || (event.key !== "Enter" && event.key !== " ")) return;
-        event.preventDefault();
-        event.stopPropagation();
-        this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
-      });
-    }
+    this.grid.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
+    for (const column of this.table.getColumns()) this.dressHead(column);
   }
 
-  /** A page, as Tabulator wants it; the very first came with the state. */
+  dressHead(column) {
+    const head = column.getElement();
+    head.tabIndex = 0;
+    head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
+    head.addEventListener("keydown", (event) => {
+      if (event.target !== head || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
+    });
+  }
+
+  /** A page, as Tabulator wants it; the very first came with the state. Where it is refused, what was shown stays. */
   async fetch({ page, size, sort = [], filter = [] }) {
     const asked = {
       offset: (page - 1) * size,
@@ -143,36 +154,67 @@ class RewardsView {
       sort: sort.map(({ field, dir }) => [field, dir]),
       filter: Object.fromEntries(filter.map(({ field, value }) => [field, value])),
     };
-    this.shown = asked;
-    const answer = this.first ?? (await this.kernel.ask("page", asked));
-    this.first = null;
-    this.tell(answer.summary);
-    return { data: answer.rows, last_page: Math.max(1, Math.ceil(answer.filtered / size)), last_row: answer.filtered };
-  }
-
-  reload() {
-    if (!this.grid.querySelector(".rl-reward-input")) this.table.replaceData().then(() => this.cursor.paint());
-  }
-
-  /** Give these rewards and show what came of it, or why the kernel refused. */
-  async set(names, reward) {
     try {
-      this.take(await this.kernel.ask("set", { names, reward, shown: this.shown }));
+      this.answer = this.first ?? (await this.kernel.ask("page", asked));
+      this.shown = asked;
+      this.first = null;
     } catch (error) {
       this.status.complain(error);
     }
+    const { rows, filtered, summary } = this.answer;
+    this.tell(summary);
+    return { data: rows, last_page: Math.max(1, Math.ceil(filtered / size)), last_row: filtered };
+  }
+
+  /** Rows are on the page. A component that a function has given since the grid was made becomes a column. */
+  async arrived() {
+    const known = new Set(this.columns.map(({ definition }) => definition.field));
+    const more = this.answer.components.map(part).filter(({ definition }) => !known.has(definition.field));
+    this.columns.push(...more);
+    for (const { definition } of more) this.dressHead(await this.table.addColumn(definition, true, "source"));
+    const { filtered, total } = this.answer;
+    this.all.textContent = filtered < total ? `Set the ${filtered.toLocaleString()} that fit` : `Set all ${total.toLocaleString()}`;
+    this.all.disabled = !filtered;
+    if (document.activeElement === this.grid) this.cursor.settle();
+    this.cursor.paint();
+  }
+
+  /** Show what was changed elsewhere, or, while a reward is being typed, once it has been. */
+  reload() {
+    this.stale = this.editing();
+    if (!this.stale) this.table.replaceData();
+  }
+
+  editing() {
+    return Boolean(this.grid.querySelector(".rl-reward-input"));
+  }
+
+  /** Have the kernel change rewards and show what came of it, or why it refused. */
+  async change(call, args = {}) {
+    try {
+      this.take(await this.kernel.ask(call, { ...args, shown: this.shown }));
+    } catch (error) {
+      this.status.complain(error);
+    }
+  }
+
+  set(names, reward) {
+    return this.change("set", { names, reward });
   }
 
   setBulk() {
-    return this.set(this.cursor.meant(), this.bulk.value);
+    const names = this.cursor.meant();
+    if (!names.length) this.status.complain(NO_ROW);
+    else this.set(names, this.bulk.value);
   }
 
-  async undo() {
-    try {
-      this.take(await this.kernel.ask("undo", { shown: this.shown }));
-    } catch (error) {
-      this.status.complain(error);
-    }
+  /** As many as the button says. */
+  setAll() {
+    return this.change("set_all", { reward: this.bulk.value, rows: this.answer.filtered });
+  }
+
+  undo() {
+    return this.change("undo");
   }
 
   take({ rows, summary, said }) {
@@ -186,10 +228,12 @@ class RewardsView {
     const row = this.table.getRow(now.name);
     if (!row) return;
     const data = row.getData();
-    const before = this.columns.map(({ look }) => look(data));
+    const before = this.columns.map(({ cell }) => cell.key(data));
     Object.assign(data, now);
-    this.columns.forEach(({ field, look, draw }, i) => {
-      if (look(data) !== before[i]) row.getCell(field).getElement().replaceChildren(draw(data));
+    this.columns.forEach(({ definition, cell }, i) => {
+      if (cell.key(data) === before[i]) return;
+      const element = row.getCell(definition.field).getElement();
+      if (!element.querySelector(".rl-reward-input")) element.replaceChildren(cell.draw(data)); // else when that is done
     });
   }
 
@@ -205,14 +249,15 @@ class RewardsView {
   }
 
   tellChosen() {
-    const n = this.cursor.selected.size;
-    this.chosen.textContent = n ? `${plural(n, "row")} selected` : "current row";
+    const { selected } = this.cursor;
+    const away = selected.size - this.cursor.rows().filter((row) => selected.has(row.getData().name)).length;
+    const where = away ? ` (${away.toLocaleString()} elsewhere)` : "";
+    this.chosen.textContent = selected.size ? `${plural(selected.size, "row")} selected${where}` : (this.cursor.row()?.getData().name ?? "no row chosen");
   }
 
   unfilter() {
+    this.table.modules.sort.clear(); // without asking for a page, as the next does
     this.table.clearHeaderFilter();
-    this.table.clearSort();
-    for (const control of this.grid.querySelectorAll(".tabulator-header-filter select")) control.value = "";
   }
 
   clicked(event, row) {
@@ -227,12 +272,20 @@ class RewardsView {
     if (!row) return;
     const data = row.getData();
     const names = this.cursor.selected.has(data.name) ? [...this.cursor.selected] : [data.name];
-    const cell = row.getCell("reward").getElement();
-    const { draw } = this.columns.find(({ field }) => field === "reward");
-    editReward(cell, `reward of ${data.name}`, data.reward == null ? "" : String(data.reward), begun, () => cell.replaceChildren(draw(data)), (typed, stay) => {
-      if (stay) this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
-      if (stay && names.length === 1) this.cursor.move(1);
-      if (typed != null) this.set(names, typed);
+    const element = row.getCell("reward").getElement();
+    const { cell } = this.columns.find(({ definition }) => definition.field === "reward");
+    editReward(element, {
+      label: names.length === 1 ? `reward of ${data.name}` : `reward of ${plural(names.length, "row")}`,
+      had: data.reward == null ? "" : String(data.reward),
+      begun,
+      draw: () => element.replaceChildren(cell.draw(data)),
+      refuse: (typed) => this.set(names, typed),
+      done: (typed, by) => {
+        if (by !== "click") this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
+        if (by === "key" && names.length === 1) this.cursor.move(1);
+        if (typed != null) this.set(names, typed);
+        if (this.stale) this.reload();
+      },
     });
   }
 
@@ -271,12 +324,18 @@ class RewardsView {
       this.opened.hidden = true;
       return;
     }
-    const { turns, history } = await this.kernel.ask("read", { name });
+    let read;
+    try {
+      read = await this.kernel.ask("read", { name });
+    } catch (error) {
+      this.status.complain(error);
+      return;
+    }
     this.opened.replaceChildren(
       h("h4", {}, h("code", {}, name)),
-      ...turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
+      ...read.turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
       h("h5", {}, "its reward"),
-      h("ol", {}, ...history.map((line) => h("li", {}, line))),
+      h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
     );
     this.opened.dataset.name = name;
     this.opened.hidden = false;

@@ -20,8 +20,15 @@ export class Cursor {
     return this.table.getRows("active");
   }
 
+  /** The current row, where it is on the page. */
   row() {
-    return this.rows().find((row) => row.getData().name === this.current) ?? this.rows()[0];
+    return this.rows().find((row) => row.getData().name === this.current);
+  }
+
+  /** Have a current row wherever the page has any: what is typed next is for a row that is seen to be current. */
+  settle() {
+    const [first] = this.rows();
+    if (first && !this.row()) this.to(first);
   }
 
   /** Whom an edit means: what is selected, or else the current row. */
@@ -73,6 +80,7 @@ export class Cursor {
   }
 
   paint() {
+    if (!this.row()) this.table.element.removeAttribute("aria-activedescendant");
     for (const row of this.rows()) this.dress(row);
     this.moved();
   }
@@ -96,7 +104,7 @@ export const KEYS = [
   ["Enter", "edit the reward; Enter again stores it and goes on to the next row"],
   ["Shift ↑ ↓, Space, Ctrl A", "select several rows, one more, the whole page"],
   ["Escape", "leave an edit; unselect"],
-  ["U, Ctrl Z", "undo the newest change"],
+  ["U, Ctrl Z", "undo the newest change, whoever made it"],
   ["PageUp PageDown", "another page"],
   ["O", "open the current row: all that was said, and the history of its reward"],
 ];
