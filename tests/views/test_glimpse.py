@@ -47,7 +47,7 @@ def test_a_browser_gets_a_glimpse_first_and_the_whole_when_it_asks_for_the_page(
 def test_a_change_before_all_is_read_is_told_to_the_browser(lab, collections, give):
     view = RewardsView(lab, collections, at_once=1)
     pushed = []
-    view.push = pushed.append
+    view.push = lambda event, **_: pushed.append(event)
     give(0.25)
     assert pushed == ["changed"]
     assert view.page()["rows"][0]["reward"] == 0.25

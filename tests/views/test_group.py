@@ -178,7 +178,7 @@ def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
 
 
 def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -> None:
-    first, _ = groups(["Paris", "Lyon"], ["Lima"])
+    groups(["Paris", "Lyon"], ["Lima"])
     shown = view(lab)
     asked(shown, "rank", position=0, ranking=[[1], [0]])
     message, _ = refused(shown, "undo", position=1)

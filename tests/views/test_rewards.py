@@ -37,10 +37,10 @@ def ask(view: RewardsView, call: str, **args: Any) -> Any:
     return answer.get("result", answer.get("error"))
 
 
-def pushed(view: RewardsView) -> list[str]:
-    """The events that its browser will hear of."""
-    events: list[str] = []
-    view.push = lambda event, **_data: events.append(event)  # type: ignore[method-assign]
+def pushed(view: RewardsView) -> list[tuple[str, str | None]]:
+    """The events that its browsers will hear of, and from which of them each comes."""
+    events: list[tuple[str, str | None]] = []
+    view.push = lambda event, origin: events.append((event, origin))  # type: ignore[method-assign]
     return events
 
 
@@ -62,6 +62,7 @@ def test_a_row_tells_all_about_its_trajectory(view, give):
     give(1.0, 0.0, 0.5, right=0.25)
     first, second, _, long, *_ = view.page()["rows"]
     assert first == {
+        "id": first["id"],
         "name": "capitals/0/0",
         "group": "capitals/0",
         "prompt": "Capital of France?",
@@ -85,7 +86,12 @@ def test_a_row_tells_all_about_its_trajectory(view, give):
 def test_a_page_says_how_many_rows_there_are_how_many_fit_and_what_would_train(view, give):
     give(1.0, 0.0, 0.5, 0.5, 1.0)
     page = view.page(offset=1, size=2, filter={"reward": "not empty"})
-    assert (page["total"], page["filtered"], [r["name"] for r in page["rows"]]) == (6, 5, NAMES[1:3])
+    assert (page["components"], page["total"], page["filtered"], [r["name"] for r in page["rows"]]) == (
+        [],
+        6,
+        5,
+        NAMES[1:3],
+    )
     assert page["summary"] == {
         "trajectories": 6,
         "scored": 5,
@@ -180,6 +186,33 @@ def test_what_is_no_finite_number_is_refused_with_the_name_and_changes_nothing(v
 def test_numbers_truth_values_and_numbers_as_texts_are_rewards(view, given, reward):
     view.set("capitals/0/0", given)
     assert row(view, "capitals/0/0")["reward"] == reward
+
+
+def test_one_reward_for_all_that_fit_a_filter_is_one_change(view, lab, give):
+    give(1.0, 0.0, 0.5)
+    view.page(size=1, filter={"reward": "empty"})
+    assert [edit.trajectory for edit in view.set_all(2)] == NAMES[3:]
+    assert [row(view, name)["reward"] for name in NAMES] == [1.0, 0.0, 0.5, 2.0, 2.0, 2.0]
+    assert len(view.undo()) == 3
+    view.page()
+    assert len(view.set_all(7)) == 6
+    view.page(filter={"reward": "> 7"})
+    with pytest.raises(NotFoundError, match="no trajectory of capitals fits the filter"):
+        view.set_all(1)
+
+
+def test_a_browser_sets_all_the_rows_that_it_has_told_of_and_no_others(view, lab, give):
+    give(1.0, 0.0, 0.5)
+    shown = {"offset": 0, "size": 10, "sort": [], "filter": {"reward": "empty"}}
+    shown["ids"] = [row["id"] for row in ask(view, "page", **shown)["rows"]]
+    assert len(shown["ids"]) == 3
+    assert ask(view, "set_all", reward="2", rows=4, shown=shown)["message"] == "other rows are shown by now"
+    other = {**shown, "filter": {}}
+    assert ask(view, "set_all", reward="2", rows=3, shown=other)["message"] == "other rows are shown by now"
+    assert "'two', which is no finite number" in ask(view, "set_all", reward="two", rows=3, shown=shown)["message"]
+    assert lab.rewards.newest_edit() == 3
+    answer = ask(view, "set_all", reward="2", rows=3, shown=shown)
+    assert (answer["said"], [r["reward"] for r in answer["rows"]]) == ("3 rewards set to 2", [2.0] * 3)
 
 
 @pytest.mark.parametrize("wrong", ["capitals/0/9", "capitals/7/0", "rivers/0/0", "capitals", "", "capitals/0/x", 5.5])
@@ -278,27 +311,46 @@ def test_what_was_cut_short_appears_when_it_is_finished(view, lab):
     assert "capitals/0/9" in names(view)
 
 
-def test_a_browser_is_told_of_changes_in_this_process_but_not_of_those_that_it_asked_for(view, lab, give, sample):
-    events = pushed(view)
-    other = RewardsView(lab, [lab.find("capitals")])
-    heard = pushed(other)
+def test_every_browser_is_told_of_a_change_in_this_process_and_whose_it_was(view, lab, give, sample):
+    heard = pushed(view)
     give(1.0)
-    assert (events, heard) == (["changed"], ["changed"])
-    ask(view, "set", names=["capitals/0/0"], reward="0.5", shown={"offset": 0, "size": 10})
-    assert (events, heard) == (["changed"], ["changed"] * 2)
+    ask(view, "set", names=["capitals/0/0"], reward="0.5", shown={"origin": "mine"})
     view.set("capitals/0/1", 1.0)
-    ask(other, "undo", shown={"offset": 0, "size": 10})
-    assert (events, heard) == (["changed"] * 3, ["changed"] * 3)
+    ask(view, "undo", shown={"origin": "another"})
+    assert heard == [("changed", None), ("changed", "mine"), ("changed", None), ("changed", "another")]
     sample("rivers", {"Peru": ["Amazon"]})
     give(1.0, name="rivers")
-    assert len(events) == 3
+    assert len(heard) == 4
+
+
+def test_two_browsers_that_show_other_rows_are_each_answered_with_theirs(view, give):
+    give(1.0, 0.0, 0.5, 0.5, 1.0, 0.0)
+    mine = [row["id"] for row in ask(view, "page", size=2, sort=["-name"])["rows"]]
+    ask(view, "page", size=2)
+    answer = ask(view, "set", names=mine[:1], reward="9", shown={"ids": mine})
+    assert [(row["id"], row["reward"]) for row in answer["rows"]] == [(mine[0], 9.0), (mine[1], 1.0)]
+
+
+def test_a_view_that_is_open_goes_on_when_its_collection_is_sampled_again(view, sample):
+    first = ask(view, "page")["rows"][0]["id"]
+    sample()
+    assert ask(view, "set", names=[first], reward="1")["said"] == "capitals:1/0/0: - -> 1"
+    assert ask(view, "page")["title"] == "capitals:1"
+
+
+def test_a_component_of_any_name_is_shown_and_found(view, give):
+    give(1.0, 0.0, **{"half \ud800": 0.5})
+    page = ask(view, "page", filter={"component:half \u27e8d800\u27e9": "= 0.5"})
+    assert (page["filtered"], page["components"]) == (2, ["half \u27e8d800\u27e9"])
 
 
 def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was_done(view, give):
     give(1.0, 0.0, 0.5, 0.5, 1.0, 0.0)
     shown = {"offset": 0, "size": 3, "sort": [["reward", "desc"]], "filter": {}}
-    assert [r["name"] for r in ask(view, "page", **shown)["rows"]] == [NAMES[0], NAMES[4], NAMES[2]]
-    answer = ask(view, "set", names=[NAMES[0]], reward="-1", shown=shown)
+    rows = ask(view, "page", **shown)["rows"]
+    assert [r["name"] for r in rows] == [NAMES[0], NAMES[4], NAMES[2]]
+    shown = {"ids": [row["id"] for row in rows]}
+    answer = ask(view, "set", names=[rows[0]["id"]], reward="-1", shown=shown)
     assert [(r["name"], r["reward"]) for r in answer["rows"]] == [(NAMES[0], -1.0), (NAMES[4], 1.0), (NAMES[2], 0.5)]
     assert (answer["said"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)
     assert answer["summary"]["mean_reward"] == pytest.approx(1 / 6)

@@ -32,6 +32,8 @@ def glimpse(lab: Lab, collections: Sequence[StoredCollection], size: int, at_onc
         "trainable": None,
     }
     return {
+        "title": first.title,
+        "components": first.components,
         "rows": [{**row, **_UNKNOWN} for row in first.page(range(len(first.rows)))],
         "offset": 0,
         "total": trajectories,

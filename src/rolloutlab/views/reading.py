@@ -47,6 +47,11 @@ class Reading:
         """The names of the collections, or of the group."""
         return title(self.stored, self._group)
 
+    @property
+    def components(self) -> list[str]:
+        """The names of the parts of the rewards, as they are shown."""
+        return list(map(visible, self.rows.components))
+
     def refresh(self) -> bool:
         """Take what was changed, here or in another process; whether other trajectories, or names, are there now.
 
@@ -146,7 +151,7 @@ class Reading:
             "finish_reason": Column("choice", lambda: [row.finish_reason for row in outlines]),
         }
         parts = {name: Column("number", partial(self._component, name)) for name in rows.components}
-        return {**parts, **own, **{f"component:{name}": column for name, column in parts.items()}}
+        return {**parts, **own, **{f"component:{visible(name)}": column for name, column in parts.items()}}
 
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
         """Rows as a browser takes them."""
@@ -163,6 +168,7 @@ class Reading:
             was = former.get(row.id)
             found.append(
                 {
+                    "id": row.id,
                     "name": rows.name(i),
                     "group": rows.groups[rows.group_of[i]].name,
                     "prompt": _shortened(prompts[rows.group_of[i]]),
@@ -175,7 +181,7 @@ class Reading:
                     "why": reason and WHY[Reason(reason)],
                     "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
-                    **{f"component:{name}": value for name, value in row.components.items()},
+                    **{f"component:{visible(name)}": value for name, value in row.components.items()},
                 }
             )
         return found

@@ -1,7 +1,8 @@
 """The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -45,14 +46,15 @@ class RewardsView(Interactive):
         self._of = list(collections), group
         self._at_once = at_once
         self._lock = threading.RLock()
-        self._answering: int | None = None
+        self._asker: tuple[int, str | None] | None = None
         self._sort: Sort = ()
         self._filter: Filter = {}
         self._shown: Sequence[int] = ()
         lab.rewards.listen(self._told)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
-        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`.
+        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`,
+        and the names of the `components` of their rewards.
 
         sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
         filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
@@ -81,11 +83,18 @@ class RewardsView(Interactive):
             raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
         value = _reward(reward, wanted[0] if len(wanted) == 1 else count(len(wanted), "trajectory"))
         with self._current():
-            rows = dict.fromkeys(map(self._rows.find, wanted))
-            scores = [Score(self._rows.named(i), value) for i in rows]
-            edits = self._lab.rewards.give(scores, "hand")
-            self._refresh()
-        return edits
+            return self._give(dict.fromkeys(map(self._rows.find, wanted)), value)
+
+    def set_all(self, reward: Any) -> list[Edit]:
+        """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
+
+        Raises:
+            RewardError: it is no finite number. NotFoundError: no row is shown.
+        """
+        with self._current():
+            if not self._shown:
+                raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
+            return self._give(self._shown, _reward(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
         """Take back the newest change in these collections, whoever made it, that is not taken back yet.
@@ -100,7 +109,7 @@ class RewardsView(Interactive):
                 raise NotFoundError(f"no reward of {self.title} is left to undo", hint="%rewards NAME --history")
         return edits
 
-    def history(self, name: str) -> list[Edit]:
+    def history(self, name: str | int) -> list[Edit]:
         """Every change of a trajectory's reward, newest first; NotFoundError when it is none of this view."""
         with self._current():
             return self._lab.rewards.history(self._rows.named(self._rows.find(name)))[::-1]
@@ -138,28 +147,33 @@ class RewardsView(Interactive):
         with self._lock:
             page = self._glimpse() or self.page()
             return {
-                "title": self.title,
+                "title": page["title"],
                 "page": page,
                 "summary": page["summary"],
-                "components": self._rows.components if self._is_read else _components(page["rows"]),
+                "components": page["components"],
                 "reasons": [str(reason) for reason in WHY],
                 "sources": list(SOURCES),
                 "finish_reasons": [*get_args(FinishReason), NONE],
             }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        return {"page": self.page, "set": self._asked_to_set, "undo": self._asked_to_undo, "read": self._conversation}
+        return {
+            "page": self.page,
+            "set": self._asked_to_set,
+            "set_all": self._asked_to_set_all,
+            "undo": self._asked_to_undo,
+            "read": self._conversation,
+        }
 
     def __repr__(self) -> str:
         with self._lock:
             page = self._first(looks.LINES)
-            return looks.text(self.title, page["summary"], page["rows"], page["filtered"])
+            return looks.text(page["title"], page["summary"], page["rows"], page["filtered"])
 
     def _repr_html_(self) -> str:
         with self._lock:
             page = self._first(looks.ROWS)
-            components = self._rows.components if self._is_read else _components(page["rows"])
-            return looks.html(self.title, page["summary"], page["rows"], components, page["filtered"])
+            return looks.html(page["title"], page["summary"], page["rows"], page["components"], page["filtered"])
 
     def _first(self, size: int) -> dict[str, Any]:
         """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
@@ -180,21 +194,21 @@ class RewardsView(Interactive):
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
-        with self._by_browser():
-            edits = self.set(names, reward)
-            if not edits:
-                said = "that is its reward already"
-            elif len(edits) == 1:
-                said = f"{edits[0].trajectory}: {looks.number(edits[0].old)} -> {looks.number(edits[0].new)}"
-            else:
-                said = f"{count(len(edits), 'reward')} set to {looks.number(edits[0].new)}"
-            return self._again(shown or {}, said)
+        with self._by_browser(shown):
+            return self._again(shown or {}, looks.given(self.set(names, reward)))
+
+    def _asked_to_set_all(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """As `set_all`, for a browser that has told a person of so many rows; NotFoundError when it is not those."""
+        with self._by_browser(shown), self._current():
+            if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
+                raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
+            return self._again(shown, looks.given(self.set_all(reward)))
 
     def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        with self._by_browser():
+        with self._by_browser(shown):
             return self._again(shown or {}, looks.undone(self.undo()))
 
-    def _conversation(self, name: str) -> dict[str, Any]:
+    def _conversation(self, name: str | int) -> dict[str, Any]:
         """All that was said in a trajectory, turn by turn, and each change of its reward in a line."""
         with self._current():
             i = self._rows.find(name)
@@ -203,19 +217,26 @@ class RewardsView(Interactive):
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
             return {"turns": looks.turns(trajectory), "history": list(map(looks.line, self.history(name)))}
 
+    def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
+        edits = self._lab.rewards.give([Score(self._rows.named(i), reward) for i in rows], "hand")
+        self._refresh()
+        return edits
+
     def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
-        """The page that a browser shows, its rows where they are."""
-        offset, size = _whole("offset", shown.get("offset", 0), 0), _whole("size", shown.get("size", PAGE), 1)
-        return {**self._page(offset, min(size, _LARGEST_PAGE)), "said": said}
+        """The rows that a browser shows, where it shows them, as they are now."""
+        index = self._rows.index
+        rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
+        return {"rows": self._read.page(rows), "summary": self._rows.summary(), "said": said}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
-        rows = self._read.page(self._shown[offset : offset + size])
         return {
-            "rows": rows,
+            "title": self.title,
+            "rows": self._read.page(self._shown[offset : offset + size]),
             "offset": offset,
             "total": len(self._rows),
             "filtered": len(self._shown),
             "summary": self._rows.summary(),
+            "components": self._read.components,
         }
 
     @staticmethod
@@ -236,14 +257,14 @@ class RewardsView(Interactive):
             yield
 
     @contextmanager
-    def _by_browser(self) -> Iterator[None]:
-        """Alone with the view; the browser that asks is answered, so it is not told of what this thread changes."""
+    def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
+        """Alone with the view, for a browser that will be answered: others are told whose change it was."""
         with self._lock:
-            self._answering = threading.get_ident()
+            self._asker = threading.get_ident(), (shown or {}).get("origin")
             try:
                 yield
             finally:
-                self._answering = None
+                self._asker = None
 
     def _refresh(self) -> None:
         """Take what was changed in the lab; where other trajectories are there now, sort and filter them again."""
@@ -259,20 +280,16 @@ class RewardsView(Interactive):
 
     def _told(self, edited: Set[int]) -> None:
         """Rewards were changed in this process; on any thread, so the view itself is left alone."""
-        if not self._is_read or (threading.get_ident() != self._answering and edited & self._rows.index.keys()):
-            self.push("changed")
-
-
-def _components(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = (name for row in rows for name in row if name.startswith("component:"))
-    return [name.partition(":")[2] for name in dict.fromkeys(names)]
+        if not self._is_read or edited & self._rows.index.keys():
+            thread, origin = self._asker or (None, None)
+            self.push("changed", origin=origin if thread == threading.get_ident() else None)
 
 
 def _reward(told: Any, name: str) -> float:
     """A reward as it was given or typed; RewardError where it is no finite number."""
-    value = number_of(told) if isinstance(told, str) else told
+    typed = number_of(told) if isinstance(told, str) else None
     try:
-        return finite(told if value is None else value, name)
+        return finite(told if typed is None or math.isinf(typed) else typed, name)
     except RewardError as error:
         meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
         hint = meant if number_of(meant) is not None else "a number such as 0.5"

@@ -66,7 +66,9 @@ class Rows:
         return Named(self.outlines[i].id, self.name(i))
 
     def find(self, name: Any) -> int:
-        """The row of a trajectory; NotFoundError when it is none of this view."""
+        """The row of a trajectory, by its name or its id; NotFoundError when it is none of this view."""
+        if isinstance(name, int) and name in self.index:
+            return self.index[name]
         group, _, place = str(name).rpartition("/")
         if place.isdecimal() and group in self._by_name:
             for i in self.groups[self._by_name[group]].rows:

@@ -57,6 +57,15 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
+def given(edits: Sequence[Edit]) -> str:
+    """What giving a reward did."""
+    if not edits:
+        return "that is its reward already"
+    if len(edits) == 1:
+        return f"{edits[0].trajectory}: {number(edits[0].old)} -> {number(edits[0].new)}"
+    return f"{count(len(edits), 'reward')} set to {number(edits[0].new)}"
+
+
 def undone(edits: Sequence[Edit]) -> str:
     """What an undo did."""
     unscored = sum(edit.new is None for edit in edits)

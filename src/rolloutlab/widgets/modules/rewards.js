@@ -16,9 +16,9 @@ import {
 } from "tabulator-tables";
 import "./kit/theme.css";
 import "./rewards.css";
-import { frame, h, number, statusLine } from "./kit/dom.js";
+import { frame, h, number, refusal, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
-import { columns } from "./rewards/columns.js";
+import { columns, part } from "./rewards/columns.js";
 import { editReward } from "./rewards/editing.js";
 import { Cursor, keyTable } from "./rewards/cursor.js";
 
@@ -36,12 +36,18 @@ Tabulator.registerModule([
 ]);
 
 const PAGE = 100;
+const FEW = 12; // rows that need no scrolling
+const WAITING = "waiting for the kernel: it is busy, or was restarted (run the cell again)";
+const NO_ROW = { message: "no row is chosen", hint: "click one, or select several with Shift and the arrow keys" };
+const orderOf = ({ sort, filter }) => JSON.stringify([sort, filter]);
 const plural = (n, noun) => `${n.toLocaleString()} ${n === 1 ? noun : noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`}`;
 
 export default {
   render({ model, el }) {
+    const state = model.get("state");
+    if (state.refused) return el.append(refusal(state.refused));
     const kernel = connect(model);
-    const view = new RewardsView(kernel, model.get("state"));
+    const view = new RewardsView(kernel, state);
     el.append(view.element);
     view.begin();
     return () => {
@@ -54,11 +60,12 @@ export default {
 class RewardsView {
   constructor(kernel, state) {
     this.kernel = kernel;
-    this.first = state.page;
+    this.first = this.answer = state.page;
     this.status = statusLine();
     this.summary = h("span", { class: "rl-dim rl-summary" });
-    this.chosen = h("span", { class: "rl-dim" });
-    this.bulk = h("input", { size: 6, inputmode: "decimal", placeholder: "reward", "aria-label": "reward for the selected rows" });
+    this.chosen = h("span", { class: "rl-dim rl-chosen" });
+    this.bulk = h("input", { size: 6, inputmode: "decimal", placeholder: "reward", "aria-label": "reward to set" });
+    this.all = h("button", { onClick: () => this.setAll() });
     this.grid = h("div", { class: "rl-grid", tabindex: 0 });
     this.opened = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
     this.element = frame("rl-rewards", this.head(state), this.tools(), this.grid, this.status.element, this.opened, keyTable());
@@ -70,10 +77,10 @@ class RewardsView {
   /** Make the grid, once its element is on the page: Tabulator measures it. */
   begin() {
     this.table = new Tabulator(this.grid, {
-      index: "name",
-      columns: this.columns,
+      index: "id",
+      columns: this.columns.map(({ definition }) => definition),
       nestedFieldSeparator: false,
-      height: "min(60vh, 460px)",
+      height: this.answer.total <= FEW ? false : "min(60vh, 460px)",
       layout: "fitColumns",
       rowHeight: 28,
       placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
@@ -95,14 +102,17 @@ class RewardsView {
     this.table.on("rowClick", (event, row) => this.clicked(event, row));
     this.table.on("dataLoadError", (error) => this.status.complain(error));
     this.table.on("tableBuilt", () => this.dressGrid());
-    if (this.state.summary.trainable == null) this.table.on("tableBuilt", () => requestAnimationFrame(() => this.complete()));
+    if (this.state.summary.trainable == null) this.table.on("tableBuilt", () => requestAnimationFrame(() => this.reload()));
+    this.table.on("dataProcessed", () => this.arrived());
+    this.grid.addEventListener("focus", () => this.cursor.settle());
     this.grid.addEventListener("keydown", (event) => this.key(event));
-    this.kernel.on("changed", () => this.reload());
-    this.kernel.onSilence((late) => late && this.status.say("waiting for the kernel: it is busy, or was restarted (run the cell again)"));
+    this.kernel.on("changed", ({ origin }) => origin !== this.kernel.id && this.reload());
+    this.kernel.onSilence((late) => (late || this.status.element.textContent === WAITING) && this.status.say(late ? WAITING : ""));
   }
 
   head({ title }) {
-    return h("header", { class: "rl-head" }, h("strong", {}, title), this.summary);
+    this.title = h("strong", {}, title);
+    return h("header", { class: "rl-head" }, this.title, this.summary);
   }
 
   tools() {
@@ -114,6 +124,7 @@ class RewardsView {
       this.chosen,
       this.bulk,
       set,
+      this.all,
       h("button", { onClick: () => this.undo() }, "Undo"),
       h("button", { onClick: () => this.unfilter() }, "Clear filters"),
     );
@@ -124,19 +135,23 @@ class RewardsView {
     this.grid.setAttribute("aria-label", `rewards of ${this.state.title}`);
     this.grid.setAttribute("aria-multiselectable", "true");
     this.grid.querySelector(".tabulator-tableholder").tabIndex = -1; // the grid itself has the focus
-    for (const column of this.table.getColumns()) {
-      const head = column.getElement();
-      head.tabIndex = 0;
-      head.addEventListener("keydown", (event) => {
-        if (event.target !== head || (event.key !== "Enter" && event.key !== " ")) return;
-        event.preventDefault();
-        event.stopPropagation();
-        this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
-      });
-    }
+    this.grid.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
+    for (const column of this.table.getColumns()) this.dressHead(column);
   }
 
-  /** A page, as Tabulator wants it; the very first came with the state. */
+  dressHead(column) {
+    const head = column.getElement();
+    head.tabIndex = 0;
+    head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
+    head.addEventListener("keydown", (event) => {
+      if (event.target !== head || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
+    });
+  }
+
+  /** A page, as Tabulator wants it; the very first came with the state. Where it is refused, what was shown stays. */
   async fetch({ page, size, sort = [], filter = [] }) {
     const asked = {
       offset: (page - 1) * size,
@@ -144,62 +159,109 @@ class RewardsView {
       sort: sort.map(({ field, dir }) => [field, dir]),
       filter: Object.fromEntries(filter.map(({ field, value }) => [field, value])),
     };
-    this.shown = asked;
-    const answer = this.first ?? (await this.kernel.ask("page", asked));
-    this.first = null;
-    this.tell(answer.summary);
-    return { data: answer.rows, last_page: Math.max(1, Math.ceil(answer.filtered / size)), last_row: answer.filtered };
+    const before = this.shown;
+    try {
+      this.answer = this.first ?? (await this.kernel.ask("page", asked));
+      this.shown = asked;
+      this.first = null;
+      this.status.calm();
+      if (before && orderOf(before) !== orderOf(asked)) this.cursor.clear(); // nobody edits what they do not see
+    } catch (error) {
+      this.status.complain(error);
+    }
+    const { rows, filtered, summary } = this.answer;
+    this.tell(summary);
+    return { data: rows, last_page: Math.max(1, Math.ceil(filtered / size)), last_row: filtered };
   }
 
-  /** Ask for the first page again, which came before all was read. */
-  async complete() {
+  /** Rows are on the page, or what they hold is another. A component that a function has given since the grid was made becomes a column. */
+  async arrived() {
+    this.title.textContent = this.answer.title;
+    const known = new Set(this.columns.map(({ definition }) => definition.field));
+    const more = this.answer.components.map(part).filter(({ definition }) => !known.has(definition.field));
+    this.columns.push(...more);
+    for (const { definition } of more) this.dressHead(await this.table.addColumn(definition, true, "source"));
+    const { filtered, total } = this.answer;
+    this.all.textContent = filtered < total ? `Set the ${filtered.toLocaleString()} that fit` : `Set all ${total.toLocaleString()}`;
+    this.all.disabled = !filtered;
+    this.grid.setAttribute("aria-rowcount", filtered);
+    this.cursor.offset = this.answer.offset;
+    if (document.activeElement === this.grid) this.cursor.settle();
+    this.cursor.paint();
+  }
+
+  /** Show the page as it is now, where the reader is; while a reward is being typed, once it has been. */
+  async reload() {
+    this.stale = this.editing();
+    if (this.stale) return;
     try {
-      this.take(await this.kernel.ask("page", this.shown));
+      const answer = await this.kernel.ask("page", this.shown);
+      const same = answer.rows.map(({ id }) => id).join() === this.ids().join();
+      if (!same) return this.table.setPage(this.table.getPage());
+      this.answer = answer;
+      this.take(answer);
+      await this.arrived();
     } catch (error) {
       this.status.complain(error);
     }
   }
 
-  reload() {
-    if (!this.grid.querySelector(".rl-reward-input")) this.table.replaceData().then(() => this.cursor.paint());
+  ids() {
+    return this.answer.rows.map(({ id }) => id);
   }
 
-  /** Give these rewards and show what came of it, or why the kernel refused. */
-  async set(names, reward) {
+  editing() {
+    return Boolean(this.grid.querySelector(".rl-reward-input"));
+  }
+
+  /** Have the kernel change rewards and show what came of it, or why it refused. */
+  async change(call, args = {}) {
     try {
-      this.take(await this.kernel.ask("set", { names, reward, shown: this.shown }));
+      const shown = { ...this.shown, ids: this.ids(), origin: this.kernel.id };
+      const answer = await this.kernel.ask(call, { ...args, shown });
+      this.take(answer);
+      this.status.say(answer.said);
     } catch (error) {
       this.status.complain(error);
     }
+  }
+
+  set(names, reward) {
+    return this.change("set", { names, reward });
   }
 
   setBulk() {
-    return this.set(this.cursor.meant(), this.bulk.value);
+    const names = this.cursor.meant();
+    if (!names.length) this.status.complain(NO_ROW);
+    else this.set(names, this.bulk.value);
   }
 
-  async undo() {
-    try {
-      this.take(await this.kernel.ask("undo", { shown: this.shown }));
-    } catch (error) {
-      this.status.complain(error);
-    }
+  /** As many as the button says. */
+  setAll() {
+    return this.change("set_all", { reward: this.bulk.value, rows: this.answer.filtered });
   }
 
-  take({ rows, summary, said }) {
+  undo() {
+    return this.change("undo");
+  }
+
+  take({ rows, summary }) {
     this.tell(summary);
     for (const row of rows) this.repaint(row);
-    this.status.say(said ?? "");
   }
 
   /** Draw what has changed of a row that is on the page; most advantages change by less than is seen. */
   repaint(now) {
-    const row = this.table.getRow(now.name);
+    const row = this.table.getRow(now.id);
     if (!row) return;
     const data = row.getData();
-    const before = this.columns.map(({ look }) => look(data));
+    const before = this.columns.map(({ cell }) => cell.key(data));
+    for (const field of Object.keys(data)) delete data[field]; // a component may be gone
     Object.assign(data, now);
-    this.columns.forEach(({ field, look, draw }, i) => {
-      if (look(data) !== before[i]) row.getCell(field).getElement().replaceChildren(draw(data));
+    this.columns.forEach(({ definition, cell }, i) => {
+      if (cell.key(data) === before[i]) return;
+      const element = row.getCell(definition.field).getElement();
+      if (!element.querySelector(".rl-reward-input")) element.replaceChildren(cell.draw(data)); // else when that is done
     });
   }
 
@@ -217,18 +279,19 @@ class RewardsView {
   }
 
   tellChosen() {
-    const n = this.cursor.selected.size;
-    this.chosen.textContent = n ? `${plural(n, "row")} selected` : "current row";
+    const { selected } = this.cursor;
+    const away = selected.size - this.cursor.rows().filter((row) => selected.has(row.getData().id)).length;
+    const where = away ? ` (${away.toLocaleString()} elsewhere)` : "";
+    this.chosen.textContent = selected.size ? `${plural(selected.size, "row")} selected${where}` : (this.cursor.row()?.getData().name ?? "no row chosen");
   }
 
   unfilter() {
+    this.table.modules.sort.clear(); // without asking for a page, as the next does
     this.table.clearHeaderFilter();
-    this.table.clearSort();
-    for (const control of this.grid.querySelectorAll(".tabulator-header-filter select")) control.value = "";
   }
 
   clicked(event, row) {
-    if (event.metaKey || event.ctrlKey) this.cursor.toggle(row.getData().name);
+    if (event.metaKey || event.ctrlKey) this.cursor.toggle(row.getData().id);
     this.cursor.to(row, event.shiftKey);
     if (!event.target.closest("input")) this.grid.focus({ preventScroll: true });
   }
@@ -238,13 +301,21 @@ class RewardsView {
     const row = this.cursor.row();
     if (!row) return;
     const data = row.getData();
-    const names = this.cursor.selected.has(data.name) ? [...this.cursor.selected] : [data.name];
-    const cell = row.getCell("reward").getElement();
-    const { draw } = this.columns.find(({ field }) => field === "reward");
-    editReward(cell, `reward of ${data.name}`, data.reward == null ? "" : String(data.reward), begun, () => cell.replaceChildren(draw(data)), (typed, stay) => {
-      if (stay) this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
-      if (stay && names.length === 1) this.cursor.move(1);
-      if (typed != null) this.set(names, typed);
+    const names = this.cursor.selected.has(data.id) ? [...this.cursor.selected] : [data.id];
+    const element = row.getCell("reward").getElement();
+    const { cell } = this.columns.find(({ definition }) => definition.field === "reward");
+    editReward(element, {
+      label: names.length === 1 ? `reward of ${data.name}` : `reward of ${plural(names.length, "row")}`,
+      had: data.reward == null ? "" : String(data.reward),
+      begun,
+      draw: () => element.replaceChildren(cell.draw(data)),
+      refuse: (typed) => this.set(names, typed),
+      done: (typed, by) => {
+        if (by !== "click") this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
+        if (by === "key" && names.length === 1) this.cursor.move(1);
+        if (typed != null) this.set(names, typed);
+        if (this.stale) this.reload();
+      },
     });
   }
 
@@ -270,27 +341,38 @@ class RewardsView {
       " ": () => this.cursor.toggle(),
       Escape: () => this.cursor.clear(),
       u: () => this.undo(),
-      PageDown: () => this.table.nextPage(),
-      PageUp: () => this.table.previousPage(),
+      PageDown: () => this.turn(1),
+      PageUp: () => this.turn(-1),
       o: () => this.open(),
     }[key];
   }
 
+  turn(by) {
+    const page = this.table.getPage() + by;
+    if (page >= 1 && page <= this.table.getPageMax()) this.table.setPage(page);
+  }
+
   /** All that was said in the current trajectory, and how its reward came to be; again: away with it. */
   async open() {
-    const name = this.cursor.row()?.getData().name;
-    if (!name || (!this.opened.hidden && this.opened.dataset.name === name)) {
+    const { id, name } = this.cursor.row()?.getData() ?? {};
+    if (!id || (!this.opened.hidden && this.opened.dataset.id === String(id))) {
       this.opened.hidden = true;
       return;
     }
-    const { turns, history } = await this.kernel.ask("read", { name });
+    let read;
+    try {
+      read = await this.kernel.ask("read", { name: id });
+    } catch (error) {
+      this.status.complain(error);
+      return;
+    }
     this.opened.replaceChildren(
       h("h4", {}, h("code", {}, name)),
-      ...turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
+      ...read.turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
       h("h5", {}, "its reward"),
-      h("ol", {}, ...history.map((line) => h("li", {}, line))),
+      h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
     );
-    this.opened.dataset.name = name;
+    this.opened.dataset.id = id;
     this.opened.hidden = false;
   }
 }

@@ -33,9 +33,20 @@ export function statusLine() {
       element.classList.remove("rl-wrong");
       element.textContent = text;
     },
+    /** Take back a complaint: what it was about is over. */
+    calm() {
+      if (element.classList.contains("rl-wrong")) this.say("");
+    },
     complain(error) {
       element.classList.add("rl-wrong");
       element.textContent = error.hint ? `${error.message} → ${error.hint}` : error.message;
     },
   };
+}
+
+/** What is shown in the place of a view that cannot be: why, and what to type. */
+export function refusal(error) {
+  const status = statusLine();
+  status.complain(error);
+  return frame("rl-refused", status.element);
 }

@@ -13,14 +13,14 @@ export class Told extends Error {
 /**
  * The kernel behind a model.
  *
- * ask(call, args) is a promise of the answer; it fails with Told. on(event, heard) hears what Python pushes.
+ * id is of this rendering alone. ask(call, args) is a promise of the answer; it fails with Told. on(event, heard) hears what Python pushes.
  * onSilence(told) is told true while an answer is overdue (a busy or dead kernel), then false. close() ends it all.
  */
 export function connect(model) {
   const waiting = new Map();
   const heard = new Map();
   let silent = () => {};
-  const mine = crypto.randomUUID?.() ?? String(Math.random());
+  const mine = crypto.randomUUID?.() ?? String(Math.random()); // none where the page is not served safely
   let last = 0;
 
   const settle = (id) => {
@@ -39,6 +39,7 @@ export function connect(model) {
   model.on("msg:custom", receive);
 
   return {
+    id: mine,
     ask(call, args = {}) {
       const id = `${mine}/${(last += 1)}`;
       return new Promise((resolve, reject) => {

@@ -6,7 +6,15 @@ const plain = (key) => ({ key, draw: (row) => document.createTextNode(key(row)) 
 
 export const figure = (field) => plain((row) => number(row[field]));
 export const component = (part) => figure(`component:${part}`);
-export const name = { key: (row) => row.name, draw: (row) => h("code", {}, row.name) };
+
+/** A name without its middle where it is long: `/0/3` tells which trajectory it is. */
+export const name = {
+  key: (row) => row.name,
+  draw({ name: whole }) {
+    const end = whole.search(/\/\d+\/\d+$/);
+    return h("code", { class: "rl-name", title: whole }, h("span", {}, whole.slice(0, end)), h("span", {}, whole.slice(end)));
+  },
+};
 
 export const said = (field) => ({
   key: (row) => row[field],
@@ -36,7 +44,8 @@ export const source = {
   draw({ source: by, was }) {
     if (by == null) return h("span", { class: "rl-dim" }, "no reward");
     if (was == null) return document.createTextNode(by);
-    return h("span", { class: "rl-disagrees", title: `it was ${number(was)} before` }, `${by}, was ${number(was)}`);
+    const words = `${by}, was ${number(was)}`;
+    return h("span", { class: "rl-line rl-disagrees", title: words }, words);
   },
 };
 

@@ -3,25 +3,31 @@
 import { h } from "../kit/dom.js";
 import { advantage, component, figure, finish, name, said, source } from "./cells.js";
 
-const LEFT = "left";
-const RIGHT = "right";
+const RIGHT = { hozAlign: "right", headerHozAlign: "right", cssClass: "rl-number" };
 
-/** The columns for Tabulator. state.components: names of the parts of the reward; largest(): the largest |advantage|. */
+/**
+ * The columns: for each its `definition` for Tabulator, and the `cell` that draws its values.
+ *
+ * state.components: names of the parts of the reward; largest(): the largest |advantage|.
+ */
 export function columns(state, largest) {
-  const parts = state.components.map((part) =>
-    column(`component:${part}`, part, { hozAlign: RIGHT, width: Math.min(140, 44 + 8 * part.length) }, component(part), NUMBER),
-  );
   return [
-    column("name", "trajectory", { width: 124, frozen: true }, name, TEXT),
-    column("reward", "reward", { hozAlign: RIGHT, width: 96, cssClass: "rl-editable" }, figure("reward"), NUMBER),
-    column("advantage", "advantage", { width: 150 }, advantage(largest), oneOf(["trains", ...state.reasons])),
+    column("name", "trajectory", { width: 120, frozen: true }, name, TEXT),
+    column("reward", "reward", { ...RIGHT, width: 84, cssClass: "rl-number rl-editable" }, figure("reward"), NUMBER),
+    column("advantage", "advantage", { width: 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
     column("completion", "completion", { minWidth: 160, widthGrow: 3 }, said("completion"), TEXT),
     column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, said("prompt"), TEXT),
-    ...parts,
-    column("source", "source", { width: 112 }, source, oneOf(state.sources)),
-    column("tokens", "tokens", { hozAlign: RIGHT, width: 84 }, figure("tokens"), NUMBER),
+    ...state.components.map(part),
+    column("source", "source", { width: 124 }, source, oneOf(state.sources)),
+    column("tokens", "tokens", { ...RIGHT, width: 92 }, figure("tokens"), NUMBER),
     column("finish_reason", "finish", { width: 84 }, finish, oneOf(state.finish_reasons)),
   ];
+}
+
+/** The column of one part of the reward. */
+export function part(name) {
+  const width = Math.max(76, Math.min(160, 40 + 8 * name.length));
+  return column(`component:${name}`, name, { ...RIGHT, width }, component(name), NUMBER);
 }
 
 const TEXT = { placeholder: "contains…" };
@@ -29,21 +35,19 @@ const NUMBER = { placeholder: "> 0.5" };
 const oneOf = (values) => ({ values });
 
 function column(field, title, more, cell, filter) {
-  return {
+  const definition = {
     field,
     title,
     formatter: (shown) => cell.draw(shown.getData()),
-    draw: cell.draw,
-    look: cell.key,
-    titleFormatter: () => document.createTextNode(title), // a title as text would become markup
+    titleFormatter: () => h("span", { title }, title), // a title as text would become markup
     vertAlign: "middle",
-    headerHozAlign: more.hozAlign ?? LEFT,
     headerFilterPlaceholder: filter.placeholder ?? "",
     headerFilter: (_cell, _rendered, success) => filterInput(title, filter, success),
     headerFilterLiveFilter: false,
     headerFilterFunc: () => true, // the kernel filters
     ...more,
   };
+  return { definition, cell };
 }
 
 function filterInput(title, { placeholder, values }, success) {
@@ -54,6 +58,6 @@ function filterInput(title, { placeholder, values }, success) {
     input.addEventListener("keydown", (event) => event.key === "Enter" && told(event));
     return input;
   }
-  const options = values.map((value) => h("option", { value }, value));
+  const options = values.map((value) => h("option", { value }, value.replaceAll("_", " ")));
   return h("select", { "aria-label": label, onChange: told }, h("option", { value: "" }, "all"), ...options);
 }

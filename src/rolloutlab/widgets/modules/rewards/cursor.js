@@ -1,4 +1,4 @@
-// One row of the grid is current; others may be selected. Both are remembered by name, so sorting moves neither.
+// One row of the grid is current; others may be selected. Both are remembered by id, so sorting moves neither.
 
 import { h } from "../kit/dom.js";
 
@@ -14,33 +14,41 @@ export class Cursor {
     this.current = null;
     this.anchor = null;
     this.selected = new Set();
+    this.offset = 0;
   }
 
   rows() {
     return this.table.getRows("active");
   }
 
+  /** The current row, where it is on the page. */
   row() {
-    return this.rows().find((row) => row.getData().name === this.current) ?? this.rows()[0];
+    return this.rows().find((row) => row.getData().id === this.current);
+  }
+
+  /** Have a current row wherever the page has any: what is typed next is for a row that is seen to be current. */
+  settle() {
+    const [first] = this.rows();
+    if (first && !this.row()) this.to(first);
   }
 
   /** Whom an edit means: what is selected, or else the current row. */
   meant() {
     if (this.selected.size) return [...this.selected];
     const row = this.row();
-    return row ? [row.getData().name] : [];
+    return row ? [row.getData().id] : [];
   }
 
   move(by, extend = false) {
     const rows = this.rows();
-    const at = rows.findIndex((row) => row.getData().name === this.current);
+    const at = rows.findIndex((row) => row.getData().id === this.current);
     const next = Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by));
     if (rows[next]) this.to(rows[next], extend);
   }
 
   to(row, extend = false) {
     const before = this.current;
-    this.current = row.getData().name;
+    this.current = row.getData().id;
     if (extend) this.reach(before);
     else this.anchor = null;
     this.table.scrollToRow(row, "nearest", false).catch(() => {});
@@ -50,19 +58,19 @@ export class Cursor {
   /** Select everything between where the selection began and the current row. */
   reach(before) {
     this.anchor ??= before ?? this.current;
-    const names = this.rows().map((row) => row.getData().name);
-    const ends = [names.indexOf(this.anchor), names.indexOf(this.current)].sort((a, b) => a - b);
-    this.selected = new Set(names.slice(Math.max(0, ends[0]), ends[1] + 1));
+    const ids = this.rows().map((row) => row.getData().id);
+    const ends = [ids.indexOf(this.anchor), ids.indexOf(this.current)].sort((a, b) => a - b);
+    this.selected = new Set(ids.slice(Math.max(0, ends[0]), ends[1] + 1));
   }
 
-  toggle(name = this.current) {
-    if (name == null) return;
-    if (!this.selected.delete(name)) this.selected.add(name);
+  toggle(id = this.current) {
+    if (id == null) return;
+    if (!this.selected.delete(id)) this.selected.add(id);
     this.paint();
   }
 
   selectPage() {
-    this.selected = new Set(this.rows().map((row) => row.getData().name));
+    this.selected = new Set(this.rows().map((row) => row.getData().id));
     this.paint();
   }
 
@@ -73,19 +81,21 @@ export class Cursor {
   }
 
   paint() {
+    if (!this.row()) this.table.element.removeAttribute("aria-activedescendant");
     for (const row of this.rows()) this.dress(row);
     this.moved();
   }
 
   /** Give a row the looks and the ARIA state that it should have; Tabulator calls it for each row it draws. */
   dress(row) {
-    const { name } = row.getData();
+    const { id } = row.getData();
     const element = row.getElement();
-    const current = name === this.current;
+    const current = id === this.current;
     element.id ||= `rl-row-${crypto.randomUUID?.() ?? Math.random()}`;
     element.classList.toggle("rl-current", current);
-    element.classList.toggle("rl-selected", this.selected.has(name));
-    element.setAttribute("aria-selected", String(this.selected.has(name)));
+    element.classList.toggle("rl-selected", this.selected.has(id));
+    element.setAttribute("aria-rowindex", this.offset + row.getPosition());
+    element.setAttribute("aria-selected", String(this.selected.has(id)));
     if (current) this.table.element.setAttribute("aria-activedescendant", element.id);
   }
 }
@@ -96,7 +106,7 @@ export const KEYS = [
   ["Enter", "edit the reward; Enter again stores it and goes on to the next row"],
   ["Shift ↑ ↓, Space, Ctrl A", "select several rows, one more, the whole page"],
   ["Escape", "leave an edit; unselect"],
-  ["U, Ctrl Z", "undo the newest change"],
+  ["U, Ctrl Z", "undo the newest change, whoever made it"],
   ["PageUp PageDown", "another page"],
   ["O", "open the current row: all that was said, and the history of its reward"],
 ];

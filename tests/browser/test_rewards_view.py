@@ -1,0 +1,340 @@
+"""The rewards of a collection in a browser: sorted, filtered, given by keyboard, undone, and always as the lab is."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from rolloutlab.session import Session
+from rolloutlab.store.records import Arrival, NewGroup, Score
+from rolloutlab.wire.chat import Choice, UserMessage
+
+HOSTILE = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'> \x1b[31m \u202eabc"
+SCORE = """\
+%%reward {name} --overwrite
+return {{"length": float(len(answer)), "<i>new</i>": 1.0}}
+"""
+FRAME = 'print("|".join(view.to_frame().index), view.to_frame()["reward"].round(4).fillna("").tolist(), sep="\\n")'
+lab_only = pytest.mark.parametrize("front_end", ["lab"])
+
+
+def said(answer: str) -> Choice:
+    """A completion with a token per word, of which the first hundred are kept."""
+    tokens = [{"token": word, "logprob": -0.5, "top_logprobs": []} for word in answer.split()[:100]]
+    message = {"role": "assistant", "content": answer}
+    record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": tokens}}
+    return Choice.model_validate(record)
+
+
+@pytest.fixture
+def put(lab: Session, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Puts answers into the groups of a new collection and scores the first of them; its name."""
+
+    def put(*groups: list[str], rewards: list[float] = [], parts: dict[str, float] | None = None) -> str:  # noqa: B006
+        name = request.node.originalname.removeprefix("test_")[:12].strip("_")
+        stored = lab.store.open_collection(name)
+        prompt = [UserMessage(role="user", content="Capital?")]
+        added = lab.store.add_groups(stored, [NewGroup(prompt, {}) for _ in groups])
+        for group, answers in zip(added, groups, strict=True):
+            arrivals = [Arrival(i, [said(answer)]) for i, answer in enumerate(answers)]
+            lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+        give(lab, name, *rewards, **parts or {})
+        return name
+
+    return put
+
+
+def give(lab: Session, name: str, *rewards: float, **parts: float) -> None:
+    scored = zip(lab.collection(name).trajectories, rewards, strict=False)
+    lab.store.rewards.give([Score(trajectory, reward, parts) for trajectory, reward in scored], "function")
+
+
+def show(notebook: Any, name: str) -> Locator:
+    """The view of a collection's rewards, which the notebook calls `view`."""
+    shown = notebook.run(f"%load_ext rolloutlab\n%rewards {name} -o view").locator(".rl-rewards")
+    expect(shown.get_by_role("gridcell").first).to_be_visible()
+    return shown
+
+
+def grid(shown: Locator) -> Locator:
+    return shown.get_by_role("grid")
+
+
+def row(shown: Locator, name: str) -> Locator:
+    return shown.get_by_role("row").filter(has_text=name)
+
+
+def column(shown: Locator, name: str) -> list[str]:
+    """What the rows that are drawn show in one column, by its field."""
+    return shown.locator(f".tabulator-cell[tabulator-field='{name}']").all_text_contents()
+
+
+def status(shown: Locator) -> Locator:
+    return shown.get_by_role("status")
+
+
+def rewards(lab: Session, name: str) -> list[float | None]:
+    return [trajectory.reward for trajectory in lab.collection(name).trajectories]
+
+
+def cells(notebook: Any) -> int:
+    return notebook.page.locator(".jp-Notebook .jp-Cell").count()
+
+
+def press(notebook: Any, *keys: str) -> None:
+    for key in keys:
+        notebook.page.keyboard.press(key)
+
+
+def test_rewards_are_given_by_keyboard_and_the_advantages_of_the_group_follow(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Nice"], ["Lima", "Quito"], rewards=[1, 0, 0.5, 0.5, 0.5])
+    shown = show(notebook, name)
+    before, count = column(shown, "advantage"), cells(notebook)
+    grid(shown).focus()
+    expect(row(shown, f"{name}/0/0")).to_have_class(re.compile("rl-current"))
+    press(notebook, "a", "b", "d", "d", "ArrowDown", "2", ".", "5", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/0/1: 0 -> 2.5")
+    after = column(shown, "advantage")
+    assert all(old != new for old, new in zip(before[:3], after[:3], strict=True))
+    assert after[3:] == before[3:] == ["equal rewards"] * 2
+    assert rewards(lab, name) == [1, 2.5, 0.5, 0.5, 0.5]
+    told = [f"{a:+.2f}".replace("-", "\N{MINUS SIGN}") for a in lab.collection(name).to_frame()["advantage"][:3]]
+    assert [text.strip() for text in after[:3]] == told
+    expect(row(shown, f"{name}/0/1")).to_contain_text("hand, was 0")
+    assert lab.rewards(name).history(f"{name}/0/1")[0].source == "hand"
+
+    press(notebook, "ArrowDown", "1", "Enter")  # the edit before has moved one down already
+    expect(row(shown, f"{name}/1/0")).to_contain_text(re.compile(r"1\+\d"))
+    expect(shown.locator(".rl-summary")).to_contain_text("5 trajectories will train")
+    assert rewards(lab, name)[3:] == [1, 0.5]
+    press(notebook, "u")
+    expect(status(shown)).to_contain_text("is undone: 1 reward as before")
+    expect(row(shown, f"{name}/1/0")).to_contain_text("equal rewards")
+    shown.get_by_role("button", name="Undo").press("Enter")
+    expect(row(shown, f"{name}/0/1")).to_contain_text("function")
+    assert rewards(lab, name) == [1, 0, 0.5, 0.5, 0.5]
+    assert cells(notebook) == count
+    notebook.screenshot("rewards", shown)
+
+
+@lab_only
+def test_what_is_typed_first_is_for_the_first_row_and_next_for_the_next(notebook, lab, put):
+    name = put(["Paris", "Lyon", "Nice"])
+    shown = show(notebook, name)
+    grid(shown).focus()
+    press(notebook, "1", "Enter", "0", "Enter", ".", "5", "Tab")
+    expect(status(shown)).to_have_text(f"{name}/0/2: - -> 0.5")
+    assert rewards(lab, name) == [1, 0, 0.5]
+
+
+def test_in_a_table_that_is_sorted_and_filtered_the_right_row_changes(notebook, lab, put):
+    name = put(*[[f"{word} of {i}" for word in ("Paris", "Lyon", "Nice")] for i in range(4)])
+    give(lab, name, *range(12))
+    shown = show(notebook, name)
+    header = shown.get_by_role("columnheader", name="reward", exact=True)
+    header.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    header.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "descending")
+    shown.get_by_label("filter by completion").fill("nice")
+    press(notebook, "Enter")
+    expect(shown.get_by_role("gridcell", name="Nice")).to_have_count(4)
+    expect(shown.get_by_role("gridcell", name="Lyon")).to_have_count(0)
+    assert column(shown, "name") == [f"{name}/{i}/2" for i in (3, 2, 1, 0)]
+    grid(shown).focus()
+    press(notebook, "ArrowDown", "-", "7", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/2/2: 8 -> -7")
+    assert rewards(lab, name) == [0, 1, 2, 3, 4, 5, 6, 7, -7, 9, 10, 11]
+    names, values = notebook.text_of(notebook.run(FRAME)).strip().splitlines()
+    assert names == "|".join(column(shown, "name"))
+    assert values == str([float(text) for text in column(shown, "reward")]) == "[11.0, -7.0, 5.0, 2.0]"
+
+    shown.get_by_label("reward to set").fill("3")
+    shown.get_by_role("button", name="Set the 4 that fit").press("Enter")
+    expect(status(shown)).to_have_text("4 rewards set to 3")
+    assert rewards(lab, name) == [0, 1, 3, 3, 4, 3, 6, 7, 3, 9, 10, 3]
+    shown.get_by_role("button", name="Undo").press("Enter")
+    expect(status(shown)).to_contain_text("4 rewards as before")
+    assert rewards(lab, name) == [0, 1, 2, 3, 4, 5, 6, 7, -7, 9, 10, 11]
+
+    shown.get_by_label("filter by reward").fill("more than 3")
+    press(notebook, "Enter")
+    expect(status(shown)).to_contain_text("reward: 'more than 3' is no condition on a number → > 0.5, <= 1")
+    assert len(column(shown, "name")) == 4
+    shown.get_by_role("button", name="Clear filters").click()
+    expect(shown.get_by_role("gridcell", name="Lyon")).to_have_count(4)
+    expect(shown.get_by_label("filter by completion")).to_have_value("")
+    expect(header).to_have_attribute("aria-sort", "none")
+    expect(shown.get_by_role("button", name="Set all 12")).to_be_visible()
+
+
+@lab_only
+def test_several_rows_on_several_pages_are_set_and_undone_as_one_change(notebook, lab, put):
+    name = put(*[["a", "b"]] * 60)
+    shown = show(notebook, name)
+    press_down = ("Shift+ArrowDown", "Shift+ArrowDown")
+    grid(shown).focus()
+    press(notebook, *press_down, "4", "Enter")
+    expect(status(shown)).to_have_text("3 rewards set to 4")
+    expect(grid(shown)).to_be_focused()
+    assert rewards(lab, name)[:4] == [4, 4, 4, None]
+    press(notebook, "PageDown")
+    expect(row(shown, f"{name}/50/0")).to_have_class(re.compile("rl-current"))
+    press(notebook, "ArrowDown", "Space")
+    expect(shown.locator(".rl-chosen")).to_have_text("4 rows selected (3 elsewhere)")
+    shown.get_by_label("reward to set").fill("5")
+    shown.get_by_role("button", name="Set", exact=True).press("Enter")
+    expect(status(shown)).to_have_text("4 rewards set to 5")
+    given = rewards(lab, name)
+    assert (given[:3], given[101], given.count(None)) == ([5, 5, 5], 5, 116)
+    grid(shown).focus()
+    press(notebook, "u", "u")
+    expect(shown.locator(".rl-summary")).to_contain_text("0 rewards of 120")
+    assert set(rewards(lab, name)) == {None}
+
+
+@lab_only
+def test_what_is_no_reward_is_explained_and_changes_nothing(notebook, lab, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0])
+    shown = show(notebook, name)
+    newest = lab.store.rewards.newest_edit()
+    grid(shown).focus()
+    field = shown.get_by_label(f"reward of {name}/0/0")
+    for typed in ("abc", "1e999", "0,5", ""):
+        press(notebook, "Enter")
+        field.fill(typed)
+        press(notebook, "Enter")
+        expect(status(shown)).to_contain_text(f"the reward of {name}/0/0 is '{typed}', which is no finite number")
+        expect(field).to_have_value(typed)
+        expect(field).to_have_attribute("aria-invalid", "true")
+        press(notebook, "Escape")
+        expect(grid(shown)).to_be_focused()
+    notebook.screenshot("rewards-refused", shown)
+    shown.get_by_label("reward to set").fill("much")
+    press(notebook, "Enter")
+    expect(status(shown)).to_contain_text("'much', which is no finite number → a number such as 0.5")
+    assert (lab.store.rewards.newest_edit(), column(shown, "reward")) == (newest, ["1", "0"])
+    shown.get_by_role("button", name="Undo").click()
+    expect(shown.get_by_role("gridcell", name="unscored")).to_have_count(2)
+    shown.get_by_role("button", name="Undo").click()
+    expect(status(shown)).to_contain_text(f"no reward of {name} is left to undo")
+
+
+@lab_only
+def test_what_another_cell_changes_appears_by_itself_with_its_new_columns(notebook, lab, put):
+    name = put(["Paris", "Rome"], rewards=[1, 0])
+    shown = show(notebook, name)
+    notebook.run(SCORE.format(name=name))
+    expect(shown.get_by_role("columnheader", name="<i>new</i>")).to_be_attached()
+    expect(shown.get_by_role("columnheader", name="length")).to_be_attached()
+    assert column(shown, "reward") == ["6", "5"]
+    assert column(shown, "component:length") == ["5", "4"]
+    header = shown.get_by_role("columnheader", name="length")
+    header.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    assert column(shown, "name") == [f"{name}/0/1", f"{name}/0/0"]
+
+    grid(shown).focus()
+    press(notebook, "Enter", "9")
+    notebook.page.evaluate(
+        "code => window.harness.panel().sessionContext.session.kernel.requestExecute({code}).done",
+        f"import rolloutlab; rolloutlab.lab().rewards('{name}').set('{name}/0/0', -1)",
+    )
+    expect(shown.get_by_label("reward of")).to_have_value("9")
+    press(notebook, "Escape")
+    expect(row(shown, f"{name}/0/0")).to_contain_text("hand, was 6")
+    assert rewards(lab, name) == [-1, 5]
+
+
+@lab_only
+def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook, lab, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0])
+    show(notebook, name)
+    number = notebook._number
+    notebook.reload()
+    shown = notebook.outputs(number).locator(".rl-rewards")
+    grid(shown).focus()
+    press(notebook, "3", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/0/0: 1 -> 3")
+    notebook.restart_kernel()
+    grid(shown).focus()
+    press(notebook, "ArrowUp", "8", "Enter")
+    expect(status(shown)).to_contain_text("run the cell again")
+    again = show(notebook, name)
+    assert column(again, "reward") == ["3", "0"]
+    grid(again).focus()
+    press(notebook, "8", "Enter")
+    expect(status(again)).to_have_text(f"{name}/0/0: 3 -> 8")
+    assert rewards(lab, name) == [8, 0]
+
+
+def test_what_people_and_policies_wrote_is_text_and_nothing_of_it_runs(notebook, lab, put):
+    name = put([HOSTILE, "Paris " * 180_000], rewards=[1, 0], parts={"<b>x</b>": 0.5, "a.b": 0.25})
+    shown = show(notebook, name)
+    told = HOSTILE.replace("\x1b", "␛").replace("\u202e", "⟨202e⟩")
+    expect(row(shown, f"{name}/0/0")).to_contain_text(told)
+    for part, value in (("<b>x</b>", "0.5"), ("a.b", "0.25")):
+        expect(shown.get_by_role("columnheader", name=part)).to_be_attached()
+        assert column(shown, f"component:{part}") == [value] * 2
+    shown.get_by_label("filter by a.b").fill("= 0.25")
+    press(notebook, "Enter")
+    assert shown.evaluate("element => element.outerHTML.length") < 40_000
+    grid(shown).focus()
+    press(notebook, "o")
+    expect(shown.get_by_label("the current trajectory")).to_contain_text(told)
+    press(notebook, "ArrowDown", "o")
+    expect(shown.get_by_label("the current trajectory")).to_contain_text(f"{name}/0/1")
+    press(notebook, "o")
+    expect(shown.get_by_label("the current trajectory")).to_be_hidden()
+    press(notebook, "2", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/0/1: 0 -> 2")
+    assert shown.locator("script, img, b:not(.rl-turn b)").count() == 0
+    assert notebook.page.evaluate("window.hacked") is None
+
+
+@lab_only
+def test_a_screen_reader_is_told_what_each_part_is(notebook, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0], parts={"right": 1.0})
+    shown = show(notebook, name)
+    expect(grid(shown)).to_have_accessible_name(f"rewards of {name}")
+    headers = ("trajectory", "reward", "advantage", "completion", "prompt", "right", "source", "tokens", "finish")
+    for header in headers:
+        expect(shown.get_by_role("columnheader", name=header, exact=True)).to_have_attribute("aria-sort", "none")
+        expect(shown.get_by_label(f"filter by {header}", exact=True)).to_have_count(1)
+    nameless = (
+        "elements => elements.filter(e => !e.ariaLabel && !e.innerText && !e.labels?.length).map(e => e.outerHTML)"
+    )
+    assert shown.locator("button, input, select").evaluate_all(nameless) == []
+    assert shown.get_by_label("rows of a page").count() == 1
+    grid(shown).focus()
+    press(notebook, "ArrowDown", "Space")
+    current = grid(shown).get_attribute("aria-activedescendant")
+    expect(shown.locator(f"[id='{current}']")).to_contain_text(f"{name}/0/1")
+    expect(row(shown, f"{name}/0/1")).to_have_attribute("aria-selected", "true")
+    expect(shown.get_by_role("toolbar")).to_have_accessible_name("rewards")
+
+
+@lab_only
+def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put):
+    name = put(["Paris " * 30, "Lyon", "Nice"], ["Lima", "Quito"], rewards=[1, 0, 0.25, 0.5, 0.5], parts={"right": 1.0})
+    lab.rewards(name).set(f"{name}/0/1", 0.75)
+    shown = show(notebook, name)
+    notebook.screenshot("rewards-light", shown)
+    notebook.theme("JupyterLab Dark")
+    grid(shown).focus()
+    press(notebook, "Shift+ArrowDown")
+    notebook.screenshot("rewards-dark", shown)
+    notebook.narrow()
+    shown.get_by_role("button", name="Last Page").scroll_into_view_if_needed()
+    expect(shown.get_by_role("button", name="Last Page")).to_be_in_viewport(ratio=1)
+    wider = "element => element.scrollWidth - element.clientWidth"
+    assert shown.evaluate(wider) == 0
+    for title in shown.locator(".tabulator-col-title").all():
+        assert title.evaluate(wider) == 0, "a header is cut off"
+    names = shown.locator(".rl-name span:last-child")
+    assert [round(end.bounding_box()["x"] + end.bounding_box()["width"]) for end in names.all()] == [
+        round(cell["x"] + cell["width"]) for cell in map(Locator.bounding_box, shown.locator(".rl-name").all())
+    ], "the end of a name is cut off"
+    notebook.screenshot("rewards-narrow")

@@ -1,0 +1,118 @@
+"""Every view where no script runs, as in nbconvert, a terminal or a page on GitHub; and that none tells a secret."""
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from rolloutlab.session import Session
+from rolloutlab.store.records import Arrival, NewGroup
+from rolloutlab.widgets.interactive import Interactive
+from rolloutlab.wire.chat import Choice, UserMessage
+
+HOSTILE = "<script>acted()</script></td></details><img src=x onerror=acted()>& \x1b[31m \u202eabc"
+VIEWS = ("collection", "group", "rewards", "form", "job")
+VOID = {"br", "hr", "img", "input", "meta", "link", "path", "line", "circle", "rect", "polyline", "polygon"}
+
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"texts": {}},
+    {"texts": {"learning_rate": "fast"}},
+    {"name": "hostile/0/0"},
+    {"position": 0},
+    {"position": 0, "seat": 0},
+    {"at": 0},
+    {"names": ["hostile/0/0"], "reward": "x"},
+]
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: `tags`, `texts`, and in `wrong` what is not closed as it was opened."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.wrong: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        self.wrong += self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self._open or self._open.pop() != tag:
+            self.wrong.append(f"/{tag}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def shown(session: Session) -> dict[str, Interactive]:
+    """Each view, of a session that has a token; the first three of a collection in which all text is hostile."""
+    session.chat("capitals", "Capital?", n=4, max_tokens=4, seed=1)
+    prompt = NewGroup([UserMessage(role="user", content=HOSTILE)], {"a": HOSTILE})
+    (group,) = session.store.add_groups(session.store.open_collection("hostile"), [prompt])
+    record = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": HOSTILE}}
+    arrivals = [Arrival(i, [Choice.model_validate(record)]) for i in range(2)]
+    session.store.put(group, arrivals, model=HOSTILE, step=0, sampling={})
+
+    def score(trajectory: Any, answer: str, messages: Any, row: Any) -> dict[str, float]:
+        return {HOSTILE: float(trajectory.name[-1])}
+
+    session.reward("capitals", score)
+    session.reward("hostile", score)
+    form = session.train_form("capitals", {"learning_rate": HOSTILE})
+    job = session.train("capitals", wait=False, say=lambda _: None).wait(progress=False)
+    return {
+        "collection": session.collection("hostile"),
+        "group": session.group("hostile/0"),
+        "rewards": session.rewards("hostile"),
+        "form": form,
+        "job": job,
+    }
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_reads_without_scripts_and_style_sheets(shown, name):
+    html = shown[name]._repr_html_()
+    page = Page(html)
+    assert page.wrong == []
+    assert not page.tags & {"script", "style", "link", "img", "iframe", "object", "embed"}
+    assert not {attribute for attribute in page.attributes if attribute.startswith("on")} | page.attributes & {"src"}
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", html)
+    if name in ("collection", "group", "rewards"):
+        assert "<script>acted()</script></td></details><img src=x onerror=acted()>& ␛[31m ⟨202e⟩abc" in page.text
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_text_of_a_view_is_stable_and_has_no_address_of_memory(shown, name):
+    text = repr(shown[name])
+    assert text == repr(shown[name])
+    assert shown[name]._repr_html_() == shown[name]._repr_html_()
+    assert " at 0x" not in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", text)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_a_browser_is_told_has_no_secret(shown, session, name):
+    token = session.settings.service.token
+    assert token
+    view = getattr(shown[name], "_view", shown[name])  # what a collection shows is a view of its own
+    told = [view.state(), view.state(), repr(shown[name]), shown[name]._repr_html_()]
+    told += [view.answer({"id": 1, "call": call, "args": args}) for call in view.calls() for args in ARGUMENTS]
+    assert token not in json.dumps(told, ensure_ascii=False)
