@@ -338,3 +338,35 @@ def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put
         round(cell["x"] + cell["width"]) for cell in map(Locator.bounding_box, shown.locator(".rl-name").all())
     ], "the end of a name is cut off"
     notebook.screenshot("rewards-narrow")
+
+
+@lab_only
+def test_a_change_elsewhere_leaves_the_reader_on_the_page_and_two_showings_of_a_view_agree(notebook, lab, put):
+    answers = [[f"answer {i} {j}" for j in range(4)] for i in range(30)]
+    name = put(*answers, rewards=[0.5] * 120)
+    shown = show(notebook, name)
+    press_in = notebook.page.keyboard.press
+    grid(shown).focus()
+    press_in("PageUp")  # there is none before the first
+    press_in("PageDown")
+    expect(row(shown, f"{name}/25/0")).to_be_visible()
+    again = notebook.run(f"view.set('{name}/25/1', 9)\nview").locator(".rl-rewards")
+    expect(row(shown, f"{name}/25/1")).to_contain_text("9")
+    expect(row(again, f"{name}/0/0")).to_be_visible()
+    grid(again).focus()
+    notebook.page.keyboard.type("7")
+    press_in("Enter")
+    expect(row(again, f"{name}/0/0")).to_contain_text("7")
+    expect(again.locator(".rl-summary")).to_have_text(shown.locator(".rl-summary").inner_text())
+    expect(row(shown, f"{name}/25/0")).to_be_visible()
+
+
+@lab_only
+def test_leaving_the_field_by_a_click_stores_nothing(notebook, lab, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0])
+    shown = show(notebook, name)
+    grid(shown).focus()
+    notebook.page.keyboard.type("0.")
+    status(shown).click(force=True)
+    expect(shown.locator(".rl-reward-input")).to_have_count(0)
+    assert rewards(lab, name) == [1, 0]

@@ -81,9 +81,10 @@ class RewardsView(Interactive):
         wanted = [names] if isinstance(names, str) else names
         if not isinstance(wanted, Sequence) or not wanted:
             raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
-        value = _reward(reward, wanted[0] if len(wanted) == 1 else count(len(wanted), "trajectory"))
         with self._current():
-            return self._give(dict.fromkeys(map(self._rows.find, wanted)), value)
+            rows = dict.fromkeys(map(self._rows.find, wanted))
+            name = self._rows.name(next(iter(rows))) if len(rows) == 1 else count(len(rows), "trajectory")
+            return self._give(rows, _reward(reward, name))
 
     def set_all(self, reward: Any) -> list[Edit]:
         """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
