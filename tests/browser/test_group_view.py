@@ -91,16 +91,35 @@ def test_a_reward_is_typed_on_a_card_and_what_is_no_number_is_told(notebook, lab
     keyboard = notebook.page.keyboard
     shown.get_by_role("article").nth(1).focus()
     keyboard.press("e")
-    keyboard.type("much")
-    keyboard.press("Enter")
-    expect(shown.get_by_role("status")).to_have_text("“much” is no number")
-    keyboard.press("Control+a")
+    for typed in ("much", "0x10"):
+        keyboard.type(typed)
+        keyboard.press("Enter")
+        told = f"the reward of {name}/0/1 is '{typed}', which is no finite number → a number such as 0.5"
+        expect(shown.get_by_role("status")).to_have_text(told)
+        expect(shown.get_by_label("reward of completion 1")).to_have_attribute("aria-invalid", "true")
+        keyboard.press("Control+a")
     keyboard.type("-0.5")
     keyboard.press("Enter")
     expect(shown.get_by_role("button", name="reward -0.5, edit")).to_be_visible()
     expect(shown.get_by_role("article").nth(1)).to_be_focused()
     assert rewards(lab, name) == [None, -0.5]
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 3, "no key went to the notebook"
+
+
+@pytest.mark.parametrize("leave", ["Escape", "click"])
+def test_a_typed_reward_that_is_left_without_enter_changes_nothing(notebook, lab, put, leave):
+    name = put(["Paris", "Lyon"])
+    shown = show(notebook, name)
+    notebook.run(f"_ = lab.rewards({name!r}).set('{name}/0/1', 0.5)")
+    shown.get_by_role("button", name="reward 0.5, edit").click()
+    notebook.page.keyboard.type("7")
+    if leave == "click":
+        shown.get_by_role("region", name="prompt").click()
+    else:
+        notebook.page.keyboard.press("Escape")
+    expect(shown.get_by_label("reward of completion 1")).to_have_count(0)
+    expect(shown.get_by_role("button", name="reward 0.5, edit")).to_be_visible()
+    assert rewards(lab, name) == [None, 0.5]
 
 
 def test_a_reward_that_is_given_elsewhere_shows_in_the_view(notebook, lab, put):

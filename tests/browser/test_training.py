@@ -107,6 +107,28 @@ def test_a_form_is_filled_in_by_keyboard_and_becomes_one_job(loaded, lab, sortin
     expect(loaded.run("form.job.status")).to_contain_text("succeeded")
 
 
+@pytest.mark.parametrize("front_end", ["lab"])
+def test_a_form_shows_what_other_cells_change_before_anything_is_typed(loaded, lab):
+    lab.chat("fm", "Name a colour.", n=4, max_tokens=4, seed=1)
+    lab.reward("fm", lambda trajectory, answer, messages, row: int(trajectory.name[-1]), say=lambda _: None)
+    form = loaded.run("%%train fm --form").locator(".rl-form")
+    headline, submit = form.locator(".rl-headline"), form.get_by_role("button", name="Submit")
+    expect(headline).to_contain_text("4 of 4 trajectories will train")
+    expect(submit).to_be_enabled()
+    loaded.run("_ = lab.rewards('fm').set([f'fm/0/{i}' for i in range(4)], 1.0)")
+    expect(headline).to_contain_text("0 of 4 trajectories will train")
+    expect(submit).to_be_disabled()
+
+    loaded.run("lab.rename('fm', 'fm2'); _ = lab.rewards('fm2').undo()")
+    expect(headline).to_contain_text("4 of 4 trajectories will train")
+    expect(form.get_by_role("heading", name="Train on fm2")).to_be_visible()
+    expect(submit).to_be_enabled()
+    loaded.run("lab.delete('fm2')")
+    form.get_by_label("epsilon", exact=True).press("3")
+    expect(headline).to_have_text("fm2:1 was deleted -> %collections --restore fm2:1")
+    expect(submit).to_be_disabled()
+
+
 def test_a_job_is_watched_while_its_cell_runs_and_cancelled_from_there(loaded, slow):
     shown = loaded.start(f"%%train {slow}")
     view = shown.locator(".rl-job")

@@ -1,6 +1,8 @@
 """The training form: what would train while options change, and one job from it."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -83,12 +85,50 @@ def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
     assert form.job is None
 
 
-def test_the_check_is_of_the_present(form, scored):
-    assert look(form)["headline"].startswith("4 of 4")
-    scored.chat("capitals", "Capital of Peru?", n=2, max_tokens=4, seed=1)
-    assert look(form)["headline"].startswith("0 of 2")
+def test_it_stays_with_its_collection_under_whatever_name(form, scored):
+    scored.rename("capitals", "towns", say=lambda _: None)
+    told = look(form)
+    assert (told["names"], told["cell"], told["blocked"]) == (["towns"], "%%train towns", "")
+    assert told["headline"].startswith("4 of 4")
+    scored.chat("towns", "Capital of Peru?", n=2, max_tokens=4, seed=1)
+    told = look(form, ppo="true")
+    assert (told["names"], told["cell"]) == (["towns:1"], "%%train towns:1\nppo: true")
+    assert told["headline"].startswith("4 of 4")
+    form.submit()
+    assert list(scored.store.jobs.newest_first()[0].collections) == ["towns:1"]
+
+
+def test_once_its_collection_is_deleted_it_says_so_and_nothing_can_be_submitted(form, scored):
+    look(form)
     scored.delete("capitals", say=lambda _: None)
-    assert "there is no collection 'capitals'" in look(form)["blocked"]
+    told = look(form, epsilon="0.3")
+    assert told["headline"] == "capitals:1 was deleted -> %collections --restore capitals:1"
+    assert (told["blocked"], told["names"]) == ("nothing would train", ["capitals"])
+    assert told["cell"] == "%%train capitals\nepsilon: 0.3"
+    refused = form.answer({"id": 1, "call": "submit", "args": {"texts": {}}})
+    assert refused["error"]["message"] == "capitals:1 was deleted"
+    scored.restore("capitals", say=lambda _: None)
+    assert look(form)["headline"].startswith("4 of 4")
+
+
+def test_a_browser_is_told_of_other_rewards_until_the_form_is_submitted(form, scored):
+    events = []
+    form.push = lambda event, **_data: events.append(event)
+    look(form)
+    scored.reward("capitals", lambda trajectory, answer, messages, row: 1.0, say=lambda _: None)
+    assert set(events) == {"changed"}
+    assert look(form)["headline"].startswith("0 of 4")
+    scored.rewards("capitals").undo()
+    form.submit()
+    events.clear()
+    scored.reward("capitals", lambda trajectory, answer, messages, row: 1.0, say=lambda _: None)
+    assert "changed" not in events
+
+
+def test_a_form_that_nobody_holds_is_gone(scored):
+    form = weakref.ref(scored.train_form("capitals"))
+    gc.collect()
+    assert form() is None
 
 
 def test_it_is_submitted_once_however_often_it_is_asked_to(form, scored):
@@ -124,7 +164,7 @@ def test_once_submitted_its_options_stay_and_it_answers_for_the_job(form):
 def test_the_cell_does_what_the_form_does(scored):
     scored.chat("letters", "A letter?", n=2, max_tokens=2, seed=1)
     form = scored.train_form(["capitals", "lett*"], {"learning_rate": 2e-3, "ppo": True, "scale_rewards": True})
-    assert form.cell == "%%train capitals 'lett*'\nlearning_rate: 0.002\nppo: true"
+    assert form.cell == "%%train capitals letters\nlearning_rate: 0.002\nppo: true"
 
 
 def test_without_scripts_it_reads_as_the_cell_and_what_would_train(scored):

@@ -122,6 +122,19 @@ def test_a_service_that_does_not_answer_is_told_to_the_page_and_asked_again(scor
     assert page.until(ended)["trouble"] == ""
 
 
+def test_what_nobody_foresaw_is_told_to_the_page_and_logged(scored, service, monkeypatch, caplog):
+    job = scored.train("capitals", wait=False, say=quiet)
+    find = job._find
+    monkeypatch.setattr(job, "_find", lambda start: {}["address"])
+    page = Page(job)
+    assert page.until(lambda head: bool(head["trouble"]))["trouble"] == "KeyError: 'address'"
+    assert isinstance(job._follower.exception(LONGEST), KeyError)
+    monkeypatch.setattr(job, "_find", find)
+    job.answer({"id": 2, "call": "watch"})
+    assert page.until(ended)["trouble"] == ""
+    assert "KeyError: 'address'" in caplog.text
+
+
 def test_who_only_looks_at_a_job_starts_no_service(scored, service):
     job = scored.train("capitals", wait=False, say=quiet)
     asked = []

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from rolloutlab.collection import Collection
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import NotFoundError, RewardError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, Group, NewGroup, Score
 from rolloutlab.views.group import GroupView
+from rolloutlab.views.rewards import RewardsView
 from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.wire.logprobs import ScoredHistories
 
@@ -165,6 +166,18 @@ def test_one_reward_is_given_by_typing_it(lab: Lab, groups: Groups) -> None:
     assert asked(view(lab), "give", position=0, seat=1, reward=-2.5)["said"] == "every reward is as it was"
 
 
+def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: Groups) -> None:
+    groups(["Paris", "Lyon"])
+    shown, table = view(lab), RewardsView(lab, [lab.find("capitals")])
+    told = asked(shown, "give", position=0, seat=1, reward=" 1e-1 ")
+    assert column(told, "reward") == [None, 0.1]
+    for typed in ("0x10", "1_0", "much", "0,5", "nan", ""):
+        with pytest.raises(RewardError) as error:
+            table.set("capitals/0/1", typed)
+        assert refused(shown, "give", position=0, seat=1, reward=typed) == (str(error.value), error.value.hint)
+    assert rewards(lab) == [None, 0.1]
+
+
 def test_undo_leaves_what_a_function_gave(lab: Lab, groups: Groups) -> None:
     (group,) = groups(["Paris"])
     shown = view(lab)
@@ -196,9 +209,9 @@ def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -
         ("text", {"position": 0, "seat": 0, "number": 9, "start": 0}),
         ("text", {"position": 0, "seat": 0, "number": 0, "start": -1}),
         ("tokens", {"position": 0, "seat": True, "start": 0}),
-        ("give", {"position": 0, "seat": 0, "reward": "1"}),
+        ("give", {"position": 0, "seat": 0, "reward": "0x10"}),
+        ("give", {"position": 0, "seat": 0, "reward": ""}),
         ("give", {"position": 0, "seat": 0, "reward": float("nan")}),
-        ("give", {"position": 0, "seat": 0, "reward": True}),
         ("give", {"position": 5, "seat": 0, "reward": 1}),
         ("rank", {"position": 0, "ranking": [[0], [0]]}),
         ("rank", {"position": 0, "ranking": "all"}),

@@ -71,6 +71,8 @@ def _weighing(given: Mapping[str, Any], options: Options, groups: int | None) ->
         yield "advantage_balance", "-1 removes what is above its group's mean: nothing teaches to repeat"
     if options.learning_rate == 0:
         yield "learning_rate", "0 trains nothing: the new checkpoint answers as the old one does"
+    if (options.learning_rate or 0) > 1:
+        yield "learning_rate", f"{options.learning_rate:g} is far above anything that trains"
     if not options.scale_rewards and groups == 1:
         yield "scale_rewards", "changes nothing where one group trains: it weighs groups against each other"
     if options.precalculate_logprobs:

@@ -67,18 +67,20 @@ class TrainCalls(JobCalls, ModelCalls):
     def train_form(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> TrainingForm:
         """A form of the options for training on these collections, beginning with `options`; it shows what would train.
 
+        A pattern means what fits it now. The form stays with its collections when they are renamed or newer ones come.
+
         Raises:
             InputError: an option is unknown. NotFoundError: no such collection.
         """
-        select(self.store, names)
+        collections = select(self.store, names)
 
         def gathered() -> Submission:
-            return gather(select(self.store, names), {}, self._selected)
+            return gather(collections, {}, self._selected)
 
         def version() -> object:
             return self.store.changes(), self._selected
 
         def submit(chosen: Mapping[str, Any]) -> Job:
-            return self.train(names, chosen, wait=False, say=lambda _: None)
+            return self.train([each.name for each in collections], chosen, wait=False, say=lambda _: None)
 
-        return TrainingForm(names, options or {}, gathered, version, submit)
+        return TrainingForm(collections, options or {}, gathered, version, submit, self.store.rewards.listen)

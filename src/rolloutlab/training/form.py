@@ -1,11 +1,12 @@
 """The options of a training job as a form, with what would come of them while they change."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.collection import Collection
+from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.objective.effects import effects
 from rolloutlab.objective.glossary import OPTIONS, problems, proper_name
 from rolloutlab.objective.typed import read, written
@@ -16,27 +17,31 @@ from rolloutlab.widgets import form as view
 from rolloutlab.widgets.form import Outlook
 from rolloutlab.widgets.interactive import Interactive
 
-_PLAIN_NAME = re.compile(r"[\w.:-]+")
+Listen = Callable[[Callable[[Set[int]], None]], None]
+"""Has a method told, while its object lives, which trajectories got other rewards."""
 
 
 class TrainingForm(Interactive):
     """The eleven options for training on some collections; in a notebook, to be filled in.
 
-    It can be submitted once; the job is then shown below. names: what is to train. given: options to begin with.
+    It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
     gather: what a job of them would be now; asked again when `version` is another. submit: makes options a job.
+    listen: `Rewards.listen` of their lab.
     """
 
     module = "form"
 
     def __init__(
         self,
-        names: str | Sequence[str],
+        collections: Sequence[Collection],
         given: Mapping[str, Any],
         gather: Callable[[], Submission],
         version: Callable[[], object],
         submit: Callable[[Mapping[str, Any]], Job],
+        listen: Listen,
     ) -> None:
-        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self._collections = tuple(collections)
+        self._names = tuple(collection.name for collection in collections)
         self._gather = gather
         self._version = version
         self._gathered: tuple[object, Submission] | None = None
@@ -44,6 +49,14 @@ class TrainingForm(Interactive):
         self._texts = _texts(given)
         self._job: Job | None = None
         self._submitting = Lock()
+        listen(self._edited)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its collections are called now; once one of them is deleted, what they were called last."""
+        with suppress(NotFoundError):
+            self._names = tuple(collection.name for collection in self._collections)
+        return self._names
 
     @property
     def options(self) -> dict[str, Any]:
@@ -54,9 +67,8 @@ class TrainingForm(Interactive):
     @property
     def cell(self) -> str:
         """The cell that does what the form does; what is wrong is left out."""
-        names = " ".join(name if _PLAIN_NAME.fullmatch(name) else f"'{name}'" for name in self.names)
         lines = [f"{name}: {self._texts[name]}" for name in self._right()]
-        return "\n".join([f"%%train {names}", *lines])
+        return "\n".join([f"%%train {' '.join(self.names)}", *lines])
 
     @property
     def job(self) -> Job | None:
@@ -89,15 +101,14 @@ class TrainingForm(Interactive):
     def look(self, texts: Mapping[str, Any]) -> dict[str, Any]:
         """Take what is in the fields of a browser; what would come of it."""
         self._fill(texts)
-        return self._outlook().told()
+        return self._told()
 
     def state(self) -> Mapping[str, Any]:
         job = self._job
         return {
-            "names": list(self.names),
             "options": view.controls(),
             "texts": dict(self._texts),
-            "outlook": self._outlook().told(),
+            "outlook": self._told(),
             "job": job.state() if job else None,
         }
 
@@ -114,6 +125,14 @@ class TrainingForm(Interactive):
         if self._job is None:
             self._texts = _texts(texts)
 
+    def _told(self) -> dict[str, Any]:
+        return {"names": list(self.names), **self._outlook().told()}
+
+    def _edited(self, _ids: Set[int]) -> None:
+        """Rewards were changed in this process, on any thread: the browser looks again at what would train."""
+        if self._job is None:
+            self.push("changed")
+
     def _right(self) -> dict[str, Any]:
         """The options that differ from their defaults and have nothing wrong about them."""
         return {name: value for name, value in self.options.items() if OPTIONS[name].problem(value) is None}
@@ -128,13 +147,16 @@ class TrainingForm(Interactive):
     def _outlook(self) -> Outlook:
         wrong = {name: found for name, value in self.options.items() if (found := OPTIONS[name].problem(value))}
         asked = {name: read(text) for name, text in self._texts.items() if name not in wrong}
+        blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
         try:
             submission = self._check(asked)
         except RolloutlabError as error:
             why = f"{error.message} -> {error.hint}" if error.hint else error.message
-            return Outlook(self.cell, problems=wrong, notes=_by_option(asked), blocked=why)
+            blocked += ["nothing would train"]
+            return Outlook(
+                self.cell, report=(why,), problems=wrong, notes=_by_option(asked), blocked="; ".join(blocked)
+            )
         check = submission.check
-        blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
         blocked += [] if check.trainable_trajectories else ["nothing would train"]
         return Outlook(
             self.cell,

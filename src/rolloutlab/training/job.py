@@ -193,17 +193,23 @@ class Job(Interactive):
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """Read on; what goes wrong is told to the view and tried again."""
+        """Read on; what goes wrong is told to the view and tried again, but for a bug, which is also logged."""
         while not self._feed.has_ended and self._is_watched():
             try:
                 await self._feed.follow(await asyncio.to_thread(self._find, False), self._is_watched)
                 await asyncio.to_thread(self._tell)
             except RolloutlabError as error:
-                self._trouble = visible(f"{error.message} -> {error.hint}" if error.hint else error.message)
-                self.push("news", head=self._head(), begin=view.progress(self._events)[0], numbers={})
+                self._complain(f"{error.message} -> {error.hint}" if error.hint else error.message)
                 if isinstance(error, NotFoundError):
                     return
                 await asyncio.sleep(_AFTER_TROUBLE)
+            except Exception as error:
+                self._complain(f"{type(error).__name__}: {error}")
+                raise
+
+    def _complain(self, trouble: str) -> None:
+        self._trouble = visible(trouble)
+        self.push("news", head=self._head(), begin=view.progress(self._events)[0], numbers={})
 
     def _is_watched(self) -> bool:
         return monotonic() - self._looked_at < _LEASE

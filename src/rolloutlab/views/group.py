@@ -1,12 +1,11 @@
 """Groups as a notebook holds them and a browser reads them: one at a time, ranked and scored where they are read."""
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member, Share
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
@@ -14,6 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Outline, Score, StoredCollection, Trajectory
 from rolloutlab.views.ranking import FORMULA, read_ranking, rewards_of
 from rolloutlab.views.reading import uncollected
+from rolloutlab.views.typed import reward_of
 from rolloutlab.widgets import group as shown
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.widgets.visible import visible
@@ -121,12 +121,12 @@ class GroupView(Interactive):
         group = self._group(position)
         return self._told(group, rank(self._lab, group, ranking))
 
-    def give(self, position: int, seat: int, reward: float) -> dict[str, Any]:
-        """Give one trajectory a reward by hand."""
+    def give(self, position: int, seat: int, reward: Any) -> dict[str, Any]:
+        """Give one trajectory a reward by hand: a finite number, or a text that is one."""
         group = self._group(position)
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise RewardError(f"{reward!r} is no finite number", hint="0.5")
-        return self._told(group, self._lab.rewards.give([Score(_at(group, seat), float(reward))], source="hand"))
+        trajectory = _at(group, seat)
+        score = Score(trajectory, reward_of(reward, trajectory.name))
+        return self._told(group, self._lab.rewards.give([score], source="hand"))
 
     def undo(self, position: int) -> dict[str, Any]:
         """Take back the newest change of the collection, where it was given by hand and in this group.

@@ -3,21 +3,22 @@
 import "./kit/theme.css";
 import "./form.css";
 import { connect } from "./kit/kernel.js";
-import { frame, h, number, statusLine } from "./kit/dom.js";
+import { frame, h, number, refusal, statusLine } from "./kit/dom.js";
 import { jobView } from "./job/view.js";
 
 const PAUSE = 180;
 
 function render({ model, el }) {
-  const kernel = connect(model);
   const state = model.get("state");
+  if (state.refused) return el.append(refusal(state.refused));
+  const kernel = connect(model);
   const prefix = `rl-${Math.random().toString(36).slice(2)}`;
   const fields = state.options.map((option) => field(option, state.texts[option.name] ?? "", prefix, () => typed()));
   const reset = h("button", { type: "button", onclick: () => defaults() }, "All defaults");
   const set = h("fieldset", {}, h("legend", {}, "Options"), fields.map((each) => each.element), reset);
   const outlook = outlookView(() => submit());
   const place = h("div", { class: "rl-submitted" });
-  const title = h("h3", {}, "Train on ", state.names.map((name, i) => [i ? ", " : "", h("code", {}, name)]).flat());
+  const title = h("h3");
   const sides = h("div", { class: "rl-sides" }, set, outlook.element);
   const form = h("form", { "aria-label": "training form", onsubmit: (event) => event.preventDefault() }, h("header", {}, title, outlook.model), sides);
   const element = frame("rl-form", form, place);
@@ -25,15 +26,21 @@ function render({ model, el }) {
   let timer = 0;
   let asking = false;
   let again = false;
+  let submitting = false;
 
   const texts = () => Object.fromEntries(fields.map(({ name, text }) => [name, text()]).filter(([, text]) => text));
   const show = (told) => {
     state.outlook = told;
+    title.replaceChildren("Train on ", ...told.names.flatMap((name, i) => [i ? ", " : "", h("code", {}, name)]));
     fields.forEach((each) => each.tell(told.problems[each.name], told.notes[each.name]));
     outlook.update(told);
   };
   const typed = () => {
     state.texts = texts();
+    lookSoon();
+  };
+  const lookSoon = () => {
+    if (job || submitting) return;
     outlook.wait();
     clearTimeout(timer);
     timer = setTimeout(look, PAUSE);
@@ -46,7 +53,7 @@ function render({ model, el }) {
     try {
       const told = await kernel.ask("look", { texts: texts() });
       asking = false;
-      if (!again) show(told);
+      if (!again && !submitting) show(told);
     } catch (error) {
       asking = false;
       outlook.complain(error);
@@ -68,13 +75,16 @@ function render({ model, el }) {
   };
   const submit = () => {
     clearTimeout(timer);
+    submitting = true;
     outlook.submitting();
     kernel.ask("submit", { texts: texts() }).then(submitted, (error) => {
+      submitting = false;
       outlook.failed(error);
       look();
     });
   };
 
+  kernel.on("changed", () => lookSoon());
   kernel.on("submitted", (told) => submitted(told.job));
   kernel.onSilence((silent) => outlook.silence(silent));
   show(state.outlook);

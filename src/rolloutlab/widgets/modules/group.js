@@ -48,12 +48,14 @@ class Groups {
     return this.kernel.ask(call, { position: this.group.position, ...args });
   }
 
-  /** Do what may fail; what went wrong is told, and nothing else happens. */
+  /** Do what may fail: whether it was done. What went wrong is told, and nothing else happens. */
   async attempt(deed) {
     try {
       await deed();
+      return true;
     } catch (error) {
       this.status.complain(error);
+      return false;
     }
   }
 

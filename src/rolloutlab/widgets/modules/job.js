@@ -1,12 +1,14 @@
 // A training job by itself: see job/view.js.
 
 import { connect } from "./kit/kernel.js";
-import { frame } from "./kit/dom.js";
+import { frame, refusal } from "./kit/dom.js";
 import { jobView } from "./job/view.js";
 
 function render({ model, el }) {
+  const state = model.get("state");
+  if (state.refused) return el.append(refusal(state.refused));
   const kernel = connect(model);
-  const view = jobView(kernel, model.get("state"));
+  const view = jobView(kernel, state);
   el.append(frame("rl-alone", view.element));
   return () => {
     view.close();

@@ -69,24 +69,29 @@ export class Card {
     this.place.classList.toggle("rl-placed", Boolean(place));
   }
 
+  /** Have its reward typed: Enter gives it; Escape and a click elsewhere leave it as it was. */
   edit() {
-    const close = () => {
+    let open = true;
+    const close = (focus = true) => {
+      if (!open) return;
+      open = false; // before the field goes: that blurs it
       field.replaceWith(this.reward);
-      this.element.focus();
+      if (focus) this.element.focus();
     };
-    const give = () => {
-      const reward = Number(field.value);
-      const valid = field.value.trim() !== "" && Number.isFinite(reward);
-      field.setAttribute("aria-invalid", String(!valid));
-      if (!valid) return this.view.status.complain({ message: `“${field.value}” is no number` });
-      close();
-      if (reward !== this.standing.reward || this.standing.source !== "hand") this.view.give(this.member.seat, reward);
+    const give = async () => {
+      if (field.readOnly) return;
+      field.readOnly = true; // while Python reads it
+      const given = await this.view.give(this.member.seat, field.value);
+      field.readOnly = false;
+      field.setAttribute("aria-invalid", String(!given));
+      if (given) close();
     };
     const field = h("input", {
       class: "rl-edit",
       inputmode: "decimal",
       value: this.standing.reward ?? "",
       "aria-label": `reward of completion ${this.member.seat}`,
+      onblur: () => close(false),
       onkeydown: (event) => {
         event.stopPropagation();
         if (event.key === "Enter") give();
