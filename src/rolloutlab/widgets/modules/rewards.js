@@ -141,10 +141,13 @@ class RewardsView {
 
   dressHead(column) {
     const head = column.getElement();
-    head.tabIndex = 0;
+    head.tabIndex = head.previousElementSibling ? -1 : 0; // one stop for all: the arrow keys go on from there
     head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
     head.addEventListener("keydown", (event) => {
-      if (event.target !== head || (event.key !== "Enter" && event.key !== " ")) return;
+      if (event.target !== head) return;
+      const beside = { ArrowLeft: head.previousElementSibling, ArrowRight: head.nextElementSibling }[event.key];
+      beside?.focus();
+      if (event.key !== "Enter" && event.key !== " ") return;
       event.preventDefault();
       event.stopPropagation();
       this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
