@@ -38,6 +38,28 @@ window.harness = {
     return (outputs.length ? outputs : [element]).map((each) => each.innerText).join("\n");
   },
 
+  // The texts in an element whose contrast to what they stand on is below 4.5, each with its contrast.
+  faint(element) {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const linear = (byte) => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
+    const paint = (colour) => {
+      canvas.fillStyle = colour;
+      canvas.fillRect(0, 0, 1, 1);
+      const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map(linear);
+      return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+    };
+    const contrast = (each) => {
+      const path = [];
+      for (let at = each; at; at = at.parentElement) path.unshift(getComputedStyle(at).backgroundColor);
+      const behind = ["white", ...path].map(paint).at(-1);
+      const text = paint(getComputedStyle(each).color);
+      return Math.max(text, behind) / Math.min(text, behind);
+    };
+    const says = (each) => each.checkVisibility() && [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    const found = [...element.querySelectorAll("*")].filter(says).map((each) => [contrast(each), each.textContent]);
+    return found.filter(([ratio]) => ratio < 4.5).map(([ratio, text]) => `${ratio.toFixed(2)}: ${text}`);
+  },
+
   // The error that the cell ended with, or null.
   error(number) {
     const { outputs } = this.panel().content.widgets[number].model;

@@ -101,6 +101,11 @@ class NotebookPage:
         height = (self.page.viewport_size or {"height": 900})["height"]
         self.page.set_viewport_size({"width": width, "height": height})
 
+    def faint(self, where: Locator) -> list[str]:
+        """The texts there that are hard to read on what they stand on, with their contrast: below 4.5 to 1."""
+        found: list[str] = where.evaluate("element => window.harness.faint(element)")
+        return found
+
     def screenshot(self, name: str, of: Locator | None = None) -> Path:
         """A picture of the window, or of one element: NAME-FRONT_END.png among the screenshots."""
         path = screenshots() / f"{name}-{self.front_end}.png"

@@ -235,6 +235,21 @@ def test_a_completion_of_a_megabyte_is_folded_and_shown_whole_on_demand(notebook
     assert whole == len(lines.replace("\n", ""))
 
 
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_every_text_stands_out_from_what_it_stands_on(notebook, lab, put, theme):
+    name = put([[said("Paris it is", "length")], "Lyon it is", "Nice"])
+    shown = show(notebook, f"{name}/0")
+    notebook.theme(theme)
+    shown.get_by_label("compare with").select_option("0")
+    expect(shown.locator("del")).not_to_have_count(0)
+    shown.get_by_role("button", name="Rank").click()
+    shown.get_by_role("article").nth(1).press("1")
+    shown.get_by_role("button", name="no reward, edit").first.click()
+    notebook.page.keyboard.type("much\n")
+    expect(shown.get_by_role("status")).to_contain_text("no finite number")
+    assert notebook.faint(shown) == []
+
+
 def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put):
     name = put(["Paris " * 30, "Lyon " * 30, "Nice " * 30])
     lab.rank(f"{name}/0", [0, [1, 2]])

@@ -228,6 +228,26 @@ Job(None, None, "0" * 8, {HOSTILE!r}, [], known=said)""")
 
 
 @pytest.mark.parametrize("front_end", ["lab"])
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_every_text_stands_out_from_what_it_stands_on(loaded, sorting, theme):
+    loaded.theme(theme)
+    form = loaded.run(f"%%train {sorting} --form\nadvantage_balance: 2\nepsilon: 0.2").locator(".rl-form")
+    expect(form.locator(".rl-problem").filter(has_text="outside")).to_be_visible()
+    assert loaded.faint(form) == []
+    for end, status in (("ended", "succeeded"), ("failed", "failed"), ("cancelled", "cancelled")):
+        shown = loaded.run(f"""
+from rolloutlab.training.job import Job
+from rolloutlab.wire.events import Event
+numbers = dict(step=1, num_gradient_steps=1, loss=50.0, entropy=0.01, grad_norm=1e6, ratio_mean=3.0, ratio_max=90.0)
+said = [Event(id="1", type="preflight", data={{"warnings": ["cut off"], "reasons": {{"all equal": 1}}}}),
+        Event(id="2", type="gradient_step", data=numbers),
+        Event(id="3", type="training_{end}", data={{"error_message": "no memory"}})]
+Job(None, None, "0" * 8, "lab/practice", [], known=said)""")
+        expect(shown.locator(".rl-state")).to_have_text(status)
+        assert loaded.faint(shown.locator(".rl-job")) == []
+
+
+@pytest.mark.parametrize("front_end", ["lab"])
 def test_a_loop_at_the_end_of_a_cell_shows_its_chart_once(loaded):
     loaded.run("def short(trajectory, answer, messages, row):\n    return -len(answer)")
     shown = loaded.run('lab.loop("brief", "Name an animal.", short, over=None, jobs=1, n=4, max_tokens=8)')

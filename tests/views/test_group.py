@@ -171,7 +171,7 @@ def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: G
     shown, table = view(lab), RewardsView(lab, [lab.find("capitals")])
     told = asked(shown, "give", position=0, seat=1, reward=" 1e-1 ")
     assert column(told, "reward") == [None, 0.1]
-    for typed in ("0x10", "1_0", "much", "0,5", "nan", ""):
+    for typed in ("0x10", "1_0", "much", "0,5", "nan", "1e999", ""):
         with pytest.raises(RewardError) as error:
             table.set("capitals/0/1", typed)
         assert refused(shown, "give", position=0, seat=1, reward=typed) == (str(error.value), error.value.hint)

@@ -1,21 +1,20 @@
 """The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import WHY, count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Score, StoredCollection
-from rolloutlab.store.rewards import finite
 from rolloutlab.views.glimpse import AT_ONCE, glimpse
 from rolloutlab.views.reading import SOURCES, TRAINS, Reading, title
 from rolloutlab.views.rows import Rows
-from rolloutlab.views.table import NONE, Filter, Sort, number_of
+from rolloutlab.views.table import NONE, Filter, Sort
+from rolloutlab.views.typed import reward_of
 from rolloutlab.widgets import rewards as looks
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.wire.chat import FinishReason
@@ -84,7 +83,7 @@ class RewardsView(Interactive):
         with self._current():
             rows = dict.fromkeys(map(self._rows.find, wanted))
             name = self._rows.name(next(iter(rows))) if len(rows) == 1 else count(len(rows), "trajectory")
-            return self._give(rows, _reward(reward, name))
+            return self._give(rows, reward_of(reward, name))
 
     def set_all(self, reward: Any) -> list[Edit]:
         """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
@@ -95,7 +94,7 @@ class RewardsView(Interactive):
         with self._current():
             if not self._shown:
                 raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
-            return self._give(self._shown, _reward(reward, count(len(self._shown), "trajectory")))
+            return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
         """Take back the newest change in these collections, whoever made it, that is not taken back yet.
@@ -284,17 +283,6 @@ class RewardsView(Interactive):
         if not self._is_read or edited & self._rows.index.keys():
             thread, origin = self._asker or (None, None)
             self.push("changed", origin=origin if thread == threading.get_ident() else None)
-
-
-def _reward(told: Any, name: str) -> float:
-    """A reward as it was given or typed; RewardError where it is no finite number."""
-    typed = number_of(told) if isinstance(told, str) else None
-    try:
-        return finite(told if typed is None or math.isinf(typed) else typed, name)
-    except RewardError as error:
-        meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
-        hint = meant if number_of(meant) is not None else "a number such as 0.5"
-        raise RewardError(error.message, hint=hint) from None
 
 
 def _whole(name: str, value: Any, least: int) -> int:
