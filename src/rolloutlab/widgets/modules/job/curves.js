@@ -164,7 +164,7 @@ function present(plot, ticks) {
 function padded(_plot, low, high) {
   if (low == null) return [0, 1];
   const room = high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0.08 * (high - low) : Math.abs(low) / 10 || 0.1;
-  return [low - room, high + room];
+  return [low < 0 ? low - room : Math.max(0, low - room), high + room]; // what is never negative has no axis below 0
 }
 
 function valueOf(name, value, k, many) {
