@@ -66,8 +66,9 @@ def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_pat
     session.import_(tmp_path / "a.jsonl", "foxes")
     (found,) = session.logprobs("foxes").trajectories
     assert found.answer == "jumps"
-    assert found.history_tokens == (found.tokens, found.tokens)
-    assert found.tokens > 0
+    main, further = found.history_tokens
+    assert main == further > 0
+    assert found.tokens == main + further
     assert found.extra.keys() == {"additional_histories", "logs"}
 
 

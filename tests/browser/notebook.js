@@ -7,6 +7,10 @@ window.harness = {
     return [...widgets].find((widget) => widget.sessionContext && widget.content?.model);
   },
 
+  width() {
+    return this.panel().content.node.getBoundingClientRect().width;
+  },
+
   // Whether the page has been restored and its kernel waits for a cell.
   idle() {
     const panel = this.panel();

@@ -100,6 +100,7 @@ class NotebookPage:
         self.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         height = (self.page.viewport_size or {"height": 900})["height"]
         self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_function("width => window.harness.width() <= width", arg=width)
 
     def faint(self, where: Locator) -> list[str]:
         """The texts there that are hard to read on what they stand on, with their contrast: below 4.5 to 1."""

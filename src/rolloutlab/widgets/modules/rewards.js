@@ -164,7 +164,9 @@ class RewardsView {
     };
     const before = this.shown;
     try {
-      this.answer = this.first ?? (await this.kernel.ask("page", asked));
+      const answer = this.first ?? (await this.kernel.ask("page", asked));
+      await this.typed; // other rows would take away the field that is typed into
+      this.answer = answer;
       this.shown = asked;
       this.first = null;
       this.status.calm();
@@ -305,6 +307,8 @@ class RewardsView {
     if (!row) return;
     const data = row.getData();
     const names = this.cursor.selected.has(data.id) ? [...this.cursor.selected] : [data.id];
+    let over;
+    this.typed = new Promise((resolve) => (over = resolve));
     const element = row.getCell("reward").getElement();
     const { cell } = this.columns.find(({ definition }) => definition.field === "reward");
     editReward(element, {
@@ -317,6 +321,7 @@ class RewardsView {
         if (by !== "click") this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
         if (by === "key" && names.length === 1) this.cursor.move(1);
         if (typed != null) this.set(names, typed);
+        over();
         if (this.stale) this.reload();
       },
     });
