@@ -357,7 +357,7 @@ def test_a_change_elsewhere_leaves_the_reader_on_the_page_and_two_showings_of_a_
     notebook.page.keyboard.type("7")
     press_in("Enter")
     expect(row(again, f"{name}/0/0")).to_contain_text("7")
-    expect(again.locator(".rl-summary")).to_have_text(shown.locator(".rl-summary").inner_text())
+    expect(shown.locator(".rl-summary")).to_have_text(again.locator(".rl-summary").inner_text())
     expect(row(shown, f"{name}/25/0")).to_be_visible()
 
 
