@@ -55,6 +55,7 @@ def test_a_view_that_has_no_state_tells_why_instead_of_keeping_others_from_loadi
     assert Gone().first_state() == {"refused": {"message": "it was deleted", "hint": "%collections --restore it"}}
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")  # ipywidgets 7 itself
 def test_each_kind_of_view_has_a_style_sheet_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rolloutlab.widgets.interactive.BUNDLES", tmp_path)
     for name in ("one.js", "one.css", "other.js", "other.css"):
