@@ -155,7 +155,7 @@ def ours(watched: Watched) -> dict[str, float]:
 
     edits = [watched.after(edit(f"0.{i}5"), "keydown Enter", ROWS) for i in range(REPEATS)]
     head = grid.locator('.tabulator-col[tabulator-field="reward"] .tabulator-col-title')
-    sorts = [watched.after(head.click, "click", ROWS) for _ in range(REPEATS)]
+    sorts = [watched.after(lambda: head.evaluate("title => title.click()"), "click", ROWS) for _ in range(REPEATS)]
     first, complete = zip(*opened, strict=True)
     return figures(first, complete, edits, sorts)
 
