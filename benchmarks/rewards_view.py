@@ -56,7 +56,8 @@ grid
 """
 PEER_SORT = 'grid.transform([{"type": "sort", "column": "reward", "desc": DESC}])'
 
-WATCH = """([code, event, reads]) => new Promise((resolve) => {
+WATCH = """([code, event, reads]) => new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`nothing else was seen after ${code ?? event}`)), 30_000);
     const seen = reads.map((read) => new Function(`return (${read})`)());
     const before = seen.map((read) => read());
     const found = seen.map(() => null);
@@ -165,14 +166,11 @@ def peers(watched: Watched) -> dict[str, float]:
     page = watched.page
     first = [watched.after_cell(PEER, PEERS_PAINTED)[0] for _ in range(OPENED)]
     canvas = page.locator(".lm-DataGrid").last
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    assert box
 
     def edit(row: int) -> Callable[[], None]:
         def act() -> None:
-            page.mouse.click(box["x"] + 130, box["y"] + 30 + 20 * row)
-            page.keyboard.type(f"0.{row}5")
+            canvas.click(position={"x": 130, "y": 30 + 20 * row})
+            page.keyboard.type(f"0.{row}7")  # what this row does not have from our edits
             page.keyboard.press("Enter")
 
         return act

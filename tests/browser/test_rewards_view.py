@@ -270,6 +270,19 @@ def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook,
     assert rewards(lab, name) == [8, 0]
 
 
+@lab_only
+def test_a_reward_that_is_being_typed_stays_when_the_grid_changes_its_width(notebook, lab, put):
+    name = put(["Paris", "Lyon"], rewards=[1, 0])
+    shown = show(notebook, name)
+    grid(shown).focus()
+    press(notebook, "2")
+    notebook.narrow(900)
+    notebook.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    press(notebook, "5", "Enter")
+    expect(status(shown)).to_have_text(f"{name}/0/0: 1 -> 25")
+    assert rewards(lab, name) == [25, 0]
+
+
 def test_what_people_and_policies_wrote_is_text_and_nothing_of_it_runs(notebook, lab, put):
     name = put([HOSTILE, "Paris " * 180_000], rewards=[1, 0], parts={"<b>x</b>": 0.5, "a.b": 0.25})
     shown = show(notebook, name)

@@ -43,10 +43,6 @@ def test_nothing_is_a_widget_where_no_browser_is() -> None:
     assert MIME not in Doubler()._repr_mimebundle_()
 
 
-def test_to_push_before_anything_is_shown_is_to_push_to_nobody() -> None:
-    Doubler().push("changed")
-
-
 def test_a_view_that_has_no_state_tells_why_instead_of_keeping_others_from_loading() -> None:
     class Gone(Doubler):
         def state(self) -> dict[str, Any]:

@@ -5,10 +5,10 @@ import "./group.css";
 import { Card } from "./group/card.js";
 import { KEYS, onKey } from "./group/keys.js";
 import { Ranking } from "./group/ranking.js";
-import { Sight } from "./group/sight.js";
 import { folded, said, turn } from "./group/text.js";
 import { frame, h, number, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
+import { Sight } from "./kit/sight.js";
 
 const BEST = "best";
 

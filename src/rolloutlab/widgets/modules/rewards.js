@@ -1,42 +1,16 @@
 // The rewards view: a page of trajectories at a time, edited by keyboard, answered with recomputed advantages.
 
-import "tabulator-tables/dist/css/tabulator_simple.css";
-import {
-  AjaxModule,
-  EditModule,
-  FilterModule,
-  FormatModule,
-  FrozenColumnsModule,
-  InteractionModule,
-  PageModule,
-  ResizeColumnsModule,
-  ResizeTableModule,
-  SortModule,
-  Tabulator,
-} from "tabulator-tables";
+import { dressGrid, dressHead, pagedTable } from "./rewards/grid.js"; // first: its styles are overruled by ours
 import "./kit/theme.css";
 import "./rewards.css";
 import { frame, h, number, refusal, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
+import { Sight } from "./kit/sight.js";
 import { columns, part } from "./rewards/columns.js";
 import { editReward } from "./rewards/editing.js";
 import { Cursor, keyTable } from "./rewards/cursor.js";
+import { Opened } from "./rewards/opened.js";
 
-Tabulator.registerModule([
-  AjaxModule,
-  EditModule,
-  FilterModule,
-  FormatModule,
-  FrozenColumnsModule,
-  InteractionModule,
-  PageModule,
-  ResizeColumnsModule,
-  ResizeTableModule,
-  SortModule,
-]);
-
-const PAGE = 100;
-const FEW = 12; // rows that need no scrolling
 const WAITING = "waiting for the kernel: it is busy, or was restarted (run the cell again)";
 const NO_ROW = { message: "no row is chosen", hint: "click one, or select several with Shift and the arrow keys" };
 const orderOf = ({ sort, filter }) => JSON.stringify([sort, filter]);
@@ -51,6 +25,7 @@ export default {
     el.append(view.element);
     view.begin();
     return () => {
+      view.sight.close();
       view.table.destroy();
       kernel.close();
     };
@@ -67,45 +42,32 @@ class RewardsView {
     this.bulk = h("input", { size: 6, inputmode: "decimal", placeholder: "reward", "aria-label": "reward to set" });
     this.all = h("button", { onClick: () => this.setAll() });
     this.grid = h("div", { class: "rl-grid", tabindex: 0 });
-    this.opened = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
-    this.element = frame("rl-rewards", this.head(state), this.tools(), this.grid, this.status.element, this.opened, keyTable());
+    this.opened = new Opened(this.kernel, this.status);
+    this.element = frame("rl-rewards", this.head(state), this.tools(), this.grid, this.status.element, this.opened.element, keyTable());
     this.state = state;
     this.columns = columns(state, () => this.largest);
+    this.sight = new Sight();
     this.tell(state.summary);
   }
 
   /** Make the grid, once its element is on the page: Tabulator measures it. */
   begin() {
-    this.table = new Tabulator(this.grid, {
-      index: "id",
+    this.table = pagedTable(this.grid, {
       columns: this.columns.map(({ definition }) => definition),
-      nestedFieldSeparator: false,
-      height: this.answer.total <= FEW ? false : "min(60vh, 460px)",
-      layout: "fitColumns",
-      rowHeight: 28,
-      placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
-      headerSortElement: () => "",
-      pagination: true,
-      paginationMode: "remote",
-      paginationSize: PAGE,
-      paginationSizeSelector: [25, 100, 500],
-      paginationCounter: "rows",
-      sortMode: "remote",
-      filterMode: "remote",
-      ajaxURL: "kernel",
-      ajaxRequestFunc: (_url, _config, asked) => this.fetch(asked),
-      dataLoader: false,
-      rowFormatter: (row) => this.cursor.dress(row),
+      total: this.answer.total,
+      fetch: (asked) => this.fetch(asked),
+      dress: (row) => this.cursor.dress(row),
     });
     this.cursor = new Cursor(this.table, () => this.tellChosen());
     this.table.on("cellDblClick", (_event, cell) => cell.getField() === "reward" && this.edit());
     this.table.on("rowClick", (event, row) => this.clicked(event, row));
     this.table.on("dataLoadError", (error) => this.status.complain(error));
-    this.table.on("tableBuilt", () => this.dressGrid());
+    this.table.on("tableBuilt", () => dressGrid(this.table, `rewards of ${this.state.title}`));
     if (this.state.summary.trainable == null) this.table.on("tableBuilt", () => requestAnimationFrame(() => this.reload()));
     this.table.on("dataProcessed", () => this.arrived());
     this.grid.addEventListener("focus", () => this.cursor.settle());
     this.grid.addEventListener("keydown", (event) => this.key(event));
+    this.sight.watch(this);
     this.kernel.on("changed", ({ origin }) => origin !== this.kernel.id && this.reload());
     this.kernel.onSilence((late) => (late || this.status.element.textContent === WAITING) && this.status.say(late ? WAITING : ""));
   }
@@ -128,30 +90,6 @@ class RewardsView {
       h("button", { onClick: () => this.undo() }, "Undo"),
       h("button", { onClick: () => this.unfilter() }, "Clear filters"),
     );
-  }
-
-  /** What Tabulator leaves to be said for those who do not see the grid, and sorting by keyboard. */
-  dressGrid() {
-    this.grid.setAttribute("aria-label", `rewards of ${this.state.title}`);
-    this.grid.setAttribute("aria-multiselectable", "true");
-    this.grid.querySelector(".tabulator-tableholder").tabIndex = -1; // the grid itself has the focus
-    this.grid.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
-    for (const column of this.table.getColumns()) this.dressHead(column);
-  }
-
-  dressHead(column) {
-    const head = column.getElement();
-    head.tabIndex = head.previousElementSibling ? -1 : 0; // one stop for all: the arrow keys go on from there
-    head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
-    head.addEventListener("keydown", (event) => {
-      if (event.target !== head) return;
-      const beside = { ArrowLeft: head.previousElementSibling, ArrowRight: head.nextElementSibling }[event.key];
-      beside?.focus();
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      event.stopPropagation();
-      this.table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
-    });
   }
 
   /** A page, as Tabulator wants it; the very first came with the state. Where it is refused, what was shown stays. */
@@ -185,7 +123,7 @@ class RewardsView {
     const known = new Set(this.columns.map(({ definition }) => definition.field));
     const more = this.answer.components.map(part).filter(({ definition }) => !known.has(definition.field));
     this.columns.push(...more);
-    for (const { definition } of more) this.dressHead(await this.table.addColumn(definition, true, "source"));
+    for (const { definition } of more) dressHead(this.table, await this.table.addColumn(definition, true, "source"));
     const { filtered, total } = this.answer;
     this.all.textContent = filtered < total ? `Set the ${filtered.toLocaleString()} that fit` : `Set all ${total.toLocaleString()}`;
     this.all.disabled = !filtered;
@@ -195,9 +133,14 @@ class RewardsView {
     this.cursor.paint();
   }
 
-  /** Show the page as it is now, where the reader is; while a reward is being typed, once it has been. */
+  seen(near) {
+    this.near = near;
+    if (this.stale) this.reload();
+  }
+
+  /** Show the page as it is now, where the reader is: once it is in sight, and no reward is being typed. */
   async reload() {
-    this.stale = this.editing();
+    this.stale = !this.near || this.editing();
     if (this.stale) return;
     try {
       const answer = await this.kernel.ask("page", this.shown);
@@ -309,6 +252,7 @@ class RewardsView {
     const names = this.cursor.selected.has(data.id) ? [...this.cursor.selected] : [data.id];
     let over;
     this.typed = new Promise((resolve) => (over = resolve));
+    this.table.blockRedraw(); // a grid that changes its width puts every row in anew, and the field would lose its keys
     const element = row.getCell("reward").getElement();
     const { cell } = this.columns.find(({ definition }) => definition.field === "reward");
     editReward(element, {
@@ -322,6 +266,7 @@ class RewardsView {
         if (by === "key" && names.length === 1) this.cursor.move(1);
         if (typed != null) this.set(names, typed);
         over();
+        this.table.restoreRedraw();
         if (this.stale) this.reload();
       },
     });
@@ -360,27 +305,9 @@ class RewardsView {
     if (page >= 1 && page <= this.table.getPageMax()) this.table.setPage(page);
   }
 
-  /** All that was said in the current trajectory, and how its reward came to be; again: away with it. */
-  async open() {
-    const { id, name } = this.cursor.row()?.getData() ?? {};
-    if (!id || (!this.opened.hidden && this.opened.dataset.id === String(id))) {
-      this.opened.hidden = true;
-      return;
-    }
-    let read;
-    try {
-      read = await this.kernel.ask("read", { name: id });
-    } catch (error) {
-      this.status.complain(error);
-      return;
-    }
-    this.opened.replaceChildren(
-      h("h4", {}, h("code", {}, name)),
-      ...read.turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
-      h("h5", {}, "its reward"),
-      h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
-    );
-    this.opened.dataset.id = id;
-    this.opened.hidden = false;
+  /** All that was said in the current trajectory; again: away with it. */
+  open() {
+    const row = this.cursor.row();
+    if (row) this.opened.toggle(row.getData());
   }
 }

@@ -1,4 +1,4 @@
-// Which cards can be seen, or nearly: only those have their text in the page.
+// What can be seen, or nearly: the rest of a page need not be drawn.
 
 const NEAR = "600px";
 
@@ -11,10 +11,10 @@ export class Sight {
     );
   }
 
-  /** Tell `card.seen(true)` when its element comes near, `card.seen(false)` when it goes. */
-  watch(card) {
-    this.watched.set(card.element, card);
-    this.observer.observe(card.element);
+  /** Tell `part.seen(true)` when `part.element` comes near, `part.seen(false)` when it goes. */
+  watch(part) {
+    this.watched.set(part.element, part);
+    this.observer.observe(part.element);
   }
 
   forget() {

@@ -1,0 +1,82 @@
+// A page of rows at a time: Tabulator as the rewards view wants it, and what it leaves to be said about itself.
+
+import "tabulator-tables/dist/css/tabulator_simple.css";
+import {
+  AjaxModule,
+  EditModule,
+  FilterModule,
+  FormatModule,
+  FrozenColumnsModule,
+  InteractionModule,
+  PageModule,
+  ResizeColumnsModule,
+  ResizeTableModule,
+  SortModule,
+  Tabulator,
+} from "tabulator-tables";
+import { h } from "../kit/dom.js";
+
+Tabulator.registerModule([
+  AjaxModule,
+  EditModule,
+  FilterModule,
+  FormatModule,
+  FrozenColumnsModule,
+  InteractionModule,
+  PageModule,
+  ResizeColumnsModule,
+  ResizeTableModule,
+  SortModule,
+]);
+
+const PAGE = 100;
+const FEW = 12; // rows that need no scrolling
+
+/** fetch({ page, size, sort, filter }) is a promise of a page of rows; dress(row) is told of each that is drawn; total: how many there are. */
+export function pagedTable(element, { columns, total, fetch, dress }) {
+  return new Tabulator(element, {
+    index: "id",
+    columns,
+    nestedFieldSeparator: false,
+    height: total <= FEW ? false : "min(60vh, 460px)",
+    layout: "fitColumns",
+    rowHeight: 28,
+    placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
+    headerSortElement: () => "",
+    pagination: true,
+    paginationMode: "remote",
+    paginationSize: PAGE,
+    paginationSizeSelector: [25, 100, 500],
+    paginationCounter: "rows",
+    sortMode: "remote",
+    filterMode: "remote",
+    ajaxURL: "kernel",
+    ajaxRequestFunc: (_url, _config, asked) => fetch(asked),
+    dataLoader: false,
+    rowFormatter: dress,
+  });
+}
+
+/** What Tabulator leaves to be said for those who do not see the grid, and sorting by keyboard. */
+export function dressGrid(table, label) {
+  table.element.setAttribute("aria-label", label);
+  table.element.setAttribute("aria-multiselectable", "true");
+  table.element.querySelector(".tabulator-tableholder").tabIndex = -1; // the grid itself has the focus
+  table.element.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
+  for (const column of table.getColumns()) dressHead(table, column);
+}
+
+export function dressHead(table, column) {
+  const head = column.getElement();
+  head.tabIndex = head.previousElementSibling ? -1 : 0; // one stop for all: the arrow keys go on from there
+  head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
+  head.addEventListener("keydown", (event) => {
+    if (event.target !== head) return;
+    const beside = { ArrowLeft: head.previousElementSibling, ArrowRight: head.nextElementSibling }[event.key];
+    beside?.focus();
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    table.setSort(column.getField(), head.getAttribute("aria-sort") === "ascending" ? "desc" : "asc");
+  });
+}

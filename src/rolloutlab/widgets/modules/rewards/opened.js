@@ -1,0 +1,34 @@
+// The trajectory that is read below the grid.
+
+import { h } from "../kit/dom.js";
+
+export class Opened {
+  constructor(kernel, status) {
+    this.kernel = kernel;
+    this.status = status;
+    this.element = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
+  }
+
+  /** All that was said in a trajectory, and how its reward came to be; again: away with it. */
+  async toggle({ id, name }) {
+    if (!this.element.hidden && this.element.dataset.id === String(id)) {
+      this.element.hidden = true;
+      return;
+    }
+    let read;
+    try {
+      read = await this.kernel.ask("read", { name: id });
+    } catch (error) {
+      this.status.complain(error);
+      return;
+    }
+    this.element.replaceChildren(
+      h("h4", {}, h("code", {}, name)),
+      ...read.turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
+      h("h5", {}, "its reward"),
+      h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
+    );
+    this.element.dataset.id = id;
+    this.element.hidden = false;
+  }
+}
