@@ -1,0 +1,22 @@
+"""Searching records: a dictionary that says which and in what order, and an engine that finds exactly those."""
+
+from rolloutlab.search.query import GroupBy, Limit, MaxK, MinK, Search, Select
+from rolloutlab.search.rank import FieldTerm, Knn, Rank, Rrf, SparseVector, Val
+from rolloutlab.search.where import F, Where
+
+__all__ = [
+    "F",
+    "FieldTerm",
+    "GroupBy",
+    "Knn",
+    "Limit",
+    "MaxK",
+    "MinK",
+    "Rank",
+    "Rrf",
+    "Search",
+    "Select",
+    "SparseVector",
+    "Val",
+    "Where",
+]

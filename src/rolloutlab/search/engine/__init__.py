@@ -1,0 +1,1 @@
+"""Executing a search: three calls of a backend, and arithmetic on what they give."""

@@ -1,0 +1,57 @@
+"""One whole search: which records, in what order, how many of a kind, which page, and what of them."""
+
+from dataclasses import dataclass, field
+
+from rolloutlab.search.rank import Rank
+from rolloutlab.search.where import Where
+
+SCORE = "#score"
+SHOWN = ("#id", "#document", "#embedding", "#metadata", SCORE)
+"""What of a record may be selected, besides its metadata fields."""
+
+
+@dataclass(frozen=True)
+class MinK:
+    """The k records of a group with the smallest keys, the first key before the second. keys: fields, or `#score`."""
+
+    keys: tuple[str, ...]
+    k: int
+
+
+@dataclass(frozen=True)
+class MaxK(MinK):
+    """As `MinK`, with the largest."""
+
+
+@dataclass(frozen=True)
+class GroupBy:
+    """Records with the same values in some fields are a group, of which an aggregate keeps the best."""
+
+    keys: tuple[str, ...]
+    aggregate: MinK | MaxK
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A page of what was found. limit: 0 is all."""
+
+    limit: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Select:
+    """What comes of each record: some of `SHOWN`, and metadata fields by name. Empty: ids, and scores when ranked."""
+
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything one search says; each part may be left out."""
+
+    where: Where | None = None
+    rank: Rank | None = None
+    group_by: GroupBy | None = None
+    limit: Limit = field(default_factory=Limit)
+    select: Select = field(default_factory=Select)

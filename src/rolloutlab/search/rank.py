@@ -1,0 +1,208 @@
+"""How records are scored: distances and arithmetic on them. Lower is better."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Union
+
+from rolloutlab.errors import InputError
+
+EMBEDDING = "#embedding"
+NEAREST = 16
+"""How many records a knn finds where it does not say."""
+COMBINED = {"$sum": "+", "$mul": "*", "$max": "max", "$min": "min"}
+"""Operators of two operands and more."""
+APPLIED = {"$abs": "abs", "$exp": "exp", "$log": "log"}
+"""Operators of one operand."""
+
+
+@dataclass(frozen=True)
+class SparseVector:
+    """Values at some indices, 0 elsewhere."""
+
+    indices: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Rank:
+    """A score per record. `+ - * /`, `abs`, `.exp()`, `.log()`, `.max(other)` and `.min(other)` make new ones."""
+
+    def __add__(self, other: "Rank | float") -> "Rank":
+        return _combined("$sum", self, other)
+
+    def __radd__(self, other: "Rank | float") -> "Rank":
+        return _combined("$sum", other, self)
+
+    def __mul__(self, other: "Rank | float") -> "Rank":
+        return _combined("$mul", self, other)
+
+    def __rmul__(self, other: "Rank | float") -> "Rank":
+        return _combined("$mul", other, self)
+
+    def __sub__(self, other: "Rank | float") -> "Rank":
+        return Difference(self, as_rank(other))
+
+    def __rsub__(self, other: "Rank | float") -> "Rank":
+        return Difference(as_rank(other), self)
+
+    def __truediv__(self, other: "Rank | float") -> "Rank":
+        return Ratio(self, as_rank(other))
+
+    def __rtruediv__(self, other: "Rank | float") -> "Rank":
+        return Ratio(as_rank(other), self)
+
+    def __neg__(self) -> "Rank":
+        return _combined("$mul", -1, self)
+
+    def __abs__(self) -> "Rank":
+        return Applied("$abs", self)
+
+    def abs(self) -> "Rank":
+        return Applied("$abs", self)
+
+    def exp(self) -> "Rank":
+        return Applied("$exp", self)
+
+    def log(self) -> "Rank":
+        return Applied("$log", self)
+
+    def max(self, other: "Rank | float") -> "Rank":
+        return _combined("$max", self, other)
+
+    def min(self, other: "Rank | float") -> "Rank":
+        return _combined("$min", self, other)
+
+    def __bool__(self) -> NoReturn:
+        raise InputError(
+            f"{self!r} is neither true nor false: only a search computes it",
+            hint="a.max(b) and a.min(b) instead of and, or, max(a, b) and min(a, b)",
+        )
+
+
+@dataclass(frozen=True)
+class Val(Rank):
+    """A number. By itself it scores no record."""
+
+    value: float
+
+    def __repr__(self) -> str:
+        return f"Val({self.value!r})"
+
+
+@dataclass(frozen=True)
+class Knn(Rank):
+    """Distances of the records nearest to a query.
+
+    query: a text, a dense vector or a sparse one. key: `#embedding`, or a field of sparse vectors. limit: how many are
+    found. default: the score of the other records, in arithmetic with what finds them. return_rank: the score is the
+    place, from 0, instead of the distance.
+    """
+
+    query: str | tuple[float, ...] | SparseVector
+    key: str = EMBEDDING
+    limit: int = NEAREST
+    default: float | None = None
+    return_rank: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str | SparseVector):
+            object.__setattr__(self, "query", _numbers(self.query))
+
+    def __repr__(self) -> str:
+        query = list(self.query) if isinstance(self.query, tuple) else self.query
+        told = {"key": self.key, "limit": self.limit, "default": self.default, "return_rank": self.return_rank}
+        usual = {"key": EMBEDDING, "limit": NEAREST, "default": None, "return_rank": False}
+        return f"Knn({', '.join([repr(query), *(f'{k}={v!r}' for k, v in told.items() if v != usual[k])])})"
+
+
+@dataclass(frozen=True)
+class FieldTerm(Rank):
+    """The number in a metadata field; default: that of records without one. Only the lab's own engine knows it."""
+
+    key: str
+    default: float | None = None
+
+    def __repr__(self) -> str:
+        return f"FieldTerm({self.key!r}{'' if self.default is None else f', default={self.default!r}'})"
+
+
+@dataclass(frozen=True)
+class Combined(Rank):
+    """Two scores or more, put together. operator: one of `COMBINED`."""
+
+    operator: str
+    parts: tuple[Rank, ...]
+
+    def __repr__(self) -> str:
+        first, *rest = map(repr, self.parts)
+        if self.operator in ("$max", "$min"):
+            return first + "".join(f".{COMBINED[self.operator]}({part})" for part in rest)
+        return f"({f' {COMBINED[self.operator]} '.join((first, *rest))})"
+
+
+@dataclass(frozen=True)
+class Difference(Rank):
+    left: Rank
+    right: Rank
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} - {self.right!r})"
+
+
+@dataclass(frozen=True)
+class Ratio(Rank):
+    left: Rank
+    right: Rank
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} / {self.right!r})"
+
+
+@dataclass(frozen=True)
+class Applied(Rank):
+    """A function of a score. operator: one of `APPLIED`."""
+
+    operator: str
+    part: Rank
+
+    def __repr__(self) -> str:
+        return f"{self.part!r}.{APPLIED[self.operator]}()"
+
+
+def Rrf(  # noqa: N802 - it stands beside Knn and Val
+    ranks: Sequence[Rank], k: float = 60, weights: Sequence[float] | None = None, normalize: bool = False
+) -> Rank:
+    """Reciprocal rank fusion: minus the sum of weight / (k + place). Each of `ranks` gives places (`return_rank=True`).
+
+    normalize: divide the weights by their sum. Source: Cormack, Clarke and Büttcher 2009.
+
+    Raises:
+        InputError: no rank is given, one weight is not for each, a weight or k is negative, or all weights are 0.
+    """
+    shares = [1.0] * len(ranks) if weights is None else [float(weight) for weight in weights]
+    if not ranks or len(shares) != len(ranks) or min(shares) < 0 or not sum(shares) or k < 0:
+        hint = 'Rrf([Knn("text", return_rank=True), Knn("text", key="bm25", return_rank=True)], weights=[2, 1])'
+        raise InputError(f"{len(ranks)} ranks with the weights {shares} and k={k} cannot be fused", hint=hint)
+    total = sum(shares) if normalize else 1.0
+    terms = tuple(Ratio(Val(s / total), _combined("$sum", k, rank)) for s, rank in zip(shares, ranks, strict=True))
+    return Combined("$mul", (Val(-1), Combined("$sum", terms) if len(terms) > 1 else terms[0]))
+
+
+def as_rank(value: Any) -> Rank:
+    """A rank as it is, and a number as one; InputError for anything else."""
+    if isinstance(value, Rank):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{value!r} is no rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
+    return Val(value)
+
+
+def _combined(operator: str, *operands: Union[Rank, float]) -> Rank:
+    parts = [as_rank(operand) for operand in operands]
+    same = isinstance(parts[0], Combined) and parts[0].operator == operator
+    return Combined(operator, (*(parts[0].parts if same else parts[:1]), *parts[1:]))  # type: ignore[attr-defined]
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    if isinstance(values, Mapping) or not hasattr(values, "__iter__"):
+        raise InputError(f"{values!r} is no query", hint='Knn("text"), Knn([0.1, 0.2]) or Knn(SparseVector(...))')
+    return tuple(float(value) for value in values)
