@@ -11,7 +11,7 @@ from rolloutlab.wire.chat import Choice, UserMessage
 
 
 def said(text):
-    return Choice.model_validate({"finish_reason": "stop", "message": {"role": "assistant", "content": text}})
+    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}})
 
 
 def asked(text):

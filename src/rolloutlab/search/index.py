@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from rolloutlab.search.engine.execute import Found, execute
 from rolloutlab.search.engine.kept import KeptRecords
 from rolloutlab.search.engine.records import discard
 from rolloutlab.search.engine.scores import Breakdown, breakdown
-from rolloutlab.search.query import Search
+from rolloutlab.search.query import Search, Select
 from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.search.texts import resolved, texts_of
 from rolloutlab.store.lab import Lab
@@ -36,7 +36,7 @@ _PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """How far the index is. model: the embedding model of its vectors. problem: what the background met last."""
+    """How far the index is. model: the embedding model of its vectors. problem: what keeps it from going on."""
 
     trajectories: int
     indexed: int
@@ -52,7 +52,7 @@ class IndexStatus:
             f"{self.indexed:,} of {self.trajectories:,} trajectories are indexed, {vectors}; {self.megabytes:.1f} MB",
             f"{late:,} are still to come" if late > 0 else "up to date",
         ]
-        return "\n".join([*told, *([f"the background stopped: {self.problem}"] if self.problem else [])])
+        return "\n".join([*told, *([f"it cannot go on: {self.problem}"] if self.problem else [])])
 
 
 class Index:
@@ -88,7 +88,12 @@ class Index:
             notes.append(f"another kernel is still indexing: {self.records.count:,} trajectories are in")
         if texts_of(search.rank, EMBEDDING):
             notes.append(self._compared())
-        return execute(self._resolved(search), self.records), notes
+        wanted = replace(search, select=Select(("#score", "#metadata", *search.select.keys)))
+        return execute(self._resolved(wanted), self.records), notes
+
+    def documents(self, names: Sequence[str]) -> dict[str, str]:
+        """The conversations of some records as text, of those that are still there."""
+        return self.records.documents(names)
 
     def breakdown(self, search: Search, name: str) -> Breakdown:
         """How a record got its score, part by part; NotFoundError when it is not there."""
@@ -138,7 +143,7 @@ class Index:
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=self._path.stat().st_size / 1e6,
-            problem=self._problem,
+            problem=self._problem or self._mixed(),
         )
 
     def fields(self) -> list[str]:
@@ -202,8 +207,8 @@ class Index:
             done += len(batch)
 
     def _resolved(self, search: Search) -> Search:
-        if texts_of(search.rank, EMBEDDING):
-            self._check_model()
+        if texts_of(search.rank, EMBEDDING) and (mixed := self._mixed()):
+            raise InputError(mixed, hint="%search --reindex makes all vectors anew")
         return resolved(search, self.embedder)
 
     def _compared(self) -> str:
@@ -211,16 +216,16 @@ class Index:
             return f"texts are compared by meaning: {self.embedder.name}"
         return "texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"
 
-    def _check_model(self) -> None:
-        """InputError unless the vectors there are of the embedding model there is."""
+    def _mixed(self) -> str | None:
+        """What is wrong where the vectors there are of another embedding model than the one there is."""
         known = self.records.model
-        if self.embedder is not None and known and known != self.embedder.model:
-            name, dimension = self.embedder.model.name, self.embedder.model.dimension
-            raise InputError(
-                f"mixed embedding spaces: the index has vectors of {known.name} ({known.dimension}), the model here is "
-                f"{name} ({dimension})",
-                hint="%search --reindex makes all vectors anew",
-            )
+        if self.embedder is None or known is None or known == self.embedder.model:
+            return None
+        name, dimension = self.embedder.model.name, self.embedder.model.dimension
+        return (
+            f"mixed embedding spaces: the index has vectors of {known.name} ({known.dimension}), "
+            f"the model here is {name} ({dimension})"
+        )
 
     def _paced(self, wanted: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
         coming, done = iter(wanted), 0

@@ -54,7 +54,7 @@ class SearchCalls(CollectionCalls):
             found, notes = self.index.search(search, lambda what, done, total: shown.update(done, total, what))
         if into is not None:
             gathered(self.store, [hit.id for hit in found.hits], into)
-        return SearchResult(search, found, notes, lambda name: self.index.breakdown(search, name))
+        return SearchResult(search, found, notes, self.index.documents, lambda name: self.index.breakdown(search, name))
 
     def branch(self, hit: Any, turn: int | None = None) -> list[dict[str, Any]]:
         """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.

@@ -1,6 +1,7 @@
 """What a search of the lab found."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import NotFoundError
@@ -19,23 +20,25 @@ if TYPE_CHECKING:
 class SearchResult:
     """Trajectories in the order that was asked for, with what was looked at on the way.
 
-    notes: what the searcher should know, such as by what a text was compared. explain_score: how a record got its
-    score. `result[0]` is the first hit; `result.plan` and `result.warnings` say how it was found.
+    `result[0]` is the first hit; `plan`, `warnings` and `notes` say how it was found, and what may be missing.
+    read: documents by the ids of records. explained: how a record got its score.
     """
 
     def __init__(
         self,
         search: Search,
         found: Found,
-        notes: Sequence[str] = (),
-        explain_score: Callable[[str], Breakdown] | None = None,
+        notes: Sequence[str],
+        read: Callable[[Sequence[str]], Mapping[str, str]],
+        explained: Callable[[str], Breakdown],
     ) -> None:
         self.search = search
         self.hits = found.hits
         self.plan = found.plan
         self.warnings = found.warnings
         self.notes = tuple(notes)
-        self._explain = explain_score
+        self._read = read
+        self._explained = explained
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -63,13 +66,11 @@ class SearchResult:
         Raises:
             NotFoundError: there is no such hit, or the search ranked nothing.
         """
-        if self._explain is None or self.search.rank is None:
+        if self.search.rank is None:
             raise NotFoundError("nothing was ranked: no hit has a score", hint='%search "some text"')
-        if isinstance(hit, str):
-            return self._explain(hit)
-        if not 0 <= hit < len(self.hits):
+        if isinstance(hit, int) and not 0 <= hit < len(self.hits):
             raise NotFoundError(f"there is no hit {hit} among {len(self.hits)}", hint="result.explain(0)")
-        return self._explain(self.hits[hit].id)
+        return self._explained(self.hits[hit].id if isinstance(hit, int) else hit)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per hit, indexed by the trajectory's name: score, then what was selected; by default all metadata."""
@@ -79,7 +80,7 @@ class SearchResult:
         fields = chosen or list(dict.fromkeys(field for hit in self.hits for field in hit.metadata or {}))
         columns: dict[str, list[Any]] = {"score": [hit.score for hit in self.hits]} if self.search.rank is not None else {}
         columns |= {field: [(hit.metadata or {}).get(field) for hit in self.hits] for field in fields}
-        if not chosen or "#document" in self.search.select.keys:
+        if "#document" in self.search.select.keys:
             columns["document"] = [hit.document for hit in self.hits]
         if "#embedding" in self.search.select.keys:
             columns["embedding"] = [hit.embedding for hit in self.hits]
@@ -90,12 +91,18 @@ class SearchResult:
 
     def _shown(self) -> tuple[list[str], list[looks.Shown], list[str], int]:
         fields = self._chosen() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
+        documents = self._documents
         rows = [
-            looks.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, hit.document or "")
+            looks.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
             for hit in self.hits[: looks.ROWS]
         ]
         wanted = [word for text in sought(self.search) for word in looks.terms(text)]
         return [str(self.plan), *self.notes, *self.warnings], rows, wanted, len(self.hits)
+
+    @cached_property
+    def _documents(self) -> Mapping[str, str]:
+        """Those of what is shown; many more may have been found."""
+        return self._read(self.names[: looks.ROWS])
 
     def __repr__(self) -> str:
         return looks.text(*self._shown())

@@ -1,9 +1,10 @@
 """What a search found: a table with the passage that matched, and how its scores came to be."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 from rolloutlab.widgets.html import heading, words
@@ -15,7 +16,9 @@ _PASSAGE = 160
 _LINE = 60
 _DOCUMENT = 4_000
 """Characters of a conversation that a table opens."""
-_LAST_ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
+_LOOKED_AT = 500
+"""Places of words in one conversation."""
+_ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,7 @@ def text(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], tota
     for i, row in enumerate(rows[:LINES]):
         told = [f"{i:>3}", *([f"{row.score:>9.4f}"] if row.score is not None else []), row.name]
         told += [f"{field} {cell(value)}" for field, value in row.values.items() if value is not None]
-        before, found, after = passage(row.document, wanted, _LINE)
-        lines.append(f"{'  '.join(told)}\n       {visible(f'{before}{found}{after}')}")
+        lines.append(f"{'  '.join(told)}\n       {visible(passage(row.document, wanted, _LINE))}")
     return "\n".join([*map(visible, head), *lines, *_more(min(len(rows), LINES), total)])
 
 
@@ -52,22 +54,18 @@ def html(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], tota
     return f"<p>{first}</p>{''.join(f'<p><b>{line}</b></p>' for line in others)}{table}<p>{more}</p>"
 
 
-def passage(document: str, wanted: Iterable[str], length: int = _PASSAGE) -> tuple[str, str, str]:
-    """The part of a text that has the most of some words, around the first of them: before, that word, after.
-
-    Without any of them, the beginning of the last answer.
-    """
-    parts = [re.escape(word) for word in dict.fromkeys(wanted) if word]
-    places = [found.span() for found in re.finditer("|".join(parts), document, re.IGNORECASE)] if parts else []
-    if not places:
-        answers = [found.start() for found in _LAST_ANSWER.finditer(document)]
-        begin = answers[-1] if answers else 0
-        return _cut(document, begin, begin + length), "", ""
-    ends = [(first, _different(document, places[i:], first + length)) for i, (first, _) in enumerate(places[:200])]
-    first = max(ends, key=lambda end: end[1])[0]
-    last = next(end for start, end in places if start == first)
-    begin = max(0, first - length // 4)
-    return _cut(document, begin, first, after=False), document[first:last], _cut(document, last, begin + length, before=False)
+def passage(document: str, wanted: Sequence[str], length: int = _PASSAGE) -> str:
+    """The part of a text that has the most of some words; without any of them, the beginning of the last answer."""
+    places = [found.start() for found in _any_of(wanted).finditer(document)][:_LOOKED_AT] if wanted else []
+    if places:
+        begin = max(places, key=lambda place: _different(document[place : place + length], wanted)) - length // 4
+    else:
+        begin = max((found.start() for found in _ANSWER.finditer(document)), default=0)
+    begin = max(0, begin)
+    if begin and places:  # a whole word first
+        begin += re.search(r"\s|$", document[begin:]).start()  # type: ignore[union-attr]
+    said = " ".join(document[begin : begin + length].split())
+    return f"{'… ' if begin else ''}{said}{' …' if begin + length < len(document) else ''}"
 
 
 def terms(query: str) -> list[str]:
@@ -89,22 +87,27 @@ def _row(i: int, row: Shown, fields: Sequence[str], wanted: Sequence[str], ranke
     if ranked:
         cells.append(f"<td>{'' if row.score is None else f'{row.score:.4f}'}</td>")
     cells += [f"<td>{escape(cell(row.values.get(field)))}</td>" for field in fields]
-    before, found, after = (escape(visible(part)) for part in passage(row.document, wanted))
-    marked = f"{before}<mark>{found}</mark>{after}" if found else f"{before}{after}"
+    marked = _marked(passage(row.document, wanted), wanted)
     whole = visible(row.document[:_DOCUMENT]) + ("…" if len(row.document) > _DOCUMENT else "")
     opened = f"<details><summary>{marked}</summary><pre>{escape(whole)}</pre></details>" if row.document else ""
     return f"<tr>{''.join(cells)}{words(opened)}</tr>"
 
 
-def _cut(document: str, begin: int, end: int, *, before: bool = True, after: bool = True) -> str:
-    said = " ".join(document[begin:end].split())
-    left = "… " if before and begin > 0 else ""
-    space = document[begin : begin + 1].isspace() and not before, document[max(end - 1, 0) : end].isspace() and not after
-    return f"{left}{' ' * space[0]}{said}{' ' * (space[1] and bool(said))}{' …' if after and end < len(document) else ''}"
+def _marked(text: str, wanted: Sequence[str]) -> str:
+    """A text as HTML, with some words in it marked."""
+    places = [found.span() for found in _any_of(wanted).finditer(text)] if wanted else []
+    ends = [0, *(end for place in places for end in place), len(text)]
+    pieces = [escape(visible(text[begin:end])) for begin, end in pairwise(ends)]
+    return "".join(f"<mark>{piece}</mark>" if i % 2 else piece for i, piece in enumerate(pieces))
 
 
-def _different(document: str, places: Sequence[tuple[int, int]], end: int) -> int:
-    return len({document[first:last].casefold() for first, last in places if last <= end})
+def _any_of(words: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+
+
+def _different(text: str, wanted: Sequence[str]) -> int:
+    folded = text.casefold()
+    return sum(word.casefold() in folded for word in wanted)
 
 
 def _more(shown: int, total: int) -> list[str]:

@@ -51,6 +51,11 @@ class KeptRecords(Records):
                         "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (json.dumps(now), revision, id_)
                     )
 
+    def documents(self, ids: Iterable[str]) -> dict[str, str]:
+        """Documents by id."""
+        sql = f"SELECT id, document FROM records WHERE document IS NOT NULL AND id IN {_GIVEN}"
+        return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
+
     def without_vectors(self, most: int) -> dict[str, str]:
         """Some documents by id that have no embedding yet."""
         return {row[0]: row[1] for row in self._read(_BARE, most)}
