@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.branching import branched, cell, gathered
+from rolloutlab.branching import Branch, branched, gathered
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.prompt import parse_chat
 from rolloutlab.store.lab import Lab
@@ -11,7 +11,9 @@ from rolloutlab.wire.chat import Choice, UserMessage
 
 
 def said(text):
-    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}})
+    return Choice.model_validate(
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    )
 
 
 def asked(text):
@@ -59,7 +61,7 @@ def test_what_names_no_trajectory_is_refused(lab, name, error):
 
 def test_the_cell_of_a_branch_says_its_messages(lab):
     messages = branched(lab, "capitals:1/0/0", 1)
-    first, _, body = cell("again", messages).partition("\n")
+    first, _, body = messages.cell("again").partition("\n")
     assert (first, parse_chat(body)) == ("%%chat again -n 8", messages)
 
 
@@ -74,13 +76,15 @@ def test_the_cell_of_a_branch_says_its_messages(lab):
     ],
 )
 def test_what_the_text_of_a_cell_cannot_say_becomes_a_call(message):
-    assert cell("again", [message]) == f"lab.chat('again', {[message]!r}, n=8)"
+    assert Branch([message]).cell("again") == f"lab.chat('again', {[message]!r}, n=8)"
 
 
 def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):
     label = gathered(lab, ["capitals:1/1/1", "capitals:1/0/0", "capitals:1/1/0"], "best")
     groups = lab.groups(lab.find(label))
-    told = [[(t.prompt, t.answer, t.reward, t.components, t.source, t.step, t.row) for t in g.trajectories] for g in groups]
+    told = [
+        [(t.prompt, t.answer, t.reward, t.components, t.source, t.step, t.row) for t in g.trajectories] for g in groups
+    ]
     peru = "Peru?", {"n": 2}
     assert told == [
         [

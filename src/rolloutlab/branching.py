@@ -13,7 +13,19 @@ from rolloutlab.wire.chat import Choice
 _NAME = re.compile(r"(.+)/(\d+)/(\d+)")
 
 
-def branched(lab: Lab, name: Any, turn: int | None = None) -> list[dict[str, Any]]:
+class Branch(list[dict[str, Any]]):
+    """The messages of a conversation up to a turn, as `chat` takes them."""
+
+    def cell(self, name: str = "branch") -> str:
+        """A cell that goes on from them: a `%%chat` where its text can say all of them, else a call."""
+        text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
+        plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)
+        if plain and "{{" not in text and _says(text, self):
+            return f"%%chat {name} -n 8\n{text}"
+        return f"lab.chat({name!r}, {list(self)!r}, n=8)"
+
+
+def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
     """The messages of a trajectory before its answer number `turn`, from 0; by default before its last one.
 
     Raises:
@@ -22,20 +34,23 @@ def branched(lab: Lab, name: Any, turn: int | None = None) -> list[dict[str, Any
     found = trajectory(lab, name)
     answers = [i for i, item in enumerate(found.items) if isinstance(item, Choice)]
     if not answers:
-        return found.messages
+        return Branch(found.messages)
     keep = len(answers) - 1 if turn is None else turn
     if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < len(answers):
         raise InputError(
-            f"{found.name} has {len(answers)} answers, and none with the number {turn!r}", hint=f"turn={len(answers) - 1}"
+            f"{found.name} has {len(answers)} answers, and none with the number {turn!r}",
+            hint=f"turn={len(answers) - 1}",
         )
-    return found.messages[: answers[keep]]
+    return Branch(found.messages[: answers[keep]])
 
 
 def trajectory(lab: Lab, name: Any) -> Trajectory:
     """The trajectory of that name, as `letters:1/0/3`; NotFoundError when there is none."""
     place = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not place:
-        raise InputError(f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it")
+        raise InputError(
+            f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it"
+        )
     for group in lab.groups(lab.find(place[1]), int(place[2])):
         for each in group.trajectories:
             if each.name.endswith(f"/{place[3]}"):
@@ -58,15 +73,6 @@ def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
         draft.add(_copies(lab, names, collection))
         (label,) = draft.publish()
     return label
-
-
-def cell(name: str, messages: Sequence[dict[str, Any]]) -> str:
-    """A cell that goes on from these messages: a `%%chat` where its text can say all of them, else a call."""
-    text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in messages)
-    plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in messages)
-    if plain and "{{" not in text and _says(text, messages):
-        return f"%%chat {name} -n 8\n{text}"
-    return f"lab.chat({name!r}, {list(messages)!r}, n=8)"
 
 
 def _says(text: str, messages: Sequence[dict[str, Any]]) -> bool:

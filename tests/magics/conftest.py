@@ -30,6 +30,11 @@ class Notebook:
         error = result.error_in_exec or result.error_before_exec
         return "\n".join(error._render_traceback_())
 
+    @property
+    def lab(self) -> Session:
+        """The session of the magics."""
+        return self.shell.magics_manager.registry["ChatMagics"].session
+
     def __getitem__(self, name: str):
         return self.shell.user_ns[name]
 

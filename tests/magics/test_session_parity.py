@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from rolloutlab.branching import Branch
 from rolloutlab.magics import register
 from rolloutlab.magics.cells import LabMagics
+from rolloutlab.search.dictionary import parse
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.training.job import Job
@@ -89,6 +91,21 @@ CALLS = {
     "%import in.jsonl": 'lab.import_("in.jsonl")',
     "%import 'in.jsonl' x --format art --logprobs": 'lab.import_("in.jsonl", "x", "art", logprobs=True)',
     "%logprobs x -m lab/y": 'lab.logprobs("x", "lab/y")',
+    "%search 'in French' --where 'reward < 0.5' --group-by collection,model --best 2 -k 5 --offset 1": (
+        'lab.search("in French", where="reward < 0.5", group_by="collection,model", best=2, k=5, offset=1)'
+    ),
+    "%search --rank \"field('reward')\" --select reward,step --into found": (
+        'lab.search(None, rank="field(\'reward\')", select="reward,step", into="found")'
+    ),
+    '%%search -k 3\n{"where": {"reward": 1}}': 'lab.search(parse({"where": {"reward": 1}}), k=3)',
+    "%search --embed-with upper": "lab.embed_with(upper, None, None)",
+    "%search 'in French' --embed-with none": 'lab.embed_with(None, None, None); lab.search("in French")',
+    "%search --embed-with https://a.example/v1 --model small --key-env KEY": (
+        'lab.embed_with("https://a.example/v1", "small", "KEY")'
+    ),
+    "%search --status": "lab.index_status()",
+    "%search --reindex": "lab.reindex()",
+    "%branch letters:1/0/3 --turn 1 --as again": 'lab.branch("letters:1/0/3", 1).cell("again")',
     "%service": "lab.service()",
     "%service log": 'lab.service("log")',
 }
@@ -110,7 +127,7 @@ class Recorder:
             told = inspect.signature(method).bind(None, *values, **named)
             told.apply_defaults()
             self._calls.append((f"{self._kind.__name__}.{name}", dict(told.arguments) | {"self": None}))
-            return Recorder(Job if method is Session.job else object, self._calls)
+            return Recorder({Session.job: Job, Session.branch: Branch}.get(method, object), self._calls)
 
         return call
 
@@ -136,7 +153,7 @@ def typed(bare) -> Any:
 
     def run(cell: str) -> list[Any]:
         bare.run_cell(cell, store_history=False).raise_error()
-        return calls
+        return [call for call in calls if call[0] != "Session.keep_index"]  # what a notebook does after every cell
 
     run.shell = bare
     return run
@@ -145,7 +162,7 @@ def typed(bare) -> Any:
 def scripted(code: str, variables: dict[str, Any]) -> list[Any]:
     """What the code calls with the variables of a notebook."""
     calls: list[Any] = []
-    exec(code, variables, {"lab": Recorder(Session, calls), "Returns": Returns})
+    exec(code, variables, {"lab": Recorder(Session, calls), "Returns": Returns, "parse": parse})
     return calls
 
 

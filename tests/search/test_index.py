@@ -32,8 +32,12 @@ def put(lab):
     def put(name, *said):
         collection = lab.open_collection(name)
         (group,) = lab.add_groups(collection, [NewGroup([UserMessage(role="user", content="Where?")], {})])
-        told = [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}} for text in said]
-        lab.put(group, [Arrival(i, [Choice.model_validate(t)]) for i, t in enumerate(told)], model="m", step=0, sampling={})
+        told = [
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}} for text in said
+        ]
+        lab.put(
+            group, [Arrival(i, [Choice.model_validate(t)]) for i, t in enumerate(told)], model="m", step=0, sampling={}
+        )
 
     return put
 

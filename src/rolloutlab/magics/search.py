@@ -1,15 +1,15 @@
 """`%search`, `%%search` and `%branch`."""
 
-import json
 from contextlib import suppress
 from typing import Any
 
 from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.branching import cell as branch_cell
-from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.branching import Branch
+from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
+from rolloutlab.search.dictionary import parse
 from rolloutlab.search.index import IndexStatus
 from rolloutlab.views.search import SearchResult
 
@@ -29,7 +29,13 @@ class SearchMagics(LabMagics):
     @argument("--offset", type=int, metavar="N", help="leave out the first so many")
     @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="which fields are shown: reward,step")
     @argument("--into", metavar="COLLECTION", values="collections", help="copy the hits to a new collection")
-    @argument("--embed-with", metavar="MODEL", type=unquoted, values="functions", help="a function, an address, a folder or a name; `none` for words")
+    @argument(
+        "--embed-with",
+        metavar="MODEL",
+        type=unquoted,
+        values="functions",
+        help="a function, an address, a folder or a name; `none` for words",
+    )
     @argument("--model", metavar="NAME", values="", help="the model's name at the address of --embed-with")
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds its key")
     @argument("--status", action="store_true", help="how much is indexed")
@@ -43,6 +49,9 @@ class SearchMagics(LabMagics):
 
             %search "answers in the wrong language" --where "reward < 0.5" --group-by collection
             %search --where "advantage_sign == -1 and step > 3" -k 20 -o worst
+
+            %%search -o worst
+            {"where": {"advantage_sign": -1}, "rank": {"$knn": {"query": "wrong language"}}, "limit": 20}
         """
         options = self.options(self.search, line)
         if options.reindex or options.status:
@@ -53,7 +62,7 @@ class SearchMagics(LabMagics):
             if not (options.query or cell):
                 return self.bound(options.output, status)
         given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select", "into")
-        query = _dictionary(cell) if cell and cell.strip() else options.query
+        query = parse(cell) if cell and cell.strip() else options.query
         return self.bound(options.output, self.session.search(query, **given))
 
     def after_cell(self, _result: Any) -> None:
@@ -70,10 +79,12 @@ class SearchMagics(LabMagics):
     @magic_arguments()
     @argument("name", help="a trajectory, as letters:1/0/3, or a variable that holds a hit")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
-    @argument("--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)")
+    @argument(
+        "--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)"
+    )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the messages to this variable")
     @line_magic
-    def branch(self, line: str) -> None:
+    def branch(self, line: str) -> Branch:
         """Go on from a turn of a conversation: the next cell holds everything before it, ready to be sampled.
 
         For example:
@@ -82,18 +93,6 @@ class SearchMagics(LabMagics):
         """
         options = self.options(self.branch, line)
         hit = self.variables.get(options.name, options.name)
-        messages = self.session.branch(hit, options.turn)
-        self.bound(options.output, messages)
-        self.shell.set_next_input(branch_cell(options.collection or "branch", messages))  # type: ignore[union-attr]
-
-
-def _dictionary(text: str) -> dict[str, Any]:
-    try:
-        said = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"line {error.lineno}, column {error.colno}: {error.msg}", hint='{"where": {"reward": {"$lt": 0.5}}, "limit": 10}'
-        ) from None
-    if not isinstance(said, dict):
-        raise InputError(f"a {type(said).__name__} is no search", hint='{"where": {"reward": {"$lt": 0.5}}}')
-    return said
+        found = self.session.branch(hit, options.turn)
+        self.shell.set_next_input(found.cell(options.collection or "branch"))  # type: ignore[union-attr]
+        return self.bound(options.output, found)

@@ -26,7 +26,7 @@ FIELDS = {
     "tools": "names of the tools that were called, a list",
     "time": "when it was sampled, seconds since 1970",
 }
-"""Metadata of every trajectory that has it. The parts of a reward are `reward.PART`, the columns of a row `row.COLUMN`."""
+"""Metadata of every trajectory that has it. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`."""
 PART, COLUMN = "reward.", "row."
 OF_REWARD = ("reward", "source", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""

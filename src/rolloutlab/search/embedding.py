@@ -83,7 +83,7 @@ def embedder(
         InputError: it is none of these, or the address needs a name.
     """
     if callable(model):
-        return Embedder(name or getattr(model, "__qualname__", type(model).__name__), model)
+        return Embedder(name or str(getattr(model, "__qualname__", type(model).__name__)), model)
     if not isinstance(model, str) or not model.strip():
         raise InputError(f"{model!r} is no embedding model", hint="a function, an address, a folder or a name")
     if "://" in model:
@@ -92,7 +92,9 @@ def embedder(
         token = environment.get(key_env or _KEY_ENV)
         return Embedder(f"{name} at {model}", lambda texts: _asked(http, model, name, token, texts))
     folder = Path(model).expanduser()
-    return Embedder(name or (folder.name if folder.is_dir() else model), _Local(str(folder) if folder.is_dir() else model))
+    return Embedder(
+        name or (folder.name if folder.is_dir() else model), _Local(str(folder) if folder.is_dir() else model)
+    )
 
 
 class _Local:
@@ -112,12 +114,15 @@ class _Local:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise InputError(
-                f"the embedding model {self._name!r} needs sentence-transformers", hint="pip install sentence-transformers"
+                f"the embedding model {self._name!r} needs sentence-transformers",
+                hint="pip install sentence-transformers",
             ) from None
         try:
             return SentenceTransformer(self._name)
         except (OSError, ValueError) as error:
-            raise InputError(f"the embedding model {self._name!r} cannot be loaded: {error}", hint="a folder") from error
+            raise InputError(
+                f"the embedding model {self._name!r} cannot be loaded: {error}", hint="a folder"
+            ) from error
 
 
 def _asked(http: Http, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
@@ -130,4 +135,6 @@ def _asked(http: Http, url: str, model: str, token: str | None, texts: Sequence[
         found = sorted(answer["data"], key=lambda each: each["index"])
         return [each["embedding"] for each in found]
     except (KeyError, TypeError) as error:
-        raise ServiceError(f"{url} answered something else than embeddings", hint="an address that ends in /v1") from error
+        raise ServiceError(
+            f"{url} answered something else than embeddings", hint="an address that ends in /v1"
+        ) from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -184,17 +185,17 @@ class Index:
         for done, some in self._paced(list(groups), _BATCH):
             told("indexing rewards of", done, len(groups))
             members = self._lab.news.scored(some).values()
-            rewards = {m.name: {} for each in members for m in each} | {
-                name: said for each in members for name, said in rewards_of(each).items()
-            }
+            rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
+            for each in members:
+                rewards |= rewards_of(each)
             self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
         for label in news.trained:
-            told_of = dict.fromkeys(self.records.ids(f"{label}/"), {"job": jobs[label]})
-            self.records.amend(told_of, lambda field: field == "job")
+            job = {"job": jobs[label]}
+            self.records.amend({name: job for name in self.records.ids(f"{label}/")}, lambda field: field == "job")
 
     def _embed(self, told: Told) -> None:
-        """Give vectors to what has none, where there is a model."""
-        if self.embedder is None or not self.records.count:
+        """Give vectors to what has none, where there is a model, and all vectors are of that."""
+        if self.embedder is None or not self.records.count or self._mixed():
             return
         model = self.embedder.model
         self.records.set_model(model.name, model.dimension, model.digest)

@@ -54,8 +54,13 @@ def _contained(where: Where | None) -> list[str]:
 
 def _knns(rank: Rank | None) -> list[Knn]:
     found: list[Knn] = []
+
+    def note(knn: Knn) -> Knn:
+        found.append(knn)
+        return knn
+
     if rank is not None:  # a rank is neither true nor false
-        _replaced(rank, lambda knn: found.append(knn) or knn)
+        _replaced(rank, note)
     return found
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary import parse, parse_rank, parse_where
-from rolloutlab.search.notation import check_fields, rank_of, where_of
+from rolloutlab.search.notation import rank_of, where_of
 from rolloutlab.search.query import SCORE, GroupBy, Limit, MinK, Search, Select
-from rolloutlab.search.rank import NEAREST, Knn, Rank, as_rank
+from rolloutlab.search.rank import NEAREST, Knn, Rank
 from rolloutlab.search.where import Where
 
 _CANDIDATES = 10
@@ -33,9 +33,7 @@ def written(
     if isinstance(query, Mapping | Search):
         if any(piece is not None for piece in (where, rank, group_by, select)):
             raise InputError("the dictionary says everything already", hint="its where, rank, group_by and select")
-        search = query if isinstance(query, Search) else parse(query)
-        check_fields(search, known)
-        return search
+        return parse(query, known)
     if query is not None and rank is not None:
         raise InputError("a text and a rank are two orders", hint=f"rank=\"knn({query!r}) - 0.1 * field('reward')\"")
     keys = _names(group_by)
@@ -49,8 +47,7 @@ def written(
         limit=Limit(_whole("k", k, 0), _whole("offset", offset, 0)),
         select=Select(_names(select)),
     )
-    check_fields(search, known)
-    return search
+    return parse(search, known)
 
 
 def _enough(k: int, offset: int, best: int) -> int:
@@ -62,21 +59,15 @@ def _ranked(query: str | None, rank: Any, known: Collection[str], candidates: in
         if not isinstance(query, str) or not query.strip():
             raise InputError(f"{query!r} is no text to search for", hint='lab.search("capital of France")')
         return Knn(query, limit=candidates)
-    if rank is None or isinstance(rank, Rank):
-        return rank
-    if isinstance(rank, str):
-        return rank_of(rank, known)
-    return parse_rank(rank) if isinstance(rank, Mapping) else as_rank(rank)
+    if rank is None:
+        return None
+    return rank_of(rank, known) if isinstance(rank, str) else parse_rank(rank, known)
 
 
 def _conditions(where: Any, known: Collection[str]) -> Where | None:
-    if where is None or isinstance(where, Where):
-        return where
-    if isinstance(where, Mapping):
-        return parse_where(where)
-    if not isinstance(where, str):
-        raise InputError(f"{where!r} is no condition", hint="where=\"reward < 0.5 and step > 3\"")
-    return where_of(where, known)
+    if where is None:
+        return None
+    return where_of(where, known) if isinstance(where, str) else parse_where(where, known)
 
 
 def _names(said: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -89,5 +80,7 @@ def _names(said: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 10)}")
+        raise InputError(
+            f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 10)}"
+        )
     return value

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rolloutlab.branching import branched, gathered
+from rolloutlab.branching import Branch, branched, gathered
 from rolloutlab.search.embedding import Embed, Embedder, embedder
 from rolloutlab.search.index import Index, IndexStatus
 from rolloutlab.search.query import Search
@@ -56,7 +56,7 @@ class SearchCalls(CollectionCalls):
             gathered(self.store, [hit.id for hit in found.hits], into)
         return SearchResult(search, found, notes, self.index.documents, lambda name: self.index.breakdown(search, name))
 
-    def branch(self, hit: Any, turn: int | None = None) -> list[dict[str, Any]]:
+    def branch(self, hit: Any, turn: int | None = None) -> Branch:
         """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
 
         hit: a hit of a search, or a trajectory's name, as `letters:1/0/3`. turn: how many answers are kept; by default

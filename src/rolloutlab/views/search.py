@@ -78,7 +78,9 @@ class SearchResult:
 
         chosen = self._chosen()
         fields = chosen or list(dict.fromkeys(field for hit in self.hits for field in hit.metadata or {}))
-        columns: dict[str, list[Any]] = {"score": [hit.score for hit in self.hits]} if self.search.rank is not None else {}
+        columns: dict[str, list[Any]] = (
+            {"score": [hit.score for hit in self.hits]} if self.search.rank is not None else {}
+        )
         columns |= {field: [(hit.metadata or {}).get(field) for hit in self.hits] for field in fields}
         if "#document" in self.search.select.keys:
             columns["document"] = [hit.document for hit in self.hits]

@@ -37,7 +37,7 @@ def text(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], tota
     for i, row in enumerate(rows[:LINES]):
         told = [f"{i:>3}", *([f"{row.score:>9.4f}"] if row.score is not None else []), row.name]
         told += [f"{field} {cell(value)}" for field, value in row.values.items() if value is not None]
-        lines.append(f"{'  '.join(told)}\n       {visible(passage(row.document, wanted, _LINE))}")
+        lines.append(visible(f"{'  '.join(told)}\n       {passage(row.document, wanted, _LINE)}"))
     return "\n".join([*map(visible, head), *lines, *_more(min(len(rows), LINES), total)])
 
 

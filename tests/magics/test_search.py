@@ -1,0 +1,120 @@
+"""%search and %branch on a real lab: what was stored is found, and gone on from."""
+
+import pandas as pd
+import pytest
+
+from rolloutlab.search import F, Knn
+
+
+@pytest.fixture
+def filled(notebook):
+    notebook.run("%%chat capitals -n 4 --max-tokens 8 --seed 1\nWhat is the capital of Peru?")
+    notebook.run("%%chat letters -n 4 --max-tokens 8 --seed 1\nSort these letters: d b a c")
+    notebook.run("%%reward letters\nreturn float(len(answer))")
+    return notebook
+
+
+def test_a_text_finds_what_has_its_words_and_says_how(filled):
+    result = filled.run("%search 'capital of Peru'")
+    assert sorted(result.names) == [f"capitals:1/0/{i}" for i in range(4)]
+    assert str(result.plan).startswith("8 records → bm25 4 → 4 rows")
+    assert "by their words" in result.notes[0]
+    assert "What is the capital of Peru?" in repr(result)
+    assert "<mark>Peru</mark>" in result._repr_html_()
+
+
+def test_conditions_and_ranks_are_typed_as_python_writes_them(filled):
+    worst = filled.run("%search --where \"collection == 'letters'\" --rank \"field('reward')\" -k 2 -o worst")
+    assert filled["worst"] is worst
+    assert [hit.score for hit in worst] == sorted(hit.metadata["reward"] for hit in filled.run("%search -k 0 letters"))[
+        :2
+    ]
+    same = filled.lab.search(where=F.collection == "letters", rank="field('reward')", k=2)
+    assert same.names == worst.names
+
+
+def test_groups_keep_their_best(filled):
+    result = filled.run("%search --rank \"-1 * field('tokens')\" --group-by collection")
+    assert sorted(hit.metadata["collection"] for hit in result) == ["capitals", "letters"]
+
+
+def test_a_result_is_a_frame(filled):
+    frame = filled.run("%search letters --select reward,step").to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert (list(frame.columns), frame.index.name) == (["score", "reward", "step"], "trajectory")
+    assert "model" in filled.run("%search letters").to_frame().columns
+    assert "document" in filled.run("%search letters --select '#document'").to_frame().columns
+
+
+def test_a_score_is_explained_on_demand(filled):
+    result = filled.run("%search --rank \"knn('sort', limit=4) + 0.5 * field('reward', default=0)\"")
+    told = repr(result.explain(0))
+    assert told.startswith(result.names[0])
+    assert "FieldTerm('reward', default=0)" in told
+    filled.run("%search --where 'step == 0' -o plain")
+    assert "nothing was ranked" in filled.error("plain.explain(0)")
+
+
+def test_a_cell_is_a_whole_dictionary(filled):
+    result = filled.run('%%search\n{"where": {"reward": {"$gte": 0}}, "limit": 2}')
+    assert result.names == ["letters:1/0/0", "letters:1/0/1"]
+    assert "reward" in result.words()
+    assert filled.error('%%search\n{"where": {"reward": {"$gte": 0}}, "limit": 2').startswith(
+        "InputError: the search is no JSON"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--where 'rewad < 1'", "no record has a field 'rewad'"),
+        ("--where 'reward <'", "reward <"),
+        ("x --rank 'y'", "a text and a rank are two orders"),
+        ("--group-by model", "nothing says what is best"),
+        ("x -k -1", "k is -1"),
+        ("x --best 0 --group-by model", "best is 0"),
+        ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
+        ("' '", "no text to search for"),
+        ("--where 'step == 99' --into found", "nothing was found"),
+    ],
+)
+def test_what_is_wrong_is_said_and_what_to_type(filled, line, said):
+    error = filled.error(f"%search {line}")
+    assert said in error
+    assert "\n  -> " in error
+
+
+def test_texts_are_compared_by_the_model_that_is_given(filled):
+    filled.run("def embed(texts): return [[text.count('Peru'), text.count('letters'), 0.1] for text in texts]")
+    assert "no vectors" in repr(filled.run("%search --status"))
+    result = filled.run("%search 'in Peru' --embed-with embed -k 4")
+    assert {name.partition(":")[0] for name in result.names} == {"capitals"}
+    assert result.notes == ("texts are compared by meaning: embed",)
+    assert "8 with vectors of embed (3)" in repr(filled.run("%search --status"))
+    assert "by their words" in filled.run("%search Peru --embed-with none").notes[0]
+    assert "8 of 8 trajectories are indexed" in repr(filled.run("%search --reindex"))
+
+
+def test_hits_become_a_collection_that_can_be_scored(filled):
+    filled.run("%search 'Sort' -k 3 --into hard")
+    found = filled.lab.collection("hard")
+    assert {t.reward for t in found.trajectories} <= {t.reward for t in filled.lab.collection("letters").trajectories}
+    assert (len(found), {t.prompt for t in found.trajectories}) == (3, {"Sort these letters: d b a c"})
+    filled.run("%%reward hard --overwrite\nreturn 0.5")
+
+
+def test_a_branch_is_the_next_cell(filled):
+    messages = filled.run("%branch letters:1/0/3 --as again")
+    assert messages == [{"role": "user", "content": "Sort these letters: d b a c"}]
+    written = filled.shell.rl_next_input
+    assert written == "%%chat again -n 8\nuser: Sort these letters: d b a c"
+    assert len(filled.run(written.replace("-n 8", "-n 2 --max-tokens 2")).trajectories) == 2
+    hit = filled.run("%search letters -o r")[0]
+    filled.shell.user_ns["hit"] = hit
+    assert filled.run("%branch hit --turn 0") == messages
+    assert "has 1 answers" in filled.error("%branch hit --turn 1")
+
+
+def test_python_says_the_same_with_values(filled):
+    result = filled.lab.search(rank=Knn("sort") - 0.0, where={"collection": "letters"}, k=3)
+    assert len(result) == 3
