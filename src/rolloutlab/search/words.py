@@ -55,9 +55,10 @@ def condition(where: Where) -> str:
         case Compare(name, operator, value):
             return f"{called(name)} {COMPARED[operator]} {value_words(value)}{_or_missing(name, operator == '$ne')}"
         case Among(name, values, negated):
-            words = f"{called(name)} is {'none' if negated else 'one'} of {', '.join(map(value_words, values[:8]))}"
-            more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-            return words + more + _or_missing(name, negated)
+            listed = ", ".join(map(value_words, values[:8])) + (
+                f" and {len(values) - 8} more" if len(values) > 8 else ""
+            )
+            return f"{called(name)} is {'none' if negated else 'one'} of {listed}{_or_missing(name, negated)}"
         case Contains(name, value, negated):
             verb = "does not contain" if negated else "contains"
             return f"{called(name)} {verb} {value_words(value)}{_or_missing(name, negated)}"
@@ -188,6 +189,11 @@ def _others(knn: Knn) -> str:
 def _or_missing(name: str, negated: bool) -> str:
     """Negations hold for records without the field too."""
     return " (or is missing)" if negated and name not in (ID, DOCUMENT) else ""
+
+
+def _listed(values: Sequence[object], most: int = 8) -> str:
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(value_words, values[:most])) + more
 
 
 def _joined(words: Sequence[str], last: str) -> str:

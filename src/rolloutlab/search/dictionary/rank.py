@@ -75,11 +75,16 @@ def _knn(spot: Spot) -> Knn:
     found = spot.object(("query",), ("key", "limit", "default", "return_rank"), KNN["$knn"])
     return Knn(
         query=_query(found["query"]),
-        key=found["key"].field(EMBEDDING, (EMBEDDING,)) if "key" in found else EMBEDDING,
+        key=_vectors(found["key"]) if "key" in found else EMBEDDING,
         limit=found["limit"].integer(NEAREST, least=1) if "limit" in found else NEAREST,
         default=found["default"].number(1) if "default" in found else None,
         return_rank="return_rank" in found and found["return_rank"].flag(),
     )
+
+
+def _vectors(spot: Spot) -> str:
+    """What has vectors: the embedding, or sparse ones under a name, which need not be a metadata field."""
+    return replace(spot, known=None).field(EMBEDDING, (EMBEDDING,))
 
 
 def _query(spot: Spot) -> str | tuple[float, ...] | SparseVector:

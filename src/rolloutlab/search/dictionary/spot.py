@@ -36,7 +36,7 @@ class Spot:
         """The error for this value. fix: what could stand there instead."""
         return InputError(
             f"{self.path or 'the search'} is {shown(self.value)}: {why}",
-            hint=hint or (shown(fix, 400) if fix else None),
+            hint=hint or (shown(fix, 400) if fix is not None else None),
         )
 
     def deeper(self) -> "Spot":

@@ -18,16 +18,9 @@ _FOREIGN = re.compile(
     rf"{_QUOTED.pattern} | && | \|\| | <> | \b(?:AND|OR|NOT|IN)\b | !(?!=) | (?<![<>=!])=(?!=)", re.VERBOSE
 )
 _WORDS = {
-    "&&": "and",
-    "||": "or",
-    "<>": "!=",
-    "AND": "and",
-    "OR": "or",
-    "NOT": "not",
-    "IN": "in",
-    "!": "not ",
-    "=": "==",
-}
+    "&&": "and", "||": "or", "!": "not ", "<>": "!=", "=": "==", "AND": "and", "OR": "or", "NOT": "not", "IN": "in",
+}  # fmt: skip
+"""What other languages write, and what stands here."""
 
 
 class Text:
@@ -141,7 +134,9 @@ class Text:
 
     def _respelled(self) -> str:
         """The text in Python's words where it has those of SQL or JavaScript, else an example."""
-        better = _FOREIGN.sub(lambda found: _WORDS.get(found[0], found[0]), self.line)
+        better = _FOREIGN.sub(
+            lambda found: _WORDS.get(found[0], found[0].lower() if found[0] in _SHOUTED else found[0]), self.line
+        )
         return better if better != self.line else self.example
 
 
