@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("rolloutlab")
 os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull  # not those of whoever runs the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the suite in its background ignores it
 
 TOKEN = "of-this-test"
 collect_ignore = ["acceptance"]  # its clients are not installed here: make acceptance

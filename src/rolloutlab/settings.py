@@ -61,12 +61,21 @@ def on_this_machine(url: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """An embedding model: an address, with the model's `name` there, or what sentence-transformers loads."""
+
+    model: str
+    name: str | None = None
+    key_env: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """What one process works with.
 
     home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
     loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
-    under, unless the service has its own. prices: by model, in dollars per million tokens. profiles: services by name.
+    under, unless the service has its own. embedding: by what texts are compared. prices: by model, in dollars per million tokens. profiles: services by name.
     file: the settings file, whether there is one or not. origins: where each setting came from, in a word.
     """
 
@@ -75,6 +84,7 @@ class Settings:
     policy: str = "practice"
     linger: float = 60.0
     project: str | None = None
+    embedding: Embedding | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     file: Path | None = field(default=None, compare=False)
@@ -83,6 +93,10 @@ class Settings:
     @property
     def database(self) -> Path:
         return self.home / "lab.db"
+
+    @property
+    def search_database(self) -> Path:
+        return self.home / "search.db"
 
     @property
     def service_folder(self) -> Path:
@@ -101,12 +115,14 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     found = {name: _setting(name, environment, file) for name in CHECKS}
     home, policy, linger, project = (found[name][0] for name in ("home", "policy", "linger", "project"))
     service, origin = _service(environment, file, found)
+    embedding, model, key_env = (found[name][0] for name in ("embedding", "embedding_model", "embedding_key_env"))
     return Settings(
         home=home,
         service=service,
         policy=policy,
         linger=linger,
         project=project,
+        embedding=Embedding(embedding, model, key_env) if embedding else None,
         prices=file.prices,
         profiles=file.profiles,
         file=path,

@@ -41,7 +41,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """What a settings file says; an absent one says nothing. values: home, policy, linger, project and profile."""
+    """What a settings file says; an absent one says nothing. values: those of `CHECKS`."""
 
     path: Path
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -118,6 +118,9 @@ CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "linger": seconds,
     "project": project_name,
     "profile": some_text,
+    "embedding": some_text,
+    "embedding_model": some_text,
+    "embedding_key_env": variable_name,
 }
 """The settings that the file and the environment share."""
 

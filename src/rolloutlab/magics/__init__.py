@@ -1,6 +1,6 @@
 """A cell becomes one call on Session."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.magics import completion
 from rolloutlab.magics.cells import LabMagics, with_body
@@ -21,6 +21,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.jobs import JobMagics
     from rolloutlab.magics.model import ModelMagics
     from rolloutlab.magics.reward import RewardMagics
+    from rolloutlab.magics.search import SearchMagics
     from rolloutlab.magics.service import ServiceMagics
     from rolloutlab.magics.train import TrainMagics
     from rolloutlab.session import Session
@@ -34,6 +35,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         JobMagics,
         ModelMagics,
         RewardMagics,
+        SearchMagics,
         ServiceMagics,
         TrainMagics,
     )
@@ -41,6 +43,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     unregister(shell)
     for kind in kinds:
         shell.register_magics(kind(shell, session))
+    shell.events.register("post_run_cell", shell.magics_manager.registry["SearchMagics"].after_cell)
     shell.input_transformers_cleanup.insert(0, with_body)
     completion.register(shell)
 
@@ -49,11 +52,17 @@ def unregister(shell: "InteractiveShell") -> None:
     """Take the magics away. Their session stays for `rolloutlab.lab()`, and what it gave goes on working."""
     completion.unregister(shell)
     shell.input_transformers_cleanup[:] = [t for t in shell.input_transformers_cleanup if t is not with_body]
+    for told in [told for told in shell.events.callbacks["post_run_cell"] if _is_ours(told)]:
+        shell.events.unregister("post_run_cell", told)
     for kind, known in shell.magics_manager.magics.items():
-        for name in [name for name, magic in known.items() if isinstance(getattr(magic, "__self__", None), LabMagics)]:
+        for name in [name for name, magic in known.items() if _is_ours(magic)]:
             del shell.magics_manager.magics[kind][name]
 
 
 def registered(shell: "InteractiveShell") -> list[LabMagics]:
     """Every object with magics of rolloutlab that the shell has or had."""
     return [magics for magics in shell.magics_manager.registry.values() if isinstance(magics, LabMagics)]
+
+
+def _is_ours(method: Any) -> bool:
+    return isinstance(getattr(method, "__self__", None), LabMagics)

@@ -10,6 +10,7 @@ from rolloutlab.session.jobs import JobCalls
 from rolloutlab.session.loop import LoopCalls
 from rolloutlab.session.model import ModelCalls
 from rolloutlab.session.reward import RewardCalls
+from rolloutlab.session.search import SearchCalls
 from rolloutlab.session.service import ServiceCalls
 from rolloutlab.session.train import TrainCalls
 
@@ -22,6 +23,7 @@ class Session(  # each before those that it calls
     ChatCalls,
     RewardCalls,
     ExchangeCalls,
+    SearchCalls,
     CollectionCalls,
     TrainCalls,
     JobCalls,

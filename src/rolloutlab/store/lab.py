@@ -15,6 +15,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.store.drafts import Draft
 from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.news import Newsroom
 from rolloutlab.store.notation import dumped, now, parts_of
 from rolloutlab.store.outlines import Outlines, keep_outline
 from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
@@ -71,6 +72,7 @@ class Lab:
         self.outlines = Outlines(self._database)
         self.jobs = SubmittedJobs(self._database)
         self.shelf = Shelf(self._database)
+        self.news = Newsroom(self._database)
 
     def close(self) -> None:
         self._database.close()

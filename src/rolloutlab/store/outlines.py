@@ -109,6 +109,11 @@ class Outlines:
         [(row_id, pending)] = self._database.read(sql)
         return row_id, pending
 
+    def complete(self, ids: Iterable[int]) -> None:
+        """Outline those of some trajectories that an older version wrote without."""
+        sql = f"SELECT id FROM trajectories WHERE id IN {_GIVEN} AND id NOT IN (SELECT trajectory_id FROM outlines)"
+        self._add(row["id"] for row in self._database.read(sql, json.dumps(list(ids))))
+
     def _narrow(self, collection: StoredCollection, position: int | None, most: int | None) -> list[Row]:
         first, last = (0, _ALL) if position is None else (position, position)
         return self._database.read(_NARROW, collection.id, first, last, _ALL if most is None else most)

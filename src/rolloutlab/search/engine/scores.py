@@ -35,6 +35,9 @@ class Breakdown:
     qualifies: bool
     score: Part
 
+    def __repr__(self) -> str:
+        return f"{self.id}{'' if self.qualifies else ' is filtered out'}\n{self.score}"
+
 
 def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: A002 - as records name it
     """Take the score of a record apart.

@@ -1,0 +1,98 @@
+"""From what a search found to something to sample from, or to train on."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.prompt import parse_chat
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Recorded, Trajectory
+from rolloutlab.wire.chat import Choice
+
+_NAME = re.compile(r"(.+)/(\d+)/(\d+)")
+
+
+def branched(lab: Lab, name: Any, turn: int | None = None) -> list[dict[str, Any]]:
+    """The messages of a trajectory before its answer number `turn`, from 0; by default before its last one.
+
+    Raises:
+        NotFoundError: no such trajectory. InputError: it has fewer answers.
+    """
+    found = trajectory(lab, name)
+    answers = [i for i, item in enumerate(found.items) if isinstance(item, Choice)]
+    if not answers:
+        return found.messages
+    keep = len(answers) - 1 if turn is None else turn
+    if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < len(answers):
+        raise InputError(
+            f"{found.name} has {len(answers)} answers, and none with the number {turn!r}", hint=f"turn={len(answers) - 1}"
+        )
+    return found.messages[: answers[keep]]
+
+
+def trajectory(lab: Lab, name: Any) -> Trajectory:
+    """The trajectory of that name, as `letters:1/0/3`; NotFoundError when there is none."""
+    place = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if not place:
+        raise InputError(f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it")
+    for group in lab.groups(lab.find(place[1]), int(place[2])):
+        for each in group.trajectories:
+            if each.name.endswith(f"/{place[3]}"):
+                return each
+    raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {place[1]}/{place[2]}")
+
+
+def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
+    """Copy trajectories, with their rewards, into a new generation of a collection; its label.
+
+    Those of one group are one group there too, since a group is answers to one prompt.
+
+    Raises:
+        NotFoundError: one is not there any more, or there is none to copy. InputError: it is no name.
+    """
+    lab.check_name(collection)
+    if not names:
+        raise NotFoundError(f"nothing was found that could be copied into {collection}", hint="another search")
+    with lab.draft() as draft:
+        draft.add(_copies(lab, names, collection))
+        (label,) = draft.publish()
+    return label
+
+
+def cell(name: str, messages: Sequence[dict[str, Any]]) -> str:
+    """A cell that goes on from these messages: a `%%chat` where its text can say all of them, else a call."""
+    text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in messages)
+    plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in messages)
+    if plain and "{{" not in text and _says(text, messages):
+        return f"%%chat {name} -n 8\n{text}"
+    return f"lab.chat({name!r}, {list(messages)!r}, n=8)"
+
+
+def _says(text: str, messages: Sequence[dict[str, Any]]) -> bool:
+    try:
+        return parse_chat(text) == list(messages)
+    except InputError:
+        return False
+
+
+def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
+    for name in names:
+        found = trajectory(lab, name)
+        given = found.given or 0
+        yield Recorded(
+            place=name,
+            collection=collection,
+            group=name.rpartition("/")[0],
+            prompt=[item for item in found.items[:given] if not isinstance(item, Choice)],
+            items=found.items[given:],
+            row=found.row,
+            model=found.model,
+            step=found.step,
+            sampling=found.sampling,
+            created_at=found.created_at,
+            reward=found.reward,
+            components=found.components,
+            source=found.source,
+            extra=found.extra,
+        )

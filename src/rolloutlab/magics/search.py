@@ -1,0 +1,99 @@
+"""`%search`, `%%search` and `%branch`."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import magic_arguments
+
+from rolloutlab.branching import cell as branch_cell
+from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.magics.cells import LabMagics, argument, unquoted
+from rolloutlab.search.index import IndexStatus
+from rolloutlab.views.search import SearchResult
+
+
+@magics_class
+class SearchMagics(LabMagics):
+    """Search everything that was ever sampled."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("query", nargs="?", type=unquoted, help="a text; by meaning with an embedding model, else by its words")
+    @argument("--where", metavar="CONDITION", type=unquoted, help="which: \"reward < 0.5 and model == 'lab/practice'\"")
+    @argument("--rank", metavar="RANK", type=unquoted, help="in what order: \"knn('paris') - 0.1 * field('reward')\"")
+    @argument("--group-by", metavar="FIELDS", type=unquoted, values="fields", help="keep the best of each: collection")
+    @argument("--best", type=int, metavar="N", help="how many of each group (default: 1)")
+    @argument("-k", type=int, help="how many in all, 0 for all (default: 10)")
+    @argument("--offset", type=int, metavar="N", help="leave out the first so many")
+    @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="which fields are shown: reward,step")
+    @argument("--into", metavar="COLLECTION", values="collections", help="copy the hits to a new collection")
+    @argument("--embed-with", metavar="MODEL", type=unquoted, values="functions", help="a function, an address, a folder or a name; `none` for words")
+    @argument("--model", metavar="NAME", values="", help="the model's name at the address of --embed-with")
+    @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds its key")
+    @argument("--status", action="store_true", help="how much is indexed")
+    @argument("--reindex", action="store_true", help="make the index anew")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
+    @line_cell_magic
+    def search(self, line: str, cell: str | None = None) -> SearchResult | IndexStatus:
+        """Find trajectories by meaning, text, reward and rank, among all that were ever sampled.
+
+        The body of a cell is a whole search as a JSON dictionary (docs/search_format.md). For example:
+
+            %search "answers in the wrong language" --where "reward < 0.5" --group-by collection
+            %search --where "advantage_sign == -1 and step > 3" -k 20 -o worst
+        """
+        options = self.options(self.search, line)
+        if options.reindex or options.status:
+            status = self.session.reindex() if options.reindex else self.session.index_status()
+            return self.bound(options.output, status)
+        if options.embed_with:
+            status = self._embed_with(options.embed_with, options.model, options.key_env)
+            if not (options.query or cell):
+                return self.bound(options.output, status)
+        given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select", "into")
+        query = _dictionary(cell) if cell and cell.strip() else options.query
+        return self.bound(options.output, self.session.search(query, **given))
+
+    def after_cell(self, _result: Any) -> None:
+        """Let what the cell stored be indexed while the next one is written; a search will say what is wrong."""
+        with suppress(RolloutlabError):
+            self.session.keep_index()
+
+    def _embed_with(self, model: str, name: str | None, key_env: str | None) -> IndexStatus:
+        known = self.variables.get(model)
+        meant = None if model == "none" else known if callable(known) else model
+        return self.session.embed_with(meant, name, key_env)
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("name", help="a trajectory, as letters:1/0/3, or a variable that holds a hit")
+    @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
+    @argument("--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the messages to this variable")
+    @line_magic
+    def branch(self, line: str) -> None:
+        """Go on from a turn of a conversation: the next cell holds everything before it, ready to be sampled.
+
+        For example:
+
+            %branch letters:1/0/3 --turn 1 --as again
+        """
+        options = self.options(self.branch, line)
+        hit = self.variables.get(options.name, options.name)
+        messages = self.session.branch(hit, options.turn)
+        self.bound(options.output, messages)
+        self.shell.set_next_input(branch_cell(options.collection or "branch", messages))  # type: ignore[union-attr]
+
+
+def _dictionary(text: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"line {error.lineno}, column {error.colno}: {error.msg}", hint='{"where": {"reward": {"$lt": 0.5}}, "limit": 10}'
+        ) from None
+    if not isinstance(said, dict):
+        raise InputError(f"a {type(said).__name__} is no search", hint='{"where": {"reward": {"$lt": 0.5}}}')
+    return said

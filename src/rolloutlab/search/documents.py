@@ -1,0 +1,102 @@
+"""A trajectory as a record to search: its conversation as readable text, and what is known of it as metadata."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rolloutlab.objective.advantages import group_advantages
+from rolloutlab.search.engine.records import Record
+from rolloutlab.store.news import Entry, Scored
+from rolloutlab.store.records import plain_text
+
+FIELDS = {
+    "collection": "the collection's name",
+    "generation": "which time it was sampled under that name, from 1",
+    "group": "the group, as letters:1/0",
+    "model": "the model that was sampled",
+    "step": "the checkpoint it was sampled from",
+    "reward": "the reward it has now",
+    "source": "who gave the reward: function, hand or judge",
+    "advantage_sign": "1 where its reward is above the group's mean, -1 below, 0 at it; absent without a reward",
+    "job": "the newest training job that its collection was submitted with",
+    "finish_reason": "why the last completion ended: stop, length or tool_calls",
+    "turns": "how many times the policy answered",
+    "tokens": "how many tokens were sampled",
+    "tools": "names of the tools that were called, a list",
+    "time": "when it was sampled, seconds since 1970",
+}
+"""Metadata of every trajectory that has it. The parts of a reward are `reward.PART`, the columns of a row `row.COLUMN`."""
+PART, COLUMN = "reward.", "row."
+OF_REWARD = ("reward", "source", "advantage_sign")
+"""Fields that change when a reward does, as do all that begin with `PART`."""
+
+_Scalar = str | int | float | bool
+
+
+def record_of(entry: Entry, job: str | None = None) -> Record:
+    """A trajectory without its reward, which `rewards_of` gives."""
+    messages = _messages(entry)
+    known = {
+        "collection": entry.collection,
+        "generation": entry.generation,
+        "group": entry.group,
+        "model": entry.model,
+        "step": entry.step,
+        "job": job,
+        "finish_reason": entry.finish_reason,
+        "turns": sum("message" in item or item.get("role") == "assistant" for item in entry.items),
+        "tokens": entry.tokens,
+        "tools": sorted({name for message in messages for name, _ in _calls(message)}) or None,
+        "time": datetime.fromisoformat(entry.created_at).timestamp(),
+        **{f"{COLUMN}{name}": value for name, value in entry.row.items() if _is_field(value)},
+    }
+    metadata = {name: value for name, value in known.items() if value is not None}
+    return Record(id=entry.name, document=document_of(messages), metadata=metadata)
+
+
+def rewards_of(members_G: Sequence[Scored]) -> dict[str, dict[str, Any]]:
+    """What the rewards of one group say of each member, by name; nothing of those without a reward."""
+    scored = [member for member in members_G if member.reward is not None]
+    advantages_G = group_advantages([float(member.reward or 0.0) for member in scored])
+    return {
+        member.name: {
+            "reward": member.reward,
+            "source": member.source,
+            "advantage_sign": (advantage > 0) - (advantage < 0),
+            **{f"{PART}{name}": float(value) for name, value in member.components.items()},
+        }
+        for member, advantage in zip(scored, advantages_G, strict=True)
+    }
+
+
+def document_of(messages: Iterable[Mapping[str, Any]]) -> str:
+    """A conversation as text: a paragraph per message, which begins with its role; a line per tool call."""
+    return "\n\n".join("\n".join(_lines(message)) for message in messages)
+
+
+def _lines(message: Mapping[str, Any]) -> Iterable[str]:
+    role, text = message.get("role", ""), plain_text(message.get("content"))
+    calls = list(_calls(message))
+    if text or not calls:
+        yield f"{role}: {text}"
+    for name, arguments in calls:
+        yield f"{role} calls {name}({arguments})"
+
+
+def _calls(message: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or call.get("custom") or {}
+        arguments = function.get("arguments", function.get("input", ""))
+        yield str(function.get("name", "")), arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _messages(entry: Entry) -> list[Mapping[str, Any]]:
+    return [*entry.prompt, *(item.get("message", item) for item in entry.items)]
+
+
+def _is_field(value: Any) -> bool:
+    """Whether a value of a row can be searched for: a text, a number, true or false, or a list of one kind of those."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, _Scalar) for each in value) and len({*map(type, value)}) == 1
+    return isinstance(value, _Scalar)

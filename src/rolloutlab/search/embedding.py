@@ -1,0 +1,133 @@
+"""Embedding models: a function, a sentence-transformers folder or name, or an OpenAI-compatible address."""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.errors import InputError, ServiceError
+from rolloutlab.http import Http
+from rolloutlab.search.engine.records import EmbeddingModel
+
+Vectors = Sequence[Sequence[float]]
+Embed = Callable[[Sequence[str]], Any]
+"""Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
+
+_KEY_ENV = "OPENAI_API_KEY"
+_PROBE = "rolloutlab"
+"""A text whose vector tells one model from another of the same name and dimension."""
+
+
+class Embedder:
+    """An embedding model by name. Nothing is loaded or asked before a text is embedded."""
+
+    def __init__(self, name: str, embed: Embed) -> None:
+        self.name = name
+        self._embed = embed
+        self._model: EmbeddingModel | None = None
+
+    @property
+    def model(self) -> EmbeddingModel:
+        """What its vectors can be compared with; embeds one short text the first time.
+
+        digest: of its vector for a fixed text, to two decimals.
+        """
+        if self._model is None:
+            (vector,) = self([_PROBE])
+            size = math.hypot(*vector) or 1.0
+            told = ",".join(f"{value / size:.2f}" for value in vector).replace("-0.00", "0.00")
+            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+            self._model = EmbeddingModel(self.name, len(vector), digest)
+        return self._model
+
+    def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector per text.
+
+        Raises:
+            InputError: the model did not give one finite vector of one dimension for each; or as it raised itself.
+        """
+        given = self._embed(list(texts))
+        try:
+            vectors = [[float(value) for value in vector] for vector in given]
+        except (TypeError, ValueError):
+            raise InputError(f"{self.name} gave no vectors of numbers: {type(given).__name__}", hint=_SHAPE) from None
+        dimensions = {len(vector) for vector in vectors}
+        if len(vectors) != len(texts) or len(dimensions) != 1 or dimensions == {0}:
+            raise InputError(
+                f"{self.name} gave {len(vectors)} vectors of dimensions {sorted(dimensions)} for {len(texts)} texts",
+                hint=_SHAPE,
+            )
+        if not all(map(math.isfinite, (value for vector in vectors for value in vector))):
+            raise InputError(f"{self.name} gave a vector that is not finite", hint=_SHAPE)
+        return vectors
+
+
+_SHAPE = "def embed(texts): return [[0.1, 0.2], ...], a vector per text, all of one dimension"
+
+
+def embedder(
+    http: Http,
+    model: str | Embed,
+    name: str | None = None,
+    key_env: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Embedder:
+    """The embedding model that is meant.
+
+    model: a function of a list of texts; an address, such as `https://api.example/v1`, with the model's name there in
+    `name`; or a folder or name that `sentence_transformers` loads. key_env: the variable that holds the address's key.
+
+    Raises:
+        InputError: it is none of these, or the address needs a name.
+    """
+    if callable(model):
+        return Embedder(name or getattr(model, "__qualname__", type(model).__name__), model)
+    if not isinstance(model, str) or not model.strip():
+        raise InputError(f"{model!r} is no embedding model", hint="a function, an address, a folder or a name")
+    if "://" in model:
+        if not name:
+            raise InputError(f"which model at {model}?", hint=f"%search --embed-with {model} --model NAME")
+        token = environment.get(key_env or _KEY_ENV)
+        return Embedder(f"{name} at {model}", lambda texts: _asked(http, model, name, token, texts))
+    folder = Path(model).expanduser()
+    return Embedder(name or (folder.name if folder.is_dir() else model), _Local(str(folder) if folder.is_dir() else model))
+
+
+class _Local:
+    """A model of sentence-transformers in this process, loaded when first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._model: Any = None
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        if self._model is None:
+            self._model = self._loaded()
+        return self._model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
+
+    def _loaded(self) -> Any:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise InputError(
+                f"the embedding model {self._name!r} needs sentence-transformers", hint="pip install sentence-transformers"
+            ) from None
+        try:
+            return SentenceTransformer(self._name)
+        except (OSError, ValueError) as error:
+            raise InputError(f"the embedding model {self._name!r} cannot be loaded: {error}", hint="a folder") from error
+
+
+def _asked(http: Http, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
+    """POST /embeddings (OpenAI API reference, Embeddings): `data[i].embedding` belongs to text `data[i].index`."""
+    body = {"model": model, "input": list(texts), "encoding_format": "float"}
+    answer = http.run(
+        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, patience=120.0)
+    )
+    try:
+        found = sorted(answer["data"], key=lambda each: each["index"])
+        return [each["embedding"] for each in found]
+    except (KeyError, TypeError) as error:
+        raise ServiceError(f"{url} answered something else than embeddings", hint="an address that ends in /v1") from error

@@ -1,0 +1,78 @@
+"""Records that follow something else: which of them are there, and what of them has changed."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rolloutlab.search.engine.records import Records
+
+_GIVEN = "(SELECT value FROM json_each(?))"
+_BARE = """
+    SELECT id, document FROM records WHERE document IS NOT NULL AND row NOT IN (SELECT row FROM vectors)
+    ORDER BY row LIMIT ?
+"""
+
+
+class KeptRecords(Records):
+    """`Records`, with how far whoever keeps them has come."""
+
+    @property
+    def mark(self) -> str | None:
+        """What `keep_mark` was told last."""
+        rows = self._read("SELECT value FROM state WHERE name = 'mark'")
+        return str(rows[0][0]) if rows else None
+
+    def keep_mark(self, mark: str) -> None:
+        """Remember how far the records are."""
+        with self._writing() as (connection, _):
+            connection.execute("INSERT OR REPLACE INTO state VALUES ('mark', ?)", (mark,))
+
+    def ids(self, beginning: str) -> list[str]:
+        """The ids that begin with a text, in storage order."""
+        sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
+        return [row[0] for row in self._read(sql, beginning, f"{beginning}\U0010ffff")]
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Those of some ids that are there."""
+        return {row[0] for row in self._read(f"SELECT id FROM records WHERE id IN {_GIVEN}", json.dumps(list(ids)))}
+
+    def amend(self, changes: Mapping[str, Mapping[str, Any]], replaces: Callable[[str], bool]) -> None:
+        """Change the metadata of some records; ids that are not there are passed over.
+
+        changes: new values by id. replaces: which fields they take the place of; all others stay.
+        """
+        with self._writing() as (connection, revision):
+            sql = f"SELECT id, metadata FROM records WHERE id IN {_GIVEN}"
+            for id_, text in connection.execute(sql, (json.dumps(list(changes)),)).fetchall():
+                had = json.loads(text)
+                now = {name: value for name, value in had.items() if not replaces(name)} | dict(changes[id_])
+                if now != had:
+                    connection.execute(
+                        "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (json.dumps(now), revision, id_)
+                    )
+
+    def documents(self, ids: Iterable[str]) -> dict[str, str]:
+        """Documents by id."""
+        sql = f"SELECT id, document FROM records WHERE document IS NOT NULL AND id IN {_GIVEN}"
+        return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
+
+    def without_vectors(self, most: int) -> dict[str, str]:
+        """Some documents by id that have no embedding yet."""
+        return {row[0]: row[1] for row in self._read(_BARE, most)}
+
+    def embedded(self) -> int:
+        """How many records have an embedding."""
+        return int(self._read("SELECT count(*) FROM vectors")[0][0])
+
+    def values(self, field: str, most: int = 50) -> list[str]:
+        """Some of the texts that a field holds."""
+        path = json.dumps(field)
+        sql = """
+            SELECT DISTINCT value FROM (SELECT metadata FROM records ORDER BY row DESC LIMIT 20000),
+            json_each(metadata, '$.' || ?) WHERE type = 'text' LIMIT ?
+        """
+        return sorted(row[0] for row in self._read(sql, path, most))
+
+    def _read(self, sql: str, *values: Any) -> list[Any]:
+        with self._told():
+            return self._reader.read(sql, *values)

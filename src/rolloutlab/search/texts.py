@@ -1,0 +1,73 @@
+"""Text queries: to vectors where there is an embedding model, else to words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rolloutlab.search.query import Search
+from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio
+from rolloutlab.search.where import DOCUMENT, All, AnyOf, Contains, Where
+
+WORDS = "bm25"
+"""The key under which texts are compared by their words."""
+Vectors = Callable[[Sequence[str]], Sequence[Sequence[float]]]
+
+
+def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
+    """The text queries of a rank, each once; of one key or of all."""
+    found = [knn.query for knn in _knns(rank) if isinstance(knn.query, str) and key in (None, knn.key)]
+    return list(dict.fromkeys(found))
+
+
+def sought(search: Search) -> list[str]:
+    """The texts that somebody looks for: those of the rank, and those that documents have to contain."""
+    return list(dict.fromkeys([*texts_of(search.rank), *_contained(search.where)]))
+
+
+def resolved(search: Search, vectors: Vectors | None) -> Search:
+    """The search with vectors in place of the texts that `#embedding` is asked for; by their words without a model.
+
+    vectors: a vector for each text; None where there is no model.
+    """
+    texts = texts_of(search.rank, EMBEDDING)
+    if not texts:
+        return search
+    known = dict(zip(texts, vectors(texts), strict=True)) if vectors else {}
+
+    def put(knn: Knn) -> Knn:
+        if not isinstance(knn.query, str) or knn.key != EMBEDDING:
+            return knn
+        return replace(knn, query=tuple(known[knn.query])) if known else replace(knn, key=WORDS)
+
+    assert search.rank is not None, "it has texts"
+    return replace(search, rank=_replaced(search.rank, put))
+
+
+def _contained(where: Where | None) -> list[str]:
+    match where:
+        case Contains(field=field, value=str(value), negated=False) if field == DOCUMENT:
+            return [value]
+        case All(parts) | AnyOf(parts):
+            return [text for part in parts for text in _contained(part)]
+        case _:
+            return []
+
+
+def _knns(rank: Rank | None) -> list[Knn]:
+    found: list[Knn] = []
+    if rank is not None:  # a rank is neither true nor false
+        _replaced(rank, lambda knn: found.append(knn) or knn)
+    return found
+
+
+def _replaced(rank: Rank, put: Callable[[Knn], Knn]) -> Rank:
+    match rank:
+        case Knn():
+            return put(rank)
+        case Combined(operator, parts):
+            return Combined(operator, tuple(_replaced(part, put) for part in parts))
+        case Difference(left, right) | Ratio(left, right):
+            return type(rank)(_replaced(left, put), _replaced(right, put))
+        case Applied(operator, part):
+            return Applied(operator, _replaced(part, put))
+        case _:
+            return rank

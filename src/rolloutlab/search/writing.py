@@ -1,0 +1,93 @@
+"""A search from what a person gives in pieces: a text, conditions, a rank, fields."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary import parse, parse_rank, parse_where
+from rolloutlab.search.notation import check_fields, rank_of, where_of
+from rolloutlab.search.query import SCORE, GroupBy, Limit, MinK, Search, Select
+from rolloutlab.search.rank import NEAREST, Knn, Rank, as_rank
+from rolloutlab.search.where import Where
+
+_CANDIDATES = 10
+"""How many times as many records as are wanted are looked at where they are grouped."""
+
+
+def written(
+    query: str | Mapping[str, Any] | Search | None,
+    known: Collection[str],
+    where: Any = None,
+    rank: Any = None,
+    group_by: str | Sequence[str] | None = None,
+    best: int = 1,
+    k: int = 10,
+    offset: int = 0,
+    select: str | Sequence[str] | None = None,
+) -> Search:
+    """One search; `known` are the fields there are.
+
+    Raises:
+        InputError: a piece is wrong, two say the same, or a field is not known; with the nearest name.
+    """
+    if isinstance(query, Mapping | Search):
+        if any(piece is not None for piece in (where, rank, group_by, select)):
+            raise InputError("the dictionary says everything already", hint="its where, rank, group_by and select")
+        search = query if isinstance(query, Search) else parse(query)
+        check_fields(search, known)
+        return search
+    if query is not None and rank is not None:
+        raise InputError("a text and a rank are two orders", hint=f"rank=\"knn({query!r}) - 0.1 * field('reward')\"")
+    keys = _names(group_by)
+    ranked = _ranked(query, rank, known, _enough(k, offset, best) * (_CANDIDATES if keys else 1))
+    if keys and ranked is None:
+        raise InputError("groups keep their best, and nothing says what is best", hint="a text, or rank=...")
+    search = Search(
+        where=_conditions(where, known),
+        rank=ranked,
+        group_by=GroupBy(keys, MinK((SCORE,), _whole("best", best, 1))) if keys else None,
+        limit=Limit(_whole("k", k, 0), _whole("offset", offset, 0)),
+        select=Select(_names(select)),
+    )
+    check_fields(search, known)
+    return search
+
+
+def _enough(k: int, offset: int, best: int) -> int:
+    return max(NEAREST, (_whole("k", k, 0) or NEAREST) * _whole("best", best, 1) + _whole("offset", offset, 0))
+
+
+def _ranked(query: str | None, rank: Any, known: Collection[str], candidates: int) -> Rank | None:
+    if query is not None:
+        if not isinstance(query, str) or not query.strip():
+            raise InputError(f"{query!r} is no text to search for", hint='lab.search("capital of France")')
+        return Knn(query, limit=candidates)
+    if rank is None or isinstance(rank, Rank):
+        return rank
+    if isinstance(rank, str):
+        return rank_of(rank, known)
+    return parse_rank(rank) if isinstance(rank, Mapping) else as_rank(rank)
+
+
+def _conditions(where: Any, known: Collection[str]) -> Where | None:
+    if where is None or isinstance(where, Where):
+        return where
+    if isinstance(where, Mapping):
+        return parse_where(where)
+    if not isinstance(where, str):
+        raise InputError(f"{where!r} is no condition", hint="where=\"reward < 0.5 and step > 3\"")
+    return where_of(where, known)
+
+
+def _names(said: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Fields that commas separate, or a list of them."""
+    pieces = said.split(",") if isinstance(said, str) else said or ()
+    if not all(isinstance(piece, str) for piece in pieces):
+        raise InputError(f"{said!r} are no names of fields", hint="reward, step")
+    return tuple(piece.strip() for piece in pieces if piece.strip())
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 10)}")
+    return value

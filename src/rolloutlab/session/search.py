@@ -1,0 +1,104 @@
+"""Searching everything that was ever sampled, and going on from what is found."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rolloutlab.branching import branched, gathered
+from rolloutlab.search.embedding import Embed, Embedder, embedder
+from rolloutlab.search.index import Index, IndexStatus
+from rolloutlab.search.query import Search
+from rolloutlab.search.writing import written
+from rolloutlab.session.collections import CollectionCalls
+from rolloutlab.views.search import SearchResult
+from rolloutlab.widgets.progress import Progress
+
+
+class SearchCalls(CollectionCalls):
+    """Trajectories by meaning, text, reward and rank."""
+
+    @cached_property
+    def index(self) -> Index:
+        """Everything that is stored, as records to search; `embed_with` gives it another embedding model."""
+        return Index(self.store, self.settings.search_database, self._configured_embedder())
+
+    def search(
+        self,
+        query: str | Mapping[str, Any] | Search | None = None,
+        *,
+        where: Any = None,
+        rank: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        best: int = 1,
+        k: int = 10,
+        offset: int = 0,
+        select: str | Sequence[str] | None = None,
+        into: str | None = None,
+    ) -> SearchResult:
+        """Find trajectories among all that were ever sampled, the nearest first.
+
+        query: a text; or a whole search, as a dictionary of docs/search_format.md or a `Search`, which says everything.
+        where: which qualify: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: in
+        what order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
+        group_by: fields; of each group the `best` are kept. k: how many, 0 for all, after the first `offset`. select:
+        which fields are shown. into: a collection that the hits are copied to, which can be scored and trained on.
+
+        Texts are compared by the embedding model where there is one, else by their words; the result says by which.
+
+        Raises:
+            InputError: something is wrong with the search; the message says where. LabError: the index is damaged.
+        """
+        known = self.index.fields()
+        search = written(query, known, where, rank, group_by, best, k, offset, select)
+        with Progress("search") as shown:
+            found, notes = self.index.search(search, lambda what, done, total: shown.update(done, total, what))
+        if into is not None:
+            gathered(self.store, [hit.id for hit in found.hits], into)
+        return SearchResult(search, found, notes, self.index.documents, lambda name: self.index.breakdown(search, name))
+
+    def branch(self, hit: Any, turn: int | None = None) -> list[dict[str, Any]]:
+        """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
+
+        hit: a hit of a search, or a trajectory's name, as `letters:1/0/3`. turn: how many answers are kept; by default
+        all but the last, which is to be sampled again.
+
+        Raises:
+            NotFoundError: no such trajectory. InputError: it has no such turn.
+        """
+        return branched(self.store, getattr(hit, "id", hit), turn)
+
+    def embed_with(self, model: str | Embed | None, name: str | None = None, key_env: str | None = None) -> IndexStatus:
+        """Compare texts by meaning from now on: with the vectors of this model. None: by their words again.
+
+        model: a function of a list of texts that gives a vector for each; an OpenAI-compatible address, with the
+        model's `name` there; or a folder or name that sentence-transformers loads. key_env: the environment variable
+        that holds the address's key. Vectors are made in the background, and where a search needs them.
+
+        Raises:
+            InputError: it is no embedding model.
+        """
+        self.index.embedder = embedder(self._http, model, name, key_env) if model is not None else None
+        return self.index.status()
+
+    def index_status(self) -> IndexStatus:
+        """How much of the lab is indexed, and with which embedding model."""
+        return self.index.status()
+
+    def reindex(self) -> IndexStatus:
+        """Throw the index away and make it anew from the lab, vectors too; it holds nothing that the lab does not."""
+        with Progress("search") as shown:
+            return self.index.rebuild(lambda what, done, total: shown.update(done, total, what))
+
+    def keep_index(self) -> None:
+        """Bring the index up to date in the background, where a lab is open; what a notebook does after each cell."""
+        if "store" in self.__dict__:
+            self.index.keep_up()
+
+    def close(self) -> None:
+        if "index" in self.__dict__:
+            self.index.close()
+        super().close()
+
+    def _configured_embedder(self) -> Embedder | None:
+        said = self.settings.embedding
+        return embedder(self._http, said.model, said.name, said.key_env) if said else None

@@ -1,0 +1,166 @@
+"""What is new in a lab since somebody looked last: for whoever keeps something beside it up to date."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
+
+from rolloutlab.store.sqlite import Database, Row
+
+_VISIBLE = "SELECT id, name || ':' || generation AS label FROM collections WHERE deleted_at IS NULL"
+_FINISHED = """
+    SELECT t.id FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE c.deleted_at IS NULL AND t.pending = 0
+"""
+_GIVEN = "(SELECT value FROM json_each(?))"
+_ENTRIES = f"""
+    SELECT t.id, c.name, c.generation, g.position AS group_position, t.position, g.prompt, g.row, t.items, t.extra,
+        t.model, t.step, t.created_at, t.group_id, o.tokens, o.finish_reason
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    LEFT JOIN outlines o ON o.trajectory_id = t.id WHERE t.id IN {_GIVEN} ORDER BY t.id
+"""
+_SCORED = f"""
+    SELECT t.group_id, t.reward, t.components, t.source,
+        c.name || ':' || c.generation || '/' || g.position || '/' || t.position AS name
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE t.group_id IN {_GIVEN} AND t.pending = 0 AND c.deleted_at IS NULL ORDER BY t.group_id, t.position
+"""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far somebody has looked. pending: conversations that were not finished then. collections: labels by id."""
+
+    trajectory: int = 0
+    edit: int = 0
+    pending: tuple[int, ...] = ()
+    collections: Mapping[int, str] = field(default_factory=dict)
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        said = json.loads(text)
+        collections = {int(number): label for number, label in said["collections"].items()}
+        return cls(**{**said, "pending": tuple(said["pending"]), "collections": collections})
+
+
+@dataclass(frozen=True)
+class News:
+    """What is new. gone: labels of collections that are not there, or not under that label. arrived: ids of finished
+    trajectories. rescored: ids of groups some of whose rewards changed. trained: labels of collections that a job was
+    submitted with. mark: where to look from next.
+    """
+
+    mark: Mark
+    gone: Sequence[str]
+    arrived: Sequence[int]
+    rescored: Sequence[int]
+    trained: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.arrived or self.rescored or self.trained)
+
+
+class Entry(NamedTuple):
+    """A finished trajectory as it lies in the lab, its conversation as plain JSON: nothing is checked once more."""
+
+    name: str
+    collection: str
+    generation: int
+    group_id: int
+    group: str
+    prompt: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, Any]]
+    row: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    model: str
+    step: int | None
+    created_at: str
+    tokens: int | None
+    finish_reason: str | None
+
+
+class Scored(NamedTuple):
+    """The reward of one member of a group."""
+
+    name: str
+    reward: float | None
+    components: Mapping[str, float]
+    source: str | None
+
+
+class Newsroom:
+    """Tells what is new in a lab, and what of it one wants to keep elsewhere."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def since(self, mark: Mark) -> News:
+        """What is new since `mark`, oldest first. What is written meanwhile may be told now, and will be next time."""
+        now = self._now()
+        relabelled = {i for i, label in mark.collections.items() if now.collections.get(i) != label}
+        shown = [i for i, label in now.collections.items() if mark.collections.get(i) != label]
+        fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
+        finished = self._ids(f"{_FINISHED} AND t.id IN {_GIVEN}", json.dumps(mark.pending))
+        moved = self._ids(f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps(shown))
+        arrived = sorted({*fresh, *finished, *moved})
+        sql = "SELECT DISTINCT t.group_id FROM edits e JOIN trajectories t ON t.id = e.trajectory_id WHERE e.id > ?"
+        trained = [label for job, labels in now.jobs.items() if mark.jobs.get(job) != labels for label in labels]
+        return News(
+            mark=now,
+            gone=[mark.collections[i] for i in relabelled],
+            arrived=arrived,
+            rescored=self._ids(sql, mark.edit),
+            trained=list(dict.fromkeys(trained)),
+        )
+
+    def entries(self, ids: Iterable[int]) -> list[Entry]:
+        """Trajectories by their ids."""
+        return [_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]
+
+    def scored(self, groups: Iterable[int]) -> dict[int, list[Scored]]:
+        """The members of groups with their rewards, in order, by the ids of the groups."""
+        found: dict[int, list[Scored]] = {}
+        for row in self._database.read(_SCORED, json.dumps(list(groups))):
+            scored = Scored(row["name"], row["reward"], json.loads(row["components"]), row["source"])
+            found.setdefault(row["group_id"], []).append(scored)
+        return found
+
+    def count(self) -> int:
+        """How many finished trajectories there are."""
+        return int(self._database.read(_FINISHED.replace("t.id", "count(*)", 1))[0][0])
+
+    def _now(self) -> Mark:
+        """The mark of everything there is. First what only grows, so that nothing falls between two looks."""
+        sql = "SELECT coalesce((SELECT max(id) FROM trajectories), 0), coalesce((SELECT max(id) FROM edits), 0)"
+        [(trajectory, edit)] = self._database.read(sql)
+        pending = self._ids("SELECT id FROM trajectories WHERE pending > 0")
+        collections = {row["id"]: row["label"] for row in self._database.read(_VISIBLE)}
+        jobs = {row["id"]: json.loads(row["collections"]) for row in self._database.read("SELECT * FROM jobs")}
+        return Mark(trajectory, edit, tuple(pending), collections, jobs)
+
+    def _ids(self, sql: str, *values: Any) -> list[int]:
+        return [row[0] for row in self._database.read(sql, *values)]
+
+
+def _entry(row: Row) -> Entry:
+    group = f"{row['name']}:{row['generation']}/{row['group_position']}"
+    return Entry(
+        name=f"{group}/{row['position']}",
+        collection=row["name"],
+        generation=row["generation"],
+        group_id=row["group_id"],
+        group=group,
+        prompt=json.loads(row["prompt"]),
+        items=json.loads(row["items"]),
+        row=json.loads(row["row"]),
+        extra=json.loads(row["extra"]),
+        model=row["model"],
+        step=row["step"],
+        created_at=row["created_at"],
+        tokens=sum(json.loads(row["tokens"])) if row["tokens"] else None,
+        finish_reason=row["finish_reason"],
+    )

@@ -1,0 +1,204 @@
+"""The index follows the lab: whatever is stored is found, whatever is gone is not, and it can be made anew."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rolloutlab.errors import InputError, LabError
+from rolloutlab.search import Knn, Search, Select
+from rolloutlab.search.embedding import Embedder
+from rolloutlab.search.index import Index
+from rolloutlab.search.where import Compare
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Arrival, NewGroup, Score, SubmittedJob
+from rolloutlab.wire.chat import Choice, UserMessage
+
+CITIES = ["Paris", "Lyon", "Nice", "Lille"]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab.db")
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def put(lab):
+    """Samples answers into a new generation of a collection."""
+
+    def put(name, *said):
+        collection = lab.open_collection(name)
+        (group,) = lab.add_groups(collection, [NewGroup([UserMessage(role="user", content="Where?")], {})])
+        told = [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}} for text in said]
+        lab.put(group, [Arrival(i, [Choice.model_validate(t)]) for i, t in enumerate(told)], model="m", step=0, sampling={})
+
+    return put
+
+
+@pytest.fixture
+def index(lab, tmp_path):
+    made = []
+
+    def index(embed=None, name="letters"):
+        made.append(Index(lab, tmp_path / "search.db", Embedder(name, embed) if embed else None))
+        return made[-1]
+
+    yield index
+    for each in made:
+        each.close()
+
+
+def letters(texts):
+    """How often each of four letters comes: a vector that a reader can check."""
+    return [[float(text.lower().count(letter)) for letter in "paln"] for text in texts]
+
+
+def names(index, search=None):
+    found, _ = index.search(search or Search())
+    return [hit.id for hit in found.hits]
+
+
+def metadata(index, name):
+    found, _ = index.search(Search(where=Compare("#id", "$eq", name), select=Select(("#metadata",))))
+    return found.hits[0].metadata
+
+
+def test_what_is_stored_is_found_at_once(put, index):
+    mine = index()
+    assert names(mine) == []
+    put("cities", "Paris", "Lyon")
+    assert names(mine) == ["cities:1/0/0", "cities:1/0/1"]
+    put("cities", "Nice")
+    assert names(mine, Search(rank=Knn("nice"))) == ["cities:2/0/0"]
+
+
+def test_every_change_of_a_reward_is_searched_by(lab, put, index):
+    put("cities", "Paris", "Lyon")
+    mine, good = index(), Search(where=Compare("reward", "$gt", 0.5))
+    assert names(mine, good) == []
+    first, second = lab.groups(lab.find("cities"))[0].trajectories
+    lab.rewards.give([Score(first, 1.0, {"right": 1.0}), Score(second, 0.0)], "function")
+    assert names(mine, good) == ["cities:1/0/0"]
+    told = {"reward": 1.0, "reward.right": 1.0, "source": "function", "advantage_sign": 1}
+    assert told.items() <= metadata(mine, "cities:1/0/0").items()
+    lab.rewards.give([Score(first, 0.0), Score(second, 1.0)], "hand")
+    assert metadata(mine, "cities:1/0/0")["advantage_sign"] == -1
+    assert "reward.right" not in metadata(mine, "cities:1/0/0")
+    lab.rewards.undo(lab.find("cities"))
+    lab.rewards.undo(lab.find("cities"))
+    assert not {"reward", "source", "advantage_sign"} & metadata(mine, "cities:1/0/0").keys()
+
+
+def test_what_is_deleted_is_not_found_and_what_is_renamed_has_its_new_name(lab, put, index):
+    put("cities", "Paris")
+    mine = index()
+    assert names(mine) == ["cities:1/0/0"]
+    lab.shelf.rename("cities", "towns")
+    assert names(mine) == ["towns:1/0/0"]
+    lab.shelf.delete("towns")
+    assert names(mine) == []
+    lab.shelf.restore("towns")
+    assert names(mine) == ["towns:1/0/0"]
+
+
+def test_a_job_is_known_of_what_it_was_submitted_with(lab, put, index):
+    put("cities", "Paris")
+    mine = index()
+    names(mine)
+    lab.jobs.add(SubmittedJob("01ab", "embedded", "m", ("cities:1",), {}, "2026-01-31T12:00:00+00:00"))
+    assert metadata(mine, "cities:1/0/0")["job"] == "01ab"
+
+
+def test_without_a_model_texts_are_compared_by_words_and_with_one_by_meaning(put, index):
+    put("cities", *CITIES)
+    found, notes = index().search(Search(rank=Knn("lyon")))
+    assert [hit.id for hit in found.hits] == ["cities:1/0/1"]
+    assert "by their words" in notes[0]
+    found, notes = index(letters).search(Search(rank=Knn("user where assistant: ll")))
+    assert (len(found.hits), notes) == (4, ["texts are compared by meaning: letters"])
+    assert found.hits[0].id == "cities:1/0/3"
+
+
+def test_vectors_of_two_models_are_never_mixed(put, index):
+    put("cities", *CITIES)
+    names(index(letters))
+    other = index(lambda texts: [[1.0, 2.0] for _ in texts], "pairs")
+    with pytest.raises(InputError, match=r"mixed embedding spaces: .* letters \(4\), the model here is pairs \(2\)"):
+        other.search(Search(rank=Knn("lyon")))
+    assert "mixed embedding spaces" in other.status().problem
+    assert len(names(other)) == 4
+    assert other.rebuild().model == "pairs (2)"
+    assert len(names(other, Search(rank=Knn("lyon")))) == 4
+
+
+def test_an_interrupt_loses_nothing_that_was_embedded(put, index):
+    put("cities", *[f"{city} {i}" for city in CITIES for i in range(50)])
+    asked = []
+
+    def breaks(texts):
+        asked.append(len(texts))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return letters(texts)
+
+    mine = index(breaks)
+    with pytest.raises(KeyboardInterrupt):
+        mine.update()
+    assert (mine.status().indexed, mine.status().embedded) == (200, 128)
+    mine.update()
+    assert mine.status().embedded == 200
+    assert sum(asked) == 1 + 128 + 64 + 72
+
+
+def test_the_background_brings_in_what_was_stored(put, index):
+    mine, done = index(lambda texts: done.set() or letters(texts)), threading.Event()
+    put("cities", *CITIES)
+    mine.keep_up()
+    assert done.wait(20)
+    mine.close()
+    assert index().status().indexed == 4
+
+
+def test_what_went_wrong_in_the_background_is_in_the_status(put, index):
+    mine = index(lambda texts: [])
+    put("cities", "Paris")
+    mine.keep_up()
+    mine._thread.join()
+    assert "gave 0 vectors" in mine.status().problem
+    assert "it cannot go on: letters gave 0 vectors" in repr(mine.status())
+
+
+def test_a_damaged_index_is_refused_and_made_anew(put, index, tmp_path):
+    put("cities", *CITIES)
+    mine = index(letters)
+    names(mine)
+    mine.close()
+    path = tmp_path / "search.db"
+    path.write_bytes(b"no database" + path.read_bytes()[11:4096] + b"\0" * 4096)
+    for left in ("-wal", "-shm"):
+        path.with_name(f"search.db{left}").unlink(missing_ok=True)
+    again = index(letters)
+    with pytest.raises(LabError) as error:
+        again.search(Search())
+    assert "%search --reindex" in error.value.hint
+    assert again.rebuild().indexed == 4
+    assert len(names(again)) == 4
+
+
+def test_two_processes_keep_one_index(lab, put, index, tmp_path):
+    script = f"""
+from pathlib import Path
+from rolloutlab.search import Search
+from rolloutlab.search.index import Index
+from rolloutlab.store.lab import Lab
+folder = Path({str(tmp_path)!r})
+found, _ = Index(Lab(folder / "lab.db"), folder / "search.db").search(Search())
+print(len(found.hits))
+"""
+    put("cities", *CITIES)
+    others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert len(names(index())) == 4
+    assert [other.communicate(timeout=60)[0] for other in others] == ["4\n", "4\n"]
