@@ -185,7 +185,7 @@ def test_what_is_read_of_records_is_in_the_order_asked_for(server, served):
         read = snapshot.get(np.array([1, 0]), ["#id", "#document", "#embedding", "#metadata", "reward", "tools"])
     assert read["#id"] == ["b", "a"]
     assert read["#document"] == [MISSING, "Paris"]
-    assert read["#embedding"] == [[0.0, 1.0], [1.0, 0.0]]
+    assert read["#embedding"] == [(0.0, 1.0), (1.0, 0.0)]
     assert read["#metadata"] == [{}, {"reward": 1, "tools": ["x"]}]
     assert read["reward"] == [MISSING, 1]
     assert read["tools"] == [MISSING, ["x"]]

@@ -13,6 +13,7 @@ from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Co
 Clause = dict[str, Any]
 
 _LONG = 2**63
+"""Where the server's integers end."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def clause(where: Where) -> Clause:
         case AnyOf(parts=parts):
             return _joined("$or", [clause(part) for part in parts])
         case Compare(field=field, operator=operator, value=value):
-            return {field: {operator: _number(value)}}
+            return {field: {operator: value}}
         case Among(field=field, values=values, negated=negated):
             return {field: {"$nin" if negated else "$in": _of_one_type(values)}}
         case Matches(field=field, pattern=pattern, negated=negated):
@@ -92,20 +93,15 @@ def _named(where: Where) -> frozenset[str] | None:
     return None
 
 
-def _number(value: Scalar) -> Scalar:
-    """A value as the server reads it: its integers have 64 bits."""
-    return float(value) if isinstance(value, int) and not -_LONG <= value < _LONG else value
-
-
 def _of_one_type(values: Sequence[Scalar]) -> list[Scalar]:
-    numbers = [_number(value) for value in values]
-    mixed = {type(number) for number in numbers} == {int, float}
-    return [float(number) for number in numbers] if mixed else numbers
+    mixed = {type(value) for value in values} == {int, float}
+    return [float(value) for value in values] if mixed else list(values)
 
 
 def _spellings(value: Scalar) -> list[Scalar]:
     """How a list may hold a value: 1 also as 1.0."""
     if isinstance(value, bool | str):
         return [value]
-    whole = float(value).is_integer() and abs(value) < _LONG
-    return [int(value), float(value)] if whole else [float(value)]
+    if isinstance(value, int):
+        return [value, float(value)] if float(value) == value else [value]
+    return [int(value), value] if value.is_integer() and abs(value) < _LONG else [value]

@@ -58,7 +58,7 @@ class ChromaServer:
 
 
 class ServerSnapshot:
-    """Records of a server. Their numbers are in storage order within what one filter lets through."""
+    """Records of a server. Their numbers are in storage order within what the first filter lets through."""
 
     def __init__(self, chroma: Chroma, collection: Collection) -> None:
         self._chroma = chroma
@@ -183,7 +183,7 @@ class ServerSnapshot:
             if identity not in self._places:
                 self._places[identity] = len(self._ids)
                 self._ids.append(identity)
-        return np.array([self._places[identity] for identity in ids], np.int64)
+        return np.sort(np.array([self._places[identity] for identity in ids], np.int64))
 
 
 def _restriction(said: Narrowed) -> dict[str, Any]:
@@ -198,6 +198,6 @@ def _value(identity: str, record: Mapping[str, Any] | None, key: str) -> Any:
         return MISSING
     if key in _INCLUDED:
         value = record[_INCLUDED[key]]
-        return MISSING if value is None else value
+        return MISSING if value is None else tuple(value) if key == EMBEDDING else value
     metadata = record["metadatas"] or {}
     return metadata if key == "#metadata" else metadata.get(key, MISSING)
