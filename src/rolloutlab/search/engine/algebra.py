@@ -1,0 +1,105 @@
+"""Arithmetic on scores: every expression has a support, the records it scores, and maybe a default for the others."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.engine.backend import Hits, Places, Snapshot
+from rolloutlab.search.rank import Applied, Combined, Difference, FieldTerm, Knn, Rank, Ratio, Val
+
+Scores = npt.NDArray[np.float32]
+
+_COMBINED: dict[str, Callable[..., Any]] = {"$sum": np.add, "$mul": np.multiply, "$max": np.fmax, "$min": np.fmin}
+_APPLIED: dict[str, Callable[..., Any]] = {"$abs": np.abs, "$exp": np.exp, "$log": np.log}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of some records, in storage order. default: the score of all others, where they have one."""
+
+    places_K: Places
+    scores_K: Scores
+    default: np.float32 | None = None
+
+    def at(self, places_K: Places) -> Scores:
+        """The scores of some records that have one, by themselves or by default."""
+        scores_K = np.full(len(places_K), 0 if self.default is None else self.default, np.float32)
+        _, mine, theirs = np.intersect1d(self.places_K, places_K, assume_unique=True, return_indices=True)
+        scores_K[theirs] = self.scores_K[mine]
+        return scores_K
+
+
+class Scoring:
+    """Scores expressions on the records that qualify; every knn is asked once."""
+
+    def __init__(self, snapshot: Snapshot, within: Places) -> None:
+        self._snapshot, self._within = snapshot, within
+        self.hits: dict[Knn, Hits] = {}
+
+    def score(self, rank: Rank) -> Scored:
+        """The scores of an expression; float32 after each operation."""
+        if isinstance(rank, Val):
+            return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32), _float32(rank.value))
+        if isinstance(rank, Knn):
+            return self._nearest(rank)
+        if isinstance(rank, FieldTerm):
+            return self._field(rank)
+        if isinstance(rank, Combined):
+            combine = functools.partial(combined, _COMBINED[rank.operator])
+            return functools.reduce(combine, map(self.score, rank.parts))
+        if isinstance(rank, Difference):
+            return combined(np.subtract, self.score(rank.left), self.score(rank.right))
+        if isinstance(rank, Ratio):
+            return combined(np.divide, self.score(rank.left), self.score(rank.right))
+        if isinstance(rank, Applied):
+            part, function = self.score(rank.part), _APPLIED[rank.operator]
+            default = None if part.default is None else _apply(function, np.array([part.default]))[0]
+            return Scored(part.places_K, _apply(function, part.scores_K), default)
+        raise InputError(f"{rank!r} is no rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
+
+    def _nearest(self, knn: Knn) -> Scored:
+        if knn not in self.hits:
+            self.hits[knn] = self._snapshot.knn(knn, self._within)
+        hits = self.hits[knn]
+        scores_K = np.arange(len(hits.places_K), dtype=np.float32) if knn.return_rank else hits.distances_K
+        order = np.argsort(hits.places_K)
+        return Scored(hits.places_K[order], scores_K[order], None if knn.default is None else _float32(knn.default))
+
+    def _field(self, term: FieldTerm) -> Scored:
+        values = self._snapshot.get(self._within, [term.key])[term.key]
+        is_number = np.fromiter((type(value) in (int, float) for value in values), np.bool_, len(values))
+        numbers = np.array([value for value in values if type(value) in (int, float)], np.float64)
+        default = None if term.default is None else _float32(term.default)
+        return Scored(self._within[is_number], _apply(np.positive, numbers), default)
+
+
+def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Scored:
+    """An operation on two expressions.
+
+    Both have defaults: what either scores. One has: what the other scores. None has: what both score.
+    """
+    if left.default is not None and right.default is not None:
+        places = np.union1d(left.places_K, right.places_K)
+        default = _apply(function, np.array([left.default]), np.array([right.default]))[0]
+        return Scored(places, _apply(function, left.at(places), right.at(places)), default)
+    if left.default is None and right.default is None:
+        places = np.intersect1d(left.places_K, right.places_K, assume_unique=True)
+    else:
+        places = left.places_K if left.default is None else right.places_K
+    return Scored(places, _apply(function, left.at(places), right.at(places)))
+
+
+def _apply(function: Callable[..., Any], *operands: npt.NDArray[Any]) -> Scores:
+    """A function computed in float64, its value rounded to float32; outside its domain it is inf or NaN."""
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*(operand.astype(np.float64) for operand in operands)), np.float32)
+
+
+def _float32(value: float) -> np.float32:
+    with np.errstate(over="ignore"):
+        return np.float32(value)

@@ -1,0 +1,140 @@
+"""A search, executed: filter, nearest, arithmetic, groups, order, page, and what is wanted of each record."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.engine.algebra import Scores, Scoring
+from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
+from rolloutlab.search.engine.grouping import Grouped, grouped
+from rolloutlab.search.engine.plan import Plan, warnings
+from rolloutlab.search.query import SCORE, Search
+from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio
+from rolloutlab.search.where import DOCUMENT, ID
+
+_METADATA = "#metadata"
+_BUILT_IN = (ID, DOCUMENT, EMBEDDING, _METADATA, SCORE)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A record that was found; None for what was not selected, or what it does not have."""
+
+    id: str
+    score: float | None = None
+    document: str | None = None
+    embedding: tuple[float, ...] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found, best first. warnings: where rows may be missing, in words."""
+
+    hits: tuple[Hit, ...]
+    plan: Plan
+    warnings: tuple[str, ...]
+
+
+def execute(search: Search, backend: Backend) -> Found:
+    """Find what a search asks for, in one snapshot of a backend.
+
+    Raises:
+        InputError: a part of the search cannot be executed, such as a text where a vector is needed.
+    """
+    _check(search)
+    started = time.perf_counter()
+    with backend.snapshot() as snapshot:
+        places = snapshot.filter(search.where)
+        qualified, scores, scored, groups = len(places), None, None, None
+        scoring = Scoring(snapshot, places)
+        if search.rank is not None:
+            places, scores = _ranked(scoring, search.rank)
+            scored = len(places)
+        nans = 0 if scores is None else int(np.count_nonzero(np.isnan(scores)))
+        if search.group_by is not None and scores is not None:
+            groups = _grouped(search, snapshot, places, scores)
+            places, scores = places[groups.kept], scores[groups.kept]
+        available = len(places)
+        page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
+        hits = tuple(_hits(search, snapshot, places[page], None if scores is None else scores[page]))
+        plan = Plan(
+            total=snapshot.total,
+            qualified=qualified,
+            filtered=search.where is not None,
+            found=tuple((knn.key, len(found.places_K)) for knn, found in scoring.hits.items()),
+            scored=scored,
+            groups=None if groups is None else groups.groups,
+            rows=len(hits),
+            seconds=time.perf_counter() - started,
+        )
+    smallest = 0 if groups is None else groups.smallest
+    told = warnings(search, plan, scoring.hits, available=available, smallest=smallest, nans=nans)
+    return Found(hits, plan, tuple(told))
+
+
+def parts(rank: Rank) -> tuple[Rank, ...]:
+    """What an expression is made of."""
+    if isinstance(rank, Combined):
+        return rank.parts
+    if isinstance(rank, Difference | Ratio):
+        return rank.left, rank.right
+    return (rank.part,) if isinstance(rank, Applied) else ()
+
+
+def _check(search: Search) -> None:
+    """InputError for numbers that would silently mean something else."""
+    if search.limit.limit < 0 or search.limit.offset < 0:
+        raise InputError(f"limit: {search.limit!r} is below 0", hint="Limit(10, offset=20)")
+    if search.group_by is not None:
+        if search.rank is None:
+            raise InputError("group_by needs rank: without one no record is the best", hint='rank=Knn("text")')
+        if search.group_by.aggregate.k < 1:
+            raise InputError(
+                f"group_by.aggregate: k={search.group_by.aggregate.k} is below 1", hint="MinK((SCORE,), 3)"
+            )
+    if search.rank is not None:
+        _check_knns(search.rank)
+
+
+def _check_knns(rank: Rank) -> None:
+    if isinstance(rank, Knn) and rank.limit < 1:
+        raise InputError(f"$knn.limit: {rank.limit} is below 1", hint="Knn(..., limit=16)")
+    for part in parts(rank):
+        _check_knns(part)
+
+
+def _ranked(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:
+    """The records with a score, lowest first, those with the same in storage order, those whose is NaN last."""
+    scored = scoring.score(rank)
+    order = np.argsort(scored.scores_K, kind="stable")
+    return scored.places_K[order], scored.scores_K[order]
+
+
+def _grouped(search: Search, snapshot: Snapshot, places: Places, scores: Scores) -> Grouped:
+    assert search.group_by is not None
+    keys = dict.fromkeys((*search.group_by.keys, *search.group_by.aggregate.keys))
+    columns = dict(snapshot.get(places, [key for key in keys if key != SCORE]))
+    return grouped(search.group_by, columns | {SCORE: scores.tolist()}, len(places))
+
+
+def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:
+    select = search.select.keys or (SCORE,)
+    fields = [] if _METADATA in select else [key for key in select if key not in _BUILT_IN]
+    wanted = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, _METADATA) if key in select)]
+    columns = snapshot.get(places, wanted)
+    told = scores.tolist() if scores is not None and SCORE in select else [None] * len(places)
+    for i, score in enumerate(told):
+        metadata = _value(columns, _METADATA, i)
+        if fields:
+            metadata = {key: columns[key][i] for key in fields if columns[key][i] is not MISSING}
+        yield Hit(columns[ID][i], score, _value(columns, DOCUMENT, i), _value(columns, EMBEDDING, i), metadata)
+
+
+def _value(columns: Mapping[str, Sequence[Any]], key: str, i: int) -> Any:
+    value = columns[key][i] if key in columns else MISSING
+    return None if value is MISSING else value

@@ -1,0 +1,177 @@
+"""Conditions on all records at once: a mask, true where a record qualifies."""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.engine.backend import Places
+from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
+from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
+
+
+class Texts(Protocol):
+    """What of records stays in the file."""
+
+    def with_ids(self, ids: Iterable[str]) -> Places:
+        """The records that have one of some ids."""
+
+    def documents(self, within: Places) -> Iterator[tuple[int, str]]:
+        """The documents of some records, those that have one."""
+
+
+class Filter:
+    """Decides on conditions. alive_N: the records there are; a record that lacks a field meets its negations."""
+
+    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts) -> None:
+        self._columns, self._alive_N, self._texts = columns, alive_N, texts
+
+    def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
+        """Which records, of some, meet a condition. A condition that reads documents reads only these."""
+        within_N = self._alive_N if within_N is None else within_N
+        if isinstance(where, All):
+            cheap_first = sorted(where.parts, key=_reads)
+            return functools.reduce(lambda met_N, part: self.mask(part, met_N), cheap_first, within_N)
+        if isinstance(where, AnyOf):
+            met_N = np.zeros_like(within_N)
+            for part in sorted(where.parts, key=_reads):
+                met_N |= self.mask(part, within_N & ~met_N)
+            return met_N
+        met_N = self._met(where, within_N)
+        return within_N & ~met_N if _negated(where) else within_N & met_N
+
+    def _met(self, where: Where, within_N: Mask) -> Mask:
+        """Where the positive of a condition holds."""
+        if isinstance(where, Matches):
+            found = _pattern(where.pattern).search
+            return self._read(lambda text: found(text) is not None, within_N)
+        if isinstance(where, Contains):
+            if where.field == DOCUMENT:
+                return self._read(lambda text: str(where.value) in text, within_N)
+            return self._has(where.field, where.value)
+        if isinstance(where, Among):
+            return self._among(where.field, where.values, within_N)
+        if isinstance(where, Compare):
+            if where.operator in ("$eq", "$ne"):
+                return self._among(where.field, (where.value,), within_N)
+            column = self._columns.by_name.get(where.field)
+            return self._nowhere() if column is None else self._upto(ordered(column, where.operator, where.value))
+        raise InputError(f"{where!r} is no condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
+
+    def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
+        if field == ID:
+            return mask_of(self._texts.with_ids(value for value in values if isinstance(value, str)), len(within_N))
+        if field == DOCUMENT:
+            return self._read(set(values).__contains__, within_N)
+        column = self._columns.by_name.get(field)
+        return self._nowhere() if column is None else self._upto(equal(column, values))
+
+    def _has(self, field: str, value: Scalar) -> Mask:
+        column = self._columns.by_name.get(field)
+        lists = {} if column is None else column.lists
+        return mask_of([place for place, found in lists.items() if any(same(v, value) for v in found)], self._total)
+
+    def _read(self, meets: Callable[[str], bool], within_N: Mask) -> Mask:
+        documents = self._texts.documents(np.flatnonzero(within_N))
+        return mask_of([place for place, text in documents if meets(text)], self._total)
+
+    def _nowhere(self) -> Mask:
+        return np.zeros(self._total, np.bool_)
+
+    def _upto(self, mask_R: Mask) -> Mask:
+        """Without the room that a column has beyond the records."""
+        return mask_R[: self._total]
+
+    @property
+    def _total(self) -> int:
+        return len(self._alive_N)
+
+
+def same(value: Any, other: Any) -> bool:
+    """Whether two values are equal as a search sees it: 1 is 1.0, and True is neither."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
+    """Where a column has one of some values."""
+    codes = [column.code(value) for value in values if isinstance(value, str)]
+    met_N = np.zeros(len(column.kinds_N), np.bool_)
+    if len(codes) == 1:
+        met_N |= (column.kinds_N == TEXT) & (column.bits_N == codes[0])
+    elif codes:
+        met_N |= (column.kinds_N == TEXT) & np.isin(column.bits_N, codes)
+    for value in values:
+        if isinstance(value, bool):
+            met_N |= (column.kinds_N == BOOL) & (column.bits_N == value)
+        elif not isinstance(value, str):
+            met_N |= ordered(column, "$eq", value)
+    return met_N
+
+
+def ordered(column: Column, operator: str, value: Scalar) -> Mask:
+    """Where the number in a column is in that order with a number, as the exact numbers are."""
+    met_N = np.zeros(len(column.kinds_N), np.bool_)
+    if isinstance(value, bool | str):
+        return met_N
+    for kind, bound in ((INT, _whole(operator, value)), (FLOAT, _floating(operator, value))):
+        if kind in column.present and bound is not None:
+            numbers_N = column.bits_N if kind == INT else column.floats()
+            with np.errstate(invalid="ignore"):
+                met_N |= (column.kinds_N == kind) & _ORDERS[bound[0]](numbers_N, bound[1])
+    return met_N
+
+
+_ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "$eq": np.equal,
+    "$gt": np.greater,
+    "$gte": np.greater_equal,
+    "$lt": np.less,
+    "$lte": np.less_equal,
+}
+_Bound = tuple[str, int | float] | None
+"""An operator and a number of the column's own type that mean the same; None: no number of that type is meant."""
+
+
+def _whole(operator: str, value: float) -> _Bound:
+    """For a column of integers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return operator, value
+    if operator == "$eq":
+        return (operator, int(value)) if value == int(value) else None
+    return operator, math.ceil(value) if operator in ("$gte", "$lt") else math.floor(value)
+
+
+def _floating(operator: str, value: float) -> _Bound:
+    """For a column of floats, which know not every integer."""
+    try:
+        near = float(value)
+    except OverflowError:
+        near = math.copysign(math.inf, value)
+    if near == value or near != near:
+        return operator, near
+    if operator == "$eq":
+        return None
+    up = operator in ("$gt", "$gte")
+    return ("$gte" if up else "$lt", near) if near > value else ("$gt" if up else "$lte", near)
+
+
+def _pattern(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"{pattern!r} is no regular expression: {error}", hint=r'F.document.regex(r"\d+")') from error
+
+
+def _negated(where: Where) -> bool:
+    return where.operator == "$ne" if isinstance(where, Compare) else bool(getattr(where, "negated", False))
+
+
+def _reads(where: Where) -> bool:
+    """Whether deciding on a condition reads documents."""
+    if isinstance(where, All | AnyOf):
+        return any(map(_reads, where.parts))
+    return getattr(where, "field", None) == DOCUMENT

@@ -1,0 +1,74 @@
+"""What an execution did, in a line, and what it may have left out without anyone asking."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rolloutlab.search.engine.backend import Hits
+from rolloutlab.search.query import Search
+from rolloutlab.search.rank import EMBEDDING, Knn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`str()` of it is "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
+
+    found: how many records each knn found, by its key. scored: records with a score; None without a rank.
+    """
+
+    total: int
+    qualified: int
+    filtered: bool
+    found: tuple[tuple[str, int], ...]
+    scored: int | None
+    groups: int | None
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        of_total = f"filter {self.qualified:,} of {self.total:,}" if self.filtered else _counted(self.total, "record")
+        knns = " + ".join(f"{'knn' if key == EMBEDDING else key} {count:,}" for key, count in self.found)
+        steps = [of_total, *([knns] if knns else [])]
+        if self.scored is not None and (len(self.found) != 1 or self.scored != self.found[0][1]):
+            steps.append(f"{self.scored:,} scored")
+        if self.groups is not None:
+            steps.append(_counted(self.groups, "group"))
+        return f"{' → '.join([*steps, _counted(self.rows, 'row')])}, {1000 * self.seconds:.0f} ms"
+
+
+def warnings(
+    search: Search, plan: Plan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
+) -> Iterator[str]:
+    """Where rows can be missing, or in an order that nobody meant.
+
+    available: records after grouping, before the page. smallest: records in the smallest group.
+    """
+    wanted = search.limit.limit and search.limit.offset + search.limit.limit
+    cut = [knn for knn, found in hits.items() if len(found.places_K) == knn.limit < plan.qualified]
+    largest = max((knn.limit for knn in cut), default=0)
+    if cut and available < wanted and search.group_by is None:
+        yield f"limit and offset ask for {wanted}, and knn finds only {largest}: set $knn.limit to {wanted} or more"
+    if cut and search.group_by is not None:
+        short = smallest < search.group_by.aggregate.k
+        if short or not search.limit.limit or available < wanted:
+            yield (
+                f"group_by saw the {plan.scored:,} nearest of {plan.qualified:,} records: a larger $knn.limit may give "
+                "more groups, and more in each"
+            )
+    strict = [found for knn, found in hits.items() if knn.default is None]
+    if len(strict) > 1:
+        yield from _intersected(strict, plan)
+    if nans:
+        yield f"{_counted(nans, 'score')} not a number, and last: a logarithm below 0, 0 / 0, or inf - inf"
+
+
+def _intersected(strict: Sequence[Hits], plan: Plan) -> Iterator[str]:
+    together = {place for found in strict for place in found.places_K.tolist()}
+    if plan.scored is not None and plan.scored < len(together):
+        yield (
+            f"{len(strict)} knns have no default, so that only records that each found have a score: {plan.scored:,} "
+            f"of {len(together):,}; give each a default, such as its limit"
+        )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,256 @@
+"""The search index of a lab: one SQLite file that any number of processes write to and search in."""
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.errors import InputError, LabError
+from rolloutlab.search.engine.schema import MIGRATIONS
+from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
+from rolloutlab.search.engine.table import REBUILD, Table
+from rolloutlab.search.engine.vectors import Space
+from rolloutlab.search.engine.writing import Record, metadata_json, sparse_blobs, text, vector_blob
+from rolloutlab.search.rank import EMBEDDING
+from rolloutlab.store.sqlite import Database
+
+__all__ = ["EmbeddingModel", "Record", "Records", "discard"]
+
+_ENDS = 10_000
+"""Deleted records that are remembered, for readers to forget them one by one."""
+_SOUND = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+}
+"""Failures that say nothing of what is in the file."""
+
+
+@dataclass(frozen=True)
+class EmbeddingModel:
+    """What the vectors of an index were computed with."""
+
+    name: str
+    dimension: int
+    digest: str
+
+
+class Records:
+    """Records in a file: a `Backend`. One search at a time in this object; writers and other processes go on meanwhile.
+
+    space: how dense vectors are compared. The file is made anew when another process has thrown it away.
+
+    Raises:
+        LabError: the file is damaged or cannot be used.
+        InputError: what is to be written is no record, or its embedding is of another space than those there are.
+    """
+
+    def __init__(self, path: Path, *, space: Space = "cosine") -> None:
+        if space not in ("cosine", "l2", "ip"):
+            raise InputError(f"{space!r} is no space of vectors", hint='space="cosine", "l2" or "ip"')
+        self.path, self._space = path, space
+        self._lock = threading.RLock()
+        self._agreed: EmbeddingModel | None = None
+        with self._told():
+            self._open()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[TableSnapshot]:
+        """The records as they are now, for one search."""
+        with self._lock, self._told():
+            self._open_again()
+            self._reader.read("BEGIN")
+            try:
+                self._table.refresh()
+                yield TableSnapshot(self._table, self._reader, self._space)
+            finally:
+                self._reader.read("COMMIT")
+
+    @property
+    def count(self) -> int:
+        with self._told():
+            return int(self._reader.read("SELECT count(*) FROM records")[0][0])
+
+    def fields(self) -> dict[str, tuple[str, ...]]:
+        """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
+        with self.snapshot():
+            found = self._table.columns.fields()
+            for key in self._table.sparse_keys():
+                found[key] = (*found.get(key, ()), "sparse")
+        return found
+
+    def upsert(self, records: Iterable[Record], *, keep_embedding: bool = False) -> None:
+        """Write records, all of them or none; one whose id exists takes the place of that.
+
+        keep_embedding: a record without an embedding leaves the one there is, if the document is the same.
+        """
+        last = {record.id: record for record in records}
+        if not last:
+            return
+        rows = [_row(record) for record in last.values()]
+        vectors = {r.id: vector_blob(r.embedding, f"record {r.id!r}") for r in last.values() if r.embedding is not None}
+        sparse = [
+            (key, *sparse_blobs(vector, f"record {r.id!r}"), r.id) for r in last.values() for key, vector in _sparse(r)
+        ]
+        with self._writing() as (connection, revision):
+            bare = [(id_, keep_embedding, document) for id_, document, _ in rows if id_ not in vectors]
+            connection.executemany(_UNEMBED, bare)
+            connection.executemany(_UNSPARSE, [(id_,) for id_, _, _ in rows])
+            connection.executemany(_UPSERT, [(*row, revision) for row in rows])
+            connection.executemany("INSERT INTO sparse SELECT row, ?, ?, ? FROM records WHERE id = ?", sparse)
+            self._set_vectors(connection, vectors)
+
+    def embed(self, vectors: Mapping[str, Sequence[float]]) -> None:
+        """Set the embeddings of some records and leave the rest as it is; ids that are not there are passed over."""
+        blobs = {id_: vector_blob(values, f"record {id_!r}") for id_, values in vectors.items()}
+        with self._writing() as (connection, revision):
+            connection.executemany("UPDATE records SET revision = ? WHERE id = ?", [(revision, id_) for id_ in blobs])
+            self._set_vectors(connection, blobs)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Forget some records; those that are not there are passed over."""
+        wanted = json.dumps(list(ids))
+        chosen = "(SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?)))"
+        with self._writing() as (connection, revision):
+            connection.execute(f"INSERT INTO gone SELECT row, ? FROM records WHERE row IN {chosen}", (revision, wanted))
+            connection.execute(f"DELETE FROM records WHERE row IN {chosen}", (wanted,))
+            if connection.execute("SELECT count(*) FROM gone").fetchone()[0] > _ENDS:
+                connection.execute("DELETE FROM gone")
+                _set(connection, "horizon", revision)
+
+    @property
+    def model(self) -> EmbeddingModel | None:
+        """The model that the embeddings were computed with, where one was told."""
+        with self._told():
+            return _model(self._reader.read("SELECT value FROM state WHERE name = 'model'"))
+
+    def set_model(self, name: str, dimension: int, digest: str) -> None:
+        """Say which model embeddings are from; InputError when there are embeddings of another."""
+        model = EmbeddingModel(name, dimension, digest)
+        with self._writing() as (connection, _):
+            there = _state(connection, "model")
+            if there is not None and EmbeddingModel(*json.loads(there)) == model:
+                self._agreed = model
+                return
+            if connection.execute("SELECT 1 FROM vectors LIMIT 1").fetchone():
+                other = EmbeddingModel(*json.loads(there)).name if there is not None else "a model that is not known"
+                raise _mixed(f"the embeddings there are come from {other}, not from {name}")
+            _set(connection, "model", json.dumps([name, dimension, digest]))
+            _set(connection, "dimension", dimension)
+        self._agreed = model
+
+    def forget_embeddings(self) -> None:
+        """Remove all embeddings, and what is known of their model."""
+        with self._writing() as (connection, revision):
+            connection.execute("DELETE FROM vectors")
+            connection.execute("DELETE FROM state WHERE name IN ('model', 'dimension')")
+            _set(connection, "horizon", revision)
+        self._agreed = None
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    def _set_vectors(self, connection: sqlite3.Connection, blobs: Mapping[str, bytes]) -> None:
+        if not blobs:
+            return
+        model = _state(connection, "model")
+        if self._agreed is not None and (model is None or EmbeddingModel(*json.loads(model)) != self._agreed):
+            raise _mixed(f"another process has left {self._agreed.name} for another model")
+        dimension = _state(connection, "dimension") or len(next(iter(blobs.values()))) // 4
+        for id_, blob in blobs.items():
+            if len(blob) != 4 * dimension:
+                raise _mixed(f"record {id_!r} has {len(blob) // 4} numbers, where {EMBEDDING} has {dimension}")
+        _set(connection, "dimension", dimension)
+        pairs = [(blob, id_) for id_, blob in blobs.items()]
+        connection.executemany("INSERT OR REPLACE INTO vectors SELECT row, ? FROM records WHERE id = ?", pairs)
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
+        """A transaction and its revision."""
+        with self._told():
+            with self._lock:
+                self._open_again()
+                writer = self._writer
+            with writer.write() as connection:
+                connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
+                yield connection, int(_state(connection, "revision"))
+
+    def _open(self) -> None:
+        self._writer = Database(self.path, MIGRATIONS)
+        self._reader = Database(self.path, MIGRATIONS)
+        self._file = self.path.stat().st_ino
+        self._table = Table(self._reader)
+
+    def _open_again(self) -> None:
+        """Follow the path to the file that is there now."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_ino == self._file:
+                return
+        self.close()
+        self._open()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A damaged file is an error that says what to type."""
+        try:
+            yield
+        except LabError as error:
+            code = getattr(error.__cause__, "sqlite_errorcode", None)
+            if code is None or code & 0xFF in _SOUND or error.hint == REBUILD:
+                raise
+            raise LabError(f"{error.message}: the search index is damaged", hint=REBUILD) from error.__cause__
+
+
+def discard(path: Path) -> None:
+    """Throw an index away; processes that have it open make a new one together."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+_UNEMBED = """DELETE FROM vectors
+WHERE row = (SELECT row FROM records WHERE id = ?1 AND (NOT ?2 OR document IS NOT ?3))"""
+_UNSPARSE = "DELETE FROM sparse WHERE row = (SELECT row FROM records WHERE id = ?)"
+_UPSERT = """INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET document = excluded.document, metadata = excluded.metadata,
+    revision = excluded.revision"""
+
+
+def _row(record: Record) -> tuple[str, str | None, str]:
+    document = None if record.document is None else text(record.document, "document")
+    return text(record.id, "id"), document, metadata_json(record)
+
+
+def _sparse(record: Record) -> Iterator[tuple[str, Any]]:
+    for key, vector in record.sparse.items():
+        if key.startswith("#") or key == BM25:
+            raise InputError(
+                f"record {record.id!r}: {key!r} is no key of sparse vectors", hint='sparse={"splade": ...}'
+            )
+        yield key, vector
+
+
+def _state(connection: sqlite3.Connection, name: str) -> Any:
+    row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    return None if row is None else row[0]
+
+
+def _set(connection: sqlite3.Connection, name: str, value: str | int) -> None:
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+
+def _model(rows: Sequence[Any]) -> EmbeddingModel | None:
+    return EmbeddingModel(*json.loads(rows[0][0])) if rows else None
+
+
+def _mixed(what: str) -> InputError:
+    return InputError(f"mixed embedding spaces: {what}", hint=f"{REBUILD}, which computes all of them anew")

@@ -1,0 +1,88 @@
+"""Why a record has its score: what every part of the rank is for this record."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.engine.algebra import Scored, Scoring
+from rolloutlab.search.engine.backend import Backend
+from rolloutlab.search.engine.execute import parts
+from rolloutlab.search.query import Search
+from rolloutlab.search.rank import APPLIED, COMBINED, Applied, Combined, Difference, Knn, Rank, Ratio, SparseVector
+from rolloutlab.search.where import ID, Compare
+
+
+@dataclass(frozen=True)
+class Part:
+    """An expression and its value for one record; None when it gives it none. by_default: no knn found the record."""
+
+    text: str
+    value: float | None
+    parts: tuple["Part", ...] = ()
+    by_default: bool = False
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, 0))
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The score of one record. qualifies: whether the filter lets it through; if not, nothing scores it."""
+
+    id: str
+    qualifies: bool
+    score: Part
+
+
+def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: A002 - as records name it
+    """Take the score of a record apart.
+
+    Raises:
+        InputError: there is no such record, or the search ranks nothing.
+    """
+    if search.rank is None:
+        raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
+    with backend.snapshot() as snapshot:
+        found = snapshot.filter(Compare(ID, "$eq", id))
+        if not len(found):
+            raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
+        within = snapshot.filter(search.where)
+        place, qualifies = int(found[0]), bool(np.isin(found[0], within))
+        return Breakdown(id, qualifies, _part(search.rank, Scoring(snapshot, within), place, qualifies))
+
+
+def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
+    value, by_default = _of(scoring.score(rank), place) if qualifies else (None, False)
+    inner = tuple(_part(part, scoring, place, qualifies) for part in parts(rank))
+    return Part(_text(rank), value, inner, by_default)
+
+
+def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
+    """The value for a record, and whether it is the default."""
+    i = int(np.searchsorted(scored.places_K, place))
+    if i < len(scored.places_K) and scored.places_K[i] == place:
+        return float(scored.scores_K[i]), False
+    return (None, False) if scored.default is None else (float(scored.default), True)
+
+
+def _text(rank: Rank) -> str:
+    """An operator by itself, since its operands have lines of their own; a vector by its length."""
+    if isinstance(rank, Combined):
+        return COMBINED[rank.operator]
+    if isinstance(rank, Applied):
+        return APPLIED[rank.operator]
+    if isinstance(rank, Difference | Ratio):
+        return "-" if isinstance(rank, Difference) else "/"
+    if isinstance(rank, Knn) and not isinstance(rank.query, str):
+        count = len(rank.query.values if isinstance(rank.query, SparseVector) else rank.query)
+        return repr(replace(rank, query="…")).replace("'…'", f"[{count} numbers]", 1)
+    return repr(rank)
+
+
+def _lines(part: Part, depth: int) -> Iterator[str]:
+    value = "no score" if part.value is None else f"{part.value:.6g}{' by default' if part.by_default else ''}"
+    yield f"{'  ' * depth}{part.text}: {value}"
+    for inner in part.parts:
+        yield from _lines(inner, depth + 1)

@@ -1,0 +1,130 @@
+"""The records of a file at one moment, as a search asks for them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.engine.backend import MISSING, Hits, Places
+from rolloutlab.search.engine.filters import Filter
+from rolloutlab.search.engine.sparse import coordinates
+from rolloutlab.search.engine.table import Table, damaged
+from rolloutlab.search.engine.vectors import Space, rounded
+from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector
+from rolloutlab.search.where import DOCUMENT, ID, Where
+from rolloutlab.store.sqlite import Database
+
+BM25 = "bm25"
+"""The key of a knn that finds words: FTS5's own index of the documents."""
+METADATA = "#metadata"
+_STORED = {ID: "id", DOCUMENT: "document", METADATA: "metadata"}
+
+
+class TableSnapshot:
+    """A `Snapshot` of a table, while nobody refreshes it and the database is in one transaction."""
+
+    def __init__(self, table: Table, database: Database, space: Space) -> None:
+        self._table, self._database, self._space = table, database, space
+
+    @property
+    def total(self) -> int:
+        return self._table.total
+
+    def filter(self, where: Where | None) -> Places:
+        table = self._table
+        alive_N = table.alive_N
+        return np.flatnonzero(alive_N if where is None else Filter(table.columns, alive_N, table).mask(where))
+
+    def knn(self, knn: Knn, within: Places) -> Hits:
+        if knn.key == BM25:
+            return self._matching(knn, within)
+        if isinstance(knn.query, str):
+            hint = f"Knn({knn.query!r}, key={BM25!r}), or configure an embedding model"
+            raise InputError(
+                f"$knn.query {knn.query!r} on {knn.key} is a text, and nothing turns it into numbers", hint=hint
+            )
+        if knn.key == EMBEDDING:
+            return self._dense(knn.query, knn.limit, within)
+        return self._sparse(knn, within)
+
+    def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+        stored = self._stored(places, [key for key in keys if key in _STORED])
+        return {key: stored[key] if key in stored else self._column(key, places) for key in keys}
+
+    def _column(self, key: str, places: Places) -> list[Any]:
+        if key != EMBEDDING:
+            return self._table.columns.values(key, places)
+        vectors = self._table.vectors
+        found = [None if vectors is None else vectors.get(place) for place in places.tolist()]
+        return [MISSING if vector is None else vector for vector in found]
+
+    def _stored(self, places: Places, keys: Sequence[str]) -> dict[str, list[Any]]:
+        if not keys:
+            return {}
+        order = np.argsort(places)
+        rows = list(self._table.passing(", ".join(["row", *(_STORED[key] for key in keys)]), places[order]))
+        if len(rows) != len(places):
+            raise damaged(self._database, f"{len(places) - len(rows)} records are not there")
+        columns: dict[str, list[Any]] = {key: [MISSING] * len(places) for key in keys}
+        for i, row in zip(order.tolist(), rows, strict=True):
+            for key, value in zip(keys, row[1:], strict=True):
+                if value is not None:
+                    columns[key][i] = json.loads(value) if key == METADATA else value
+        return columns
+
+    def _dense(self, query: Any, limit: int, within: Places) -> Hits:
+        if isinstance(query, SparseVector):
+            raise InputError(f"$knn.query on {EMBEDDING} is sparse", hint="Knn([0.1, 0.2]), a number per dimension")
+        vectors = self._table.vectors
+        if vectors is None:
+            return _nothing()
+        with np.errstate(over="ignore"):
+            query_D = np.asarray(query, np.float32)
+        if query_D.shape != (vectors.dimension,) or not np.isfinite(query_D).all():
+            raise InputError(
+                f"$knn.query is {len(query)} numbers, where {vectors.dimension} finite ones are expected",
+                hint="embed the query with the model of the records",
+            )
+        return vectors.nearest(query_D, limit, within, self._space)
+
+    def _sparse(self, knn: Knn, within: Places) -> Hits:
+        vectors = self._table.sparse(knn.key)
+        if vectors is None:
+            keys = [EMBEDDING, BM25, *self._table.sparse_keys()]
+            near = get_close_matches(knn.key, keys, 1, 0) or keys
+            raise InputError(f"$knn.key: no record has the vectors {knn.key!r}", hint=f"Knn(..., key={near[0]!r})")
+        if not isinstance(knn.query, SparseVector):
+            hint = "Knn(SparseVector((3, 17), (0.5, 1.0)), key=...)"
+            raise InputError(f"$knn.query on {knn.key!r} is dense, where sparse vectors are", hint=hint)
+        indices_Q, values_Q = coordinates(knn.query)
+        if (np.diff(indices_Q) == 0).any() or not np.isfinite(values_Q).all():
+            raise InputError(
+                f"{knn.query!r} has an index twice, or a value that is not finite",
+                hint="one finite value for each index",
+            )
+        return vectors.nearest(knn.query, knn.limit, within)
+
+    def _matching(self, knn: Knn, within: Places) -> Hits:
+        """The documents with any of the words of a text, 1 minus their BM25 score away; as often as a word is said."""
+        if not isinstance(knn.query, str):
+            raise InputError(f"$knn.query on {BM25!r} is no text", hint=f'Knn("some words", key={BM25!r})')
+        words = list(dict.fromkeys(re.findall(r"[^\W_]+", knn.query.casefold())))
+        if not words:
+            return _nothing()
+        wanted = " OR ".join(f'"{word}"' for word in words)
+        sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
+        rows = self._database.read(sql, wanted)
+        places = self._table.places([row[0] for row in rows])
+        scores = np.fromiter((row[1] for row in rows), np.float64, len(rows))
+        chosen = np.isin(places, within)
+        places, distances = places[chosen], rounded(-scores[chosen])
+        order = np.argsort(distances, kind="stable")[: knn.limit]
+        return Hits(places[order], distances[order])
+
+
+def _nothing() -> Hits:
+    return Hits(np.zeros(0, np.int64), np.zeros(0, np.float32))

@@ -1,0 +1,189 @@
+"""The records in memory: what a file has, read once and then only what changed."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutlab.errors import LabError
+from rolloutlab.search.engine.backend import Places
+from rolloutlab.search.engine.columns import Columns, Mask, grown
+from rolloutlab.search.engine.sparse import SparseVectors
+from rolloutlab.search.engine.vectors import Vectors
+from rolloutlab.store.sqlite import Database, Row
+
+CHUNK = 1 << 12
+"""Records that are read from the file at a time."""
+_FEW = 10
+"""Less than one record in so many: they are read one by one, instead of in passing all."""
+_WASTE = 10_000
+"""So many places of deleted records, more than there are others, and all is read anew."""
+
+
+class Table:
+    """The records of a file as of one of its revisions. rows_N: their rows, ascending; alive_N: those not deleted."""
+
+    vectors: Vectors | None
+    rows_N: npt.NDArray[np.int64]
+    alive_N: Mask
+    _revision: int
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._forget()
+
+    def refresh(self) -> None:
+        """Read what was written since the last time; within a transaction of the caller, so that it fits together."""
+        state = dict(tuple(row) for row in self._database.read("SELECT name, value FROM state"))
+        if state["revision"] == self._revision:
+            return
+        dead = len(self.alive_N) - self.total
+        if self._revision < state["horizon"] or dead > max(_WASTE, self.total):
+            self._forget()
+        since, self._revision = self._revision, -1
+        self._sparse.clear()
+        self._bury(since)
+        self._append()
+        if self.vectors is not None and self.vectors.dimension != state.get("dimension"):
+            self.vectors = None
+        if state.get("dimension") and self.vectors is None:
+            self.vectors = Vectors(state["dimension"])
+        if self.vectors is not None:
+            self.vectors.grow(len(self.rows_N))
+        for rows in self._changed(since):
+            self._take(rows)
+        self._revision = state["revision"]
+
+    @property
+    def total(self) -> int:
+        return int(np.count_nonzero(self.alive_N))
+
+    def sparse(self, key: str) -> SparseVectors | None:
+        """The vectors of a field; None when no record has any."""
+        if key not in self._sparse:
+            self._sparse[key] = self._read_sparse(key)
+        return self._sparse[key]
+
+    def sparse_keys(self) -> list[str]:
+        return [key for (key,) in self._database.read("SELECT DISTINCT key FROM sparse ORDER BY key")]
+
+    def with_ids(self, ids: Iterable[str]) -> Places:
+        sql = "SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?))"
+        return self.places([row for (row,) in self._database.read(sql, json.dumps(list(ids)))])
+
+    def documents(self, within: Places) -> Iterator[tuple[int, str]]:
+        for row, document in self.passing("row, document", within):
+            if document is not None:
+                yield row, document
+
+    def passing(self, columns: str, within: Places) -> Iterator[Row | tuple[int, str | None]]:
+        """Some columns of some records, of which the first is `row` and comes as the place."""
+        if len(within) * _FEW < len(self.rows_N):
+            sql = f"SELECT {columns} FROM records WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
+            for i in range(0, len(within), CHUNK):
+                rows = self.rows_N[within[i : i + CHUNK]]
+                found = self._database.read(sql, json.dumps(rows.tolist()))
+                yield from self._placed(found, within[i : i + CHUNK])
+            return
+        sql = f"SELECT {columns} FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}"
+        for found in self._pages(sql):
+            yield from self._placed(found, within)
+
+    def _placed(self, found: Sequence[Row], within: Places) -> Iterator[tuple[int, str | None]]:
+        """Those of some rows that are wanted."""
+        places = self.places([row[0] for row in found])
+        wanted = np.isin(places, within).tolist() if len(within) < self.total else [True] * len(found)
+        for place, row, take in zip(places.tolist(), found, wanted, strict=True):
+            if take:
+                yield (place, *row[1:])
+
+    def places(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Places:
+        found = np.asarray(rows, np.int64)
+        places = np.searchsorted(self.rows_N, found)
+        if len(places) and not np.array_equal(self.rows_N[np.minimum(places, len(self.rows_N) - 1)], found):
+            raise damaged(self._database, "records that are not there are mentioned")
+        return places
+
+    def _forget(self) -> None:
+        self._revision = 0
+        self.rows_N = np.zeros(0, np.int64)
+        self.alive_N = np.zeros(0, np.bool_)
+        self.columns = Columns()
+        self.vectors = None
+        self._sparse: dict[str, SparseVectors | None] = {}
+
+    def _bury(self, since: int) -> None:
+        sql = "SELECT row FROM gone WHERE revision > ? AND row <= ? ORDER BY row"
+        last = int(self.rows_N[-1]) if len(self.rows_N) else 0
+        places = self.places([row for (row,) in self._database.read(sql, since, last)] if last else [])
+        self.alive_N[places] = False
+        self.columns.clear(places)
+        if self.vectors is not None:
+            self.vectors.clear(places)
+
+    def _append(self) -> None:
+        last = int(self.rows_N[-1]) if len(self.rows_N) else 0
+        pages = self._pages(f"SELECT row FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}", last)
+        new = [np.fromiter((row for (row,) in page), np.int64, len(page)) for page in pages]
+        self.rows_N = np.concatenate([self.rows_N, *new])
+        known = len(self.alive_N)
+        self.alive_N = grown(self.alive_N, len(self.rows_N))
+        self.alive_N[known:] = True
+        self.columns.grow(len(self.rows_N))
+
+    def _changed(self, since: int) -> Iterator[list[Row]]:
+        sql = "SELECT row, metadata, vector FROM records LEFT JOIN vectors USING (row) WHERE"
+        if since == 0:
+            yield from self._pages(f"{sql} row > ? ORDER BY row LIMIT {CHUNK}")
+            return
+        rows = [row for (row,) in self._database.read("SELECT row FROM records WHERE revision > ?", since)]
+        rows.sort()
+        for i in range(0, len(rows), CHUNK):
+            chosen = json.dumps(rows[i : i + CHUNK])
+            yield self._database.read(f"{sql} row IN (SELECT value FROM json_each(?)) ORDER BY row", chosen)
+
+    def _pages(self, sql: str, last: int = 0) -> Iterator[list[Row]]:
+        while page := self._database.read(sql, last):
+            yield page
+            last = page[-1][0]
+
+    def _take(self, rows: Sequence[Row]) -> None:
+        places = self.places([row["row"] for row in rows])
+        try:
+            self.columns.put(places, [_decode(row["metadata"]) for row in rows])
+        except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+            raise damaged(self._database, f"metadata cannot be read: {error!r}") from error
+        if self.vectors is None:
+            return
+        has_K = np.array([row["vector"] is not None for row in rows])
+        self.vectors.clear(places[~has_K])
+        if has_K.any():
+            self.vectors.put(places[has_K], self._matrix([row["vector"] for row in rows if row["vector"] is not None]))
+
+    def _matrix(self, blobs: Sequence[bytes]) -> npt.NDArray[np.float32]:
+        dimension = self.vectors.dimension if self.vectors is not None else 0
+        if any(len(blob) != 4 * dimension for blob in blobs):
+            raise damaged(self._database, f"a vector is not {dimension} numbers")
+        vectors_KD = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dimension)
+        if not np.isfinite(vectors_KD).all():
+            raise damaged(self._database, "a vector has numbers that are not finite")
+        return vectors_KD
+
+    def _read_sparse(self, key: str) -> SparseVectors | None:
+        rows = self._database.read("SELECT row, places, numbers FROM sparse WHERE key = ? ORDER BY row", key)
+        if any(len(row["places"]) != 2 * len(row["numbers"]) for row in rows):
+            raise damaged(self._database, "a sparse vector has another number of indices than of values")
+        indices = [np.frombuffer(row["places"], "<i8").astype(np.int64) for row in rows]
+        values = [np.frombuffer(row["numbers"], "<f4").astype(np.float32) for row in rows]
+        places = self.places([row["row"] for row in rows])
+        return SparseVectors(places, indices, values) if rows else None
+
+
+def damaged(database: Database, what: str) -> LabError:
+    return LabError(f"{database.path} is damaged: {what}", hint=REBUILD)
+
+
+REBUILD = "%search --reindex"
+"""What to type when the file is of no use."""
+_decode = json.JSONDecoder().decode

@@ -1,0 +1,134 @@
+"""Dense vectors in memory, and the nearest of them: all are looked at, none is missed."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutlab.search.engine.backend import Hits, Places
+from rolloutlab.search.engine.columns import grown
+
+Space = Literal["cosine", "l2", "ip"]
+Floats = npt.NDArray[np.float64]
+
+BLOCK = 1 << 15
+"""Vectors in one array: the matrix grows by a block, and is never copied."""
+_EXACT = 1 << 10
+"""Vectors that are compared exactly at a time."""
+_NONE = -1.0
+"""The norm of a vector that is not there."""
+_GATHERED = 4
+"""Less than one record in so many: their vectors are copied together, instead of comparing all."""
+_PLAIN = (1e-15, 1e15)
+"""Norms with which float32 neither overflows nor vanishes on the way to a product."""
+
+
+class Vectors:
+    """The vector of each record that has one. dimension: D. Memory is taken as vectors come."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._blocks: list[npt.NDArray[np.float32]] = []
+        self._norms_N = np.zeros(0)
+
+    def grow(self, room: int) -> None:
+        """Make room for records up to a place."""
+        while len(self._blocks) * BLOCK < room:
+            self._blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
+        if len(self._norms_N) < len(self._blocks) * BLOCK:
+            known = len(self._norms_N)
+            self._norms_N = grown(self._norms_N, len(self._blocks) * BLOCK)
+            self._norms_N[known:] = _NONE
+
+    def put(self, places_K: Places, vectors_KD: npt.NDArray[np.float32]) -> None:
+        """The vectors of some records, in the place of what they had; places ascend."""
+        for block, chosen_B, where in self._by_block(places_K):
+            block[chosen_B] = vectors_KD[where]
+        self._norms_N[places_K] = _norms(vectors_KD.astype(np.float64))
+
+    def clear(self, places_K: Places) -> None:
+        self._norms_N[places_K] = _NONE
+
+    def get(self, place: int) -> tuple[float, ...] | None:
+        if self._norms_N[place] == _NONE:
+            return None
+        return tuple(self._blocks[place // BLOCK][place % BLOCK].tolist())
+
+    def nearest(self, query_D: npt.NDArray[np.float32], limit: int, within: Places, space: Space) -> Hits:
+        """The nearest of some records, ascending; distances as if computed exactly, then rounded to float32.
+
+        One product in float32 finds those that can be among them, given the bound of its rounding error (Higham,
+        Accuracy and Stability of Numerical Algorithms, 3.1); these are computed again in float64.
+        """
+        places = within[self._norms_N[within] != _NONE]
+        if limit < len(places):
+            places = places[self._candidates(query_D.astype(np.float64), limit, places, space)]
+        distances = self._exact(query_D.astype(np.float64), places, space)
+        order = np.argsort(distances, kind="stable")[:limit]
+        return Hits(places[order], distances[order])
+
+    def _candidates(self, query_D: Floats, limit: int, places_K: Places, space: Space) -> npt.NDArray[np.bool_]:
+        """Which of some records can be among the nearest."""
+        norm, norms_K = float(_norms(query_D[None])[0]), self._norms_N[places_K]
+        longest, shortest = float(norms_K.max()), float(norms_K.min(where=norms_K > 0, initial=1.0))
+        if shortest < _PLAIN[0] or longest > _PLAIN[1] or norm > _PLAIN[1] or 0 < norm < _PLAIN[0]:
+            return np.ones(len(places_K), np.bool_)
+        dots_K = self._products((query_D / (norm or 1.0)).astype(np.float32), places_K)
+        error = (self.dimension + 16) * 2.0**-23  # twice the bound, and the rounding of what is told
+        if space == "cosine":
+            np.divide(dots_K, norms_K, out=dots_K, where=norms_K > 0)
+            rough_K = np.negative(dots_K, out=dots_K)
+        elif space == "ip":
+            rough_K, error = dots_K * -norm, error * (longest * norm + 1)
+        else:
+            rough_K, error = norms_K**2 - dots_K * (2 * norm), error * (longest + norm) ** 2
+        furthest = np.partition(rough_K, limit - 1)[limit - 1]
+        return np.asarray(rough_K <= furthest + 2 * error)
+
+    def _products(self, query_D: npt.NDArray[np.float32], places_K: Places) -> npt.NDArray[np.float32]:
+        dots_K = np.empty(len(places_K), np.float32)
+        for block, chosen_B, where in self._by_block(places_K):
+            if len(chosen_B) * _GATHERED < BLOCK:
+                dots_K[where] = block[chosen_B] @ query_D
+            else:
+                dots_K[where] = (block[: chosen_B[-1] + 1] @ query_D)[chosen_B]
+        return dots_K
+
+    def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
+        """Distances in float64, rounded; of two records with the same vector they are the same."""
+        distances_K = np.empty(len(places_K), np.float32)
+        norm = _norms(query_D[None])[0]
+        for block, chosen_B, where in self._by_block(places_K):
+            for i in range(0, len(chosen_B), _EXACT):
+                part = slice(where.start + i, min(where.start + i + _EXACT, where.stop))
+                distances_K[part] = _distances(block[chosen_B[i : i + _EXACT]].astype(np.float64), query_D, norm, space)
+        return distances_K
+
+    def _by_block(self, places_K: Places) -> Iterator[tuple[npt.NDArray[np.float32], Places, slice]]:
+        """Each block with some of its rows, and where among the ascending places these are."""
+        ends = np.searchsorted(places_K, np.arange(1, len(self._blocks) + 1) * BLOCK).tolist()
+        for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            if end > start:
+                yield self._blocks[i], places_K[start:end] - i * BLOCK, slice(start, end)
+
+
+def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
+    """1 minus each, where the similarity is rounded to float32 first: the same direction is 0 away, not 1e-16."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.float32(1) - similarities_K.astype(np.float32), np.float32)
+
+
+def _distances(vectors_KD: Floats, query_D: Floats, norm: float, space: Space) -> npt.NDArray[np.float32]:
+    if space == "l2":
+        with np.errstate(over="ignore"):
+            return np.asarray(((vectors_KD - query_D) ** 2).sum(axis=1), np.float32)
+    dots_K = (vectors_KD * query_D).sum(axis=1)
+    if space == "ip":
+        return rounded(dots_K)
+    norms_K = _norms(vectors_KD) * norm
+    return rounded(np.divide(dots_K, norms_K, out=np.zeros_like(dots_K), where=norms_K > 0))
+
+
+def _norms(vectors_KD: Floats) -> Floats:
+    return np.asarray(np.sqrt((vectors_KD**2).sum(axis=1)))
