@@ -1,5 +1,6 @@
 """One whole search: which records, in what order, how many of a kind, which page, and what of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rolloutlab.search.rank import Rank
@@ -17,6 +18,9 @@ class MinK:
     keys: tuple[str, ...]
     k: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
+
 
 @dataclass(frozen=True)
 class MaxK(MinK):
@@ -29,6 +33,9 @@ class GroupBy:
 
     keys: tuple[str, ...]
     aggregate: MinK | MaxK
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,9 @@ class Select:
 
     keys: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", tuple(dict.fromkeys(_names(self.keys))))
+
 
 @dataclass(frozen=True)
 class Search:
@@ -55,3 +65,7 @@ class Search:
     group_by: GroupBy | None = None
     limit: Limit = field(default_factory=Limit)
     select: Select = field(default_factory=Select)
+
+
+def _names(keys: str | Iterable[str]) -> tuple[str, ...]:
+    return (keys,) if isinstance(keys, str) else tuple(keys)

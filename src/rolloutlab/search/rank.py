@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Union
+from typing import Any, NoReturn
 
 from rolloutlab.errors import InputError
 
@@ -21,6 +21,10 @@ class SparseVector:
 
     indices: tuple[int, ...]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indices", tuple(self.indices))
+        object.__setattr__(self, "values", tuple(self.values))
 
 
 class Rank:
@@ -127,10 +131,20 @@ class FieldTerm(Rank):
 
 @dataclass(frozen=True)
 class Combined(Rank):
-    """Two scores or more, put together. operator: one of `COMBINED`."""
+    """Two scores or more, put together from the left. operator: one of `COMBINED`.
+
+    `(a + b) + c` is `a + b + c`; `a + (b + c)` is another: it may round differently.
+    """
 
     operator: str
     parts: tuple[Rank, ...]
+
+    def __post_init__(self) -> None:
+        first, *rest = self.parts or (None,)
+        if isinstance(first, Combined) and first.operator == self.operator:
+            object.__setattr__(self, "parts", (*first.parts, *rest))
+        if len(self.parts) < 2:
+            raise InputError(f"{self.operator} of {len(self.parts)} ranks", hint='Knn("text") + FieldTerm("reward")')
 
     def __repr__(self) -> str:
         first, *rest = map(repr, self.parts)
@@ -196,13 +210,15 @@ def as_rank(value: Any) -> Rank:
     return Val(value)
 
 
-def _combined(operator: str, *operands: Union[Rank, float]) -> Rank:
-    parts = [as_rank(operand) for operand in operands]
-    same = isinstance(parts[0], Combined) and parts[0].operator == operator
-    return Combined(operator, (*(parts[0].parts if same else parts[:1]), *parts[1:]))  # type: ignore[attr-defined]
+def _combined(operator: str, *operands: Rank | float) -> Rank:
+    return Combined(operator, tuple(map(as_rank, operands)))
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    if isinstance(values, Mapping) or not hasattr(values, "__iter__"):
-        raise InputError(f"{values!r} is no query", hint='Knn("text"), Knn([0.1, 0.2]) or Knn(SparseVector(...))')
-    return tuple(float(value) for value in values)
+    hint = 'Knn("text"), Knn([0.1, 0.2]) or Knn(SparseVector([3, 17], [0.5, 1.5]))'
+    if isinstance(values, Mapping):
+        raise InputError(f"{values!r} is no query", hint=hint)
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{values!r} is no query", hint=hint) from None

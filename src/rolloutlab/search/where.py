@@ -1,7 +1,9 @@
 """Which records qualify: conditions on fields, as Python writes them. `F.reward > 0.5` is a value, not a decision."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 from rolloutlab.errors import InputError
@@ -10,22 +12,26 @@ Scalar = str | int | float | bool
 """What a metadata field holds, besides lists of them."""
 COMPARISONS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 """Operators that compare a field with one value, and how Python writes them."""
+OPPOSITE = {"$eq": "$ne", "$ne": "$eq", "$gt": "$lte", "$lte": "$gt", "$lt": "$gte", "$gte": "$lt"}
 ID, DOCUMENT = "#id", "#document"
 
 
 class Where:
-    """A condition. `&` and `|` combine; the operators `and`, `or` and `not` cannot, and say so."""
+    """A condition. `&`, `|` and `~` combine; the words `and`, `or` and `not` cannot, and say so."""
 
     def __and__(self, other: "Where") -> "Where":
-        return All((*_parts(self, All), *_parts(_where(other), All)))
+        return All((self, _where(other)))
 
     def __or__(self, other: "Where") -> "Where":
-        return AnyOf((*_parts(self, AnyOf), *_parts(_where(other), AnyOf)))
+        return AnyOf((self, _where(other)))
+
+    def __invert__(self) -> "Where":
+        return opposite(self)
 
     def __bool__(self) -> NoReturn:
         raise InputError(
             f"{self!r} is neither true nor false: only a search decides it",
-            hint="(F.reward > 0) & (F.reward < 1): & and | with brackets, instead of and, or, not and 0 < F.x < 1",
+            hint="(F.reward > 0) & (F.reward < 1): & | ~ with brackets, instead of and, or, not and 0 < F.x < 1",
         )
 
 
@@ -36,6 +42,10 @@ class Compare(Where):
     field: str
     operator: str
     value: Scalar
+    _logical: bool = dataclasses.field(init=False, repr=False)  # Python finds True and 1 equal; a search does not
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logical", isinstance(self.value, bool))
 
     def __repr__(self) -> str:
         return f"{named(self.field)} {COMPARISONS[self.operator]} {self.value!r}"
@@ -48,6 +58,11 @@ class Among(Where):
     field: str
     values: tuple[Scalar, ...]
     negated: bool = False
+    _logical: bool = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "_logical", any(isinstance(value, bool) for value in self.values))
 
     def __repr__(self) -> str:
         return f"{named(self.field)}.{'not_in' if self.negated else 'is_in'}({list(self.values)!r})"
@@ -60,6 +75,10 @@ class Contains(Where):
     field: str
     value: Scalar
     negated: bool = False
+    _logical: bool = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logical", isinstance(self.value, bool))
 
     def __repr__(self) -> str:
         return f"{named(self.field)}.{'not_contains' if self.negated else 'contains'}({self.value!r})"
@@ -79,9 +98,12 @@ class Matches(Where):
 
 @dataclass(frozen=True)
 class All(Where):
-    """Every one of some conditions."""
+    """Every one of some conditions, two or more; "all of" inside is made part of it, which means the same."""
 
     parts: tuple[Where, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _flat(self.parts, All))
 
     def __repr__(self) -> str:
         return " & ".join(f"({part!r})" for part in self.parts)
@@ -89,9 +111,12 @@ class All(Where):
 
 @dataclass(frozen=True)
 class AnyOf(Where):
-    """At least one of some conditions."""
+    """At least one of some conditions, two or more; "any of" inside is made part of it, which means the same."""
 
     parts: tuple[Where, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _flat(self.parts, AnyOf))
 
     def __repr__(self) -> str:
         return " | ".join(f"({part!r})" for part in self.parts)
@@ -123,11 +148,11 @@ class Field:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def is_in(self, values: Sequence[Scalar]) -> Where:
-        return _checked(Among(self._name, tuple(values)))
+    def is_in(self, values: Iterable[Scalar]) -> Where:
+        return _checked(Among(self._name, _several(self, values)))
 
-    def not_in(self, values: Sequence[Scalar]) -> Where:
-        return _checked(Among(self._name, tuple(values), negated=True))
+    def not_in(self, values: Iterable[Scalar]) -> Where:
+        return _checked(Among(self._name, _several(self, values), negated=True))
 
     def contains(self, value: Scalar) -> Where:
         return _checked(Contains(self._name, value))
@@ -140,6 +165,9 @@ class Field:
 
     def not_regex(self, pattern: str) -> Where:
         return _checked(Matches(pattern, negated=True, field=self._name))
+
+    def __contains__(self, value: Any) -> NoReturn:
+        raise InputError(f"Python makes True or False of `in {self!r}`", hint=f"{self!r}.contains({value!r})")
 
     def __repr__(self) -> str:
         return named(self._name)
@@ -160,15 +188,47 @@ class _Fields:
 F = _Fields()
 
 
-def named(field: str) -> str:
+def named(name: str) -> str:
     """How Python writes a field."""
-    if field in (ID, DOCUMENT):
-        return f"F.{field[1:]}"
-    return f"F.{field}" if field.isidentifier() and field not in ("id", "document") else f"F[{field!r}]"
+    if name in (ID, DOCUMENT):
+        return f"F.{name[1:]}"
+    attribute = name.isascii() and name.isidentifier() and not iskeyword(name) and not name.startswith("__")
+    return f"F.{name}" if attribute and name not in ("id", "document") else f"F[{name!r}]"
 
 
-def _parts(where: Where, kind: type[All] | type[AnyOf]) -> tuple[Where, ...]:
-    return where.parts if isinstance(where, kind) else (where,)
+def opposite(where: Where) -> Where:
+    """The condition that holds for exactly the other records.
+
+    Raises:
+        InputError: it asks for an order. A record without the field is neither above nor below, and no condition finds
+            just those.
+    """
+    if isinstance(where, All | AnyOf):
+        return (AnyOf if isinstance(where, All) else All)(tuple(map(opposite, where.parts)))
+    if isinstance(where, Among | Contains | Matches):
+        return replace(where, negated=not where.negated)
+    if not isinstance(where, Compare):
+        raise InputError(f"{where!r} is no condition", hint="~(F.reward == 1)")
+    other = replace(where, operator=OPPOSITE[where.operator])
+    if where.operator not in ("$eq", "$ne"):
+        raise InputError(
+            f"not ({where!r}) is also true of records without {where.field}, for which there is no condition",
+            hint=f"{other!r}",
+        )
+    return other
+
+
+def _flat(parts: Iterable[Where], kind: type[All] | type[AnyOf]) -> tuple[Where, ...]:
+    flat = tuple(inner for part in parts for inner in (part.parts if isinstance(part, kind) else (part,)))
+    if len(flat) < 2:
+        raise InputError(f"{kind.__name__} of {len(flat)} conditions", hint="(F.reward > 0) & (F.reward < 1)")
+    return flat
+
+
+def _several(field: Field, values: Any) -> tuple[Scalar, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{values!r} is one value, not several", hint=f"{field!r} == {values!r}")
+    return tuple(values)
 
 
 def _where(other: Any) -> Where:

@@ -1,0 +1,17 @@
+"""A search as a dictionary: read with errors that say where, what and what instead, and written back."""
+
+from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
+from rolloutlab.search.dictionary.rules import check_where
+from rolloutlab.search.dictionary.search import check, check_fields, parse, parse_rank, parse_where
+
+__all__ = [
+    "check",
+    "check_fields",
+    "check_where",
+    "dump",
+    "dump_rank",
+    "dump_where",
+    "parse",
+    "parse_rank",
+    "parse_where",
+]
