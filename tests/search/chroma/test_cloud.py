@@ -34,13 +34,13 @@ def test_what_is_found_is_in_the_order_of_the_answer(cloud, served):
         "ids": [["b", "a"]],
         "scores": [[0.25, 0.5]],
         "documents": [["x", None]],
-        "embeddings": [None],
-        "metadatas": [[{"reward": 1.0}, None]],
+        "embeddings": [[[1.0, 2.0], None]],
+        "metadatas": [None],
         "select": [["#document", "#score"]],
     }
     served.on("search", (200, answer))
     found = cloud.search(SEARCH)
-    assert found.hits == (Hit("b", 0.25, "x", None, {"reward": 1.0}), Hit("a", 0.5, None, None, None))
+    assert found.hits == (Hit("b", 0.25, "x", (1.0, 2.0), None), Hit("a", 0.5, None, None, None))
     assert str(found.plan).startswith(f"{served.url} → 2 rows, ")
 
 
