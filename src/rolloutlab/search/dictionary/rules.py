@@ -38,9 +38,9 @@ def settled(where: Where) -> Compare | Among | Contains | Matches:
     """A condition on a field with plain values; an integer beyond 64 bits is a float, as no stored one equals it."""
     match where:
         case Compare(_, _, value) | Contains(_, value):
-            return replace(where, value=_settled(value))
+            return replace(where, value=settled_value(value))
         case Among(_, values):
-            return replace(where, values=tuple(map(_settled, values)))
+            return replace(where, values=tuple(map(settled_value, values)))
         case Matches(pattern):
             return replace(where, pattern=plain(pattern))
     raise InputError(f"{where!r} is no condition", hint='F.reward > 0.5, or {"reward": {"$gt": 0.5}}')
@@ -68,7 +68,8 @@ def value_fault(value: Any) -> str | None:
     return None if not isinstance(value, float) or math.isfinite(value) else "no record is found by nan or infinity"
 
 
-def _settled(value: Any) -> Any:
+def settled_value(value: Any) -> Any:
+    """A value as Python has it by itself."""
     value = plain(value)
     if isinstance(value, int) and abs(value) > LONGEST and not isinstance(value, bool):
         return float(value) if abs(value) <= LARGEST else math.inf

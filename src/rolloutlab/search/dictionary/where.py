@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary.dump import dump_where
-from rolloutlab.search.dictionary.rules import fault, settled, value_fault
+from rolloutlab.search.dictionary.rules import fault, settled, settled_value, value_fault
 from rolloutlab.search.dictionary.spot import Spot, name_fault, nearest, shown
 from rolloutlab.search.where import COMPARISONS, DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
@@ -63,10 +62,6 @@ def _leaf(name: str, operator: str, operand: Spot) -> Where:
         if why:
             raise at.wrong(why, "a")
     return Among(name, tuple(at.value for at in values), negated)
-
-
-def settled_value(value: Any) -> Any:
-    return settled(Contains("", value)).value  # type: ignore[attr-defined]
 
 
 def _checked(where: Where, operand: Spot) -> Where:
