@@ -46,7 +46,7 @@ def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int)
 
 
 def ordinal(value: Any, nan: int = 1) -> _Key:
-    """A key that sorts: missing < bool < int < float < str < list, then values. nan: -1 or 1, before or after floats."""
+    """A key that sorts: missing < bool < int < float < str < list, then values. nan: -1 before floats, 1 after."""
     if value is MISSING:
         return (0,)
     if isinstance(value, list | tuple):

@@ -38,13 +38,9 @@ END;
 CREATE TRIGGER records_out AFTER DELETE ON records WHEN old.document IS NOT NULL BEGIN
     INSERT INTO words (words, rowid, document) VALUES ('delete', old.row, old.document);
 END;
-CREATE TRIGGER records_off AFTER UPDATE ON records
-WHEN old.document IS NOT new.document AND old.document IS NOT NULL BEGIN
-    INSERT INTO words (words, rowid, document) VALUES ('delete', old.row, old.document);
-END;
-CREATE TRIGGER records_on AFTER UPDATE ON records
-WHEN old.document IS NOT new.document AND new.document IS NOT NULL BEGIN
-    INSERT INTO words (rowid, document) VALUES (new.row, new.document);
+CREATE TRIGGER records_on AFTER UPDATE ON records WHEN old.document IS NOT new.document BEGIN
+    INSERT INTO words (words, rowid, document) SELECT 'delete', old.row, old.document WHERE old.document IS NOT NULL;
+    INSERT INTO words (rowid, document) SELECT new.row, new.document WHERE new.document IS NOT NULL;
 END;
 """,
 )

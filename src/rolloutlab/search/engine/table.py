@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rolloutlab.errors import LabError
 from rolloutlab.search.engine.backend import Places
-from rolloutlab.search.engine.columns import Columns, Mask, grown
+from rolloutlab.search.engine.columns import Columns, Mask, grown, mask_of
 from rolloutlab.search.engine.sparse import SparseVectors
 from rolloutlab.search.engine.vectors import Vectors
 from rolloutlab.store.sqlite import Database, Row
@@ -77,26 +78,20 @@ class Table:
             if document is not None:
                 yield row, document
 
-    def passing(self, columns: str, within: Places) -> Iterator[Row | tuple[int, str | None]]:
+    def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
         """Some columns of some records, of which the first is `row` and comes as the place."""
+        wanted_N = mask_of(within, len(self.rows_N))
         if len(within) * _FEW < len(self.rows_N):
             sql = f"SELECT {columns} FROM records WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
-            for i in range(0, len(within), CHUNK):
-                rows = self.rows_N[within[i : i + CHUNK]]
-                found = self._database.read(sql, json.dumps(rows.tolist()))
-                yield from self._placed(found, within[i : i + CHUNK])
-            return
-        sql = f"SELECT {columns} FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}"
-        for found in self._pages(sql):
-            yield from self._placed(found, within)
-
-    def _placed(self, found: Sequence[Row], within: Places) -> Iterator[tuple[int, str | None]]:
-        """Those of some rows that are wanted."""
-        places = self.places([row[0] for row in found])
-        wanted = np.isin(places, within).tolist() if len(within) < self.total else [True] * len(found)
-        for place, row, take in zip(places.tolist(), found, wanted, strict=True):
-            if take:
-                yield (place, *row[1:])
+            chosen = self.rows_N[within].tolist()
+            chunks = (json.dumps(chosen[i : i + CHUNK]) for i in range(0, len(chosen), CHUNK))
+            pages = (self._database.read(sql, chunk) for chunk in chunks)
+        else:
+            pages = self._pages(f"SELECT {columns} FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}")
+        for page in pages:
+            for place, row in zip(self.places([row[0] for row in page]).tolist(), page, strict=True):
+                if wanted_N[place]:
+                    yield (place, *row[1:])
 
     def places(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Places:
         found = np.asarray(rows, np.int64)
