@@ -1,4 +1,4 @@
-"""A search that is put together over a server's /query and /get finds what the lab's own engine finds in the same records.
+"""A search put together over a server's /query and /get finds what the lab's own engine finds in the same records.
 
 The vectors of most tests are small whole numbers, whose distances are exact however they are computed: the same scores,
 and the same order where they are equal.
@@ -142,7 +142,7 @@ def test_the_same_groups_on_the_same_page(whole_numbers, group_by):
 
 def test_cosine_distances_are_the_same_to_a_millionth(both):
     find = both("cosine", "cosine", gauss)
-    for rank in (rank for rank in RANKS if "$div" not in rank):  # which makes much of the last digit
+    for rank in (rank for rank in RANKS if not {"$div", "$log"} & set(rank)):  # which make much of the last digit
         for where in ({}, {"where": {"reward": {"$gt": 0.25}}}):
             (here, there), _ = find({"rank": rank, **where})
             assert [hit["id"] for hit in there] == [hit["id"] for hit in here]
