@@ -101,6 +101,21 @@ def test_a_collection_that_is_not_there_has_the_nearest_names_beside_it(http, se
     assert caught.value.hint == f"%connect --search {served.url}/rollouts; there is rollouts"
 
 
+def test_the_nearest_name_is_in_the_same_database(http, served):
+    path = "/api/v2/tenants/my%20team/databases/prod/collections"
+    served.answers[f"{path}?limit=1000"] = 200, [{"name": "rollouts"}]
+    with pytest.raises(NotFoundError) as caught:
+        connect_search(http, f"{served.url}/my%20team/prod/rolouts")
+    assert caught.value.hint == f"%connect --search {served.url}/my%20team/prod/rollouts; there is rollouts"
+
+
+def test_where_no_collections_are_told_the_forms_of_an_address_are(http, served):
+    served.answers[f"{BASE}?limit=1000"] = 403, {"error": "AuthError", "message": "Forbidden"}
+    with pytest.raises(InputError) as caught:
+        connect_search(http, served.url)
+    assert "http://127.0.0.1:8000/COLLECTION" in caught.value.hint
+
+
 def test_an_address_without_a_collection_has_those_there_are_beside_it(http, served):
     with pytest.raises(InputError, match="the address of no collection") as caught:
         connect_search(http, served.url)

@@ -8,7 +8,9 @@ import pytest
 from rolloutlab.errors import BrokenOffError, InputError, RefusedError, ServiceError, UnreachableError
 from rolloutlab.search.chroma import ChromaServer, connect_search
 from rolloutlab.search.engine.backend import MISSING
-from rolloutlab.search.rank import Knn, SparseVector
+from rolloutlab.search.engine.execute import Hit
+from rolloutlab.search.query import Limit, Search, Select
+from rolloutlab.search.rank import FieldTerm, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains
 
 REWARD = Compare("reward", "$gt", 0.5)
@@ -41,10 +43,20 @@ def nearest(*records):
     return answer
 
 
+def test_a_search_is_put_together_here(server, served):
+    metadatas = [{"reward": 1.0}, {"reward": 0.0}]
+    served.on("get", lambda body: got("a", "b", metadatas=metadatas) if body["include"] else got("a", "b"))
+    served.on("query", queried(a=0.25, b=0.5))
+    rank = Knn([1, 2]) + FieldTerm("reward")
+    found = server.search(Search(rank=rank, limit=Limit(1), select=Select(("#score", "reward"))))
+    assert found.hits == (Hit("b", 0.5, None, None, {"reward": 0.0}),)
+    assert str(found.plan).startswith("3 records → knn 2 → 1 row, ")
+
+
 def test_how_many_there_are_is_asked_once(server, served):
     with server.snapshot() as snapshot:
         assert (snapshot.total, snapshot.total) == (3, 3)
-    assert [path for path, _ in served.asked if path.endswith("/count")] != []
+    assert len([path for path, _ in served.asked if path.endswith("/count")]) == 1
 
 
 def test_a_condition_is_the_servers_to_decide(server, served):
@@ -231,6 +243,28 @@ def test_a_server_that_goes_away_is_told(server, served):
     with server.snapshot() as snapshot, pytest.raises(UnreachableError, match="nothing answers at") as caught:
         snapshot.filter(REWARD)
     assert not isinstance(caught.value, BrokenOffError)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"ids": [], "distances": []},
+        {"ids": [["a"]], "distances": [[]]},
+        {"ids": [["a"]], "distances": [["near"]]},
+        {"ids": [["a"]]},
+    ],
+)
+def test_the_nearest_in_another_shape_are_told(server, served, answer):
+    served.on("get", got("a"))
+    served.on("query", (200, answer))
+    with server.snapshot() as snapshot, pytest.raises(ServiceError, match="answered as no Chroma does"):
+        snapshot.knn(Knn([1, 2]), snapshot.filter(None))
+
+
+def test_values_that_are_not_of_each_record_are_told(server, served):
+    served.on("get", lambda body: got("a", documents=[]) if body["include"] else got("a"))
+    with server.snapshot() as snapshot, pytest.raises(ServiceError, match="its columns have different lengths"):
+        snapshot.get(snapshot.filter(None), ["#document"])
 
 
 @pytest.mark.parametrize("answer", [{}, {"ids": [1]}, {"ids": None}, "<html>", []])

@@ -1,11 +1,10 @@
 """Chroma's cloud, or whatever else executes a whole search: one request, with everything in it."""
 
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
-from rolloutlab.errors import ServiceError
 from rolloutlab.search.chroma.api import Chroma, Collection
 from rolloutlab.search.engine.execute import Found, Hit
 from rolloutlab.search.engine.plan import Elsewhere
@@ -16,13 +15,24 @@ Column = list[list[Any] | None] | None
 
 
 class _Searched(BaseModel):
-    """An answer, by columns; each is a list for each of the searches that were asked, or None if not selected."""
+    """An answer to one search, by columns: each a list in a list, or None where it was not selected."""
 
-    ids: list[list[str]]
+    ids: list[list[str]] = Field(min_length=1, max_length=1)
     scores: Column = None
     documents: Column = None
     embeddings: list[list[tuple[float, ...] | None] | None] | None = None
     metadatas: Column = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if any(len(column) != len(self.ids[0]) for column in self.columns()):
+            raise ValueError("its columns have different lengths")
+        return self
+
+    def columns(self) -> list[list[Any]]:
+        """A value per record of what a `Hit` has besides its id."""
+        asked: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
+        return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in asked]
 
 
 class ChromaCloud:
@@ -42,16 +52,5 @@ class ChromaCloud:
         body = {"searches": [cloud_payload(search)]}
         began = perf_counter()
         answer = self.chroma.read(_Searched, self.chroma.post(self.collection, "search", body))
-        hits = self._hits(answer)
+        hits = tuple(Hit(*values) for values in zip(answer.ids[0], *answer.columns(), strict=True))
         return Found(hits, Elsewhere(self.chroma.origin, len(hits), perf_counter() - began), ())
-
-    def _hits(self, answer: _Searched) -> tuple[Hit, ...]:
-        if len(answer.ids) != 1:
-            raise ServiceError(f"{self.chroma.origin} answered one search {len(answer.ids)} times")
-        ids = answer.ids[0]
-        asked: tuple[Any, ...] = answer.scores, answer.documents, answer.embeddings, answer.metadatas
-        columns = [column[0] if column and column[0] is not None else [None] * len(ids) for column in asked]
-        try:
-            return tuple(Hit(*values) for values in zip(ids, *columns, strict=True))
-        except ValueError as error:
-            raise ServiceError(f"{self.chroma.origin} answered with columns of different lengths") from error

@@ -1,7 +1,7 @@
 """From an address to what searches there."""
 
 from difflib import get_close_matches
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from rolloutlab.errors import InputError, NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.http import Http
@@ -59,14 +59,14 @@ def _parts(http: Http, url: str, key: str | None) -> tuple[Chroma, str]:
 def _others(chroma: Chroma, name: str) -> str | None:
     """Addresses of the collections that might have been meant."""
     names = chroma.names()
+    if not names:
+        return None
     nearest = get_close_matches(name, names, n=_LISTED, cutoff=0.5) or names[:_LISTED]
     default = (chroma.tenant, chroma.database) == (TENANT, DATABASE)
-    within = chroma.origin if default else f"{chroma.origin}/{chroma.tenant}/{chroma.database}"
-    return f"%connect --search {within}/{nearest[0]}; there {_are(nearest)}" if nearest else None
-
-
-def _are(names: list[str]) -> str:
-    return f"are {', '.join(names)}" if len(names) > 1 else f"is {names[0]}"
+    path = nearest[:1] if default else [chroma.tenant, chroma.database, nearest[0]]
+    address = "/".join([chroma.origin, *(quote(part, safe="") for part in path)])
+    are = f"are {', '.join(nearest)}" if len(nearest) > 1 else f"is {nearest[0]}"
+    return f"%connect --search {address}; there {are}"
 
 
 def _searches(chroma: Chroma, collection: Collection) -> bool:

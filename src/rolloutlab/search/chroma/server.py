@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.chroma.api import Chroma, Collection
@@ -34,10 +34,25 @@ class _Got(BaseModel):
     embeddings: list[list[float] | None] | None = None
     metadatas: list[dict[str, Any] | None] | None = None
 
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        columns = self.documents, self.embeddings, self.metadatas
+        if any(column is not None and len(column) != len(self.ids) for column in columns):
+            raise ValueError("its columns have different lengths")
+        return self
+
 
 class _Queried(BaseModel):
-    ids: list[list[str]]
-    distances: list[list[float | None]]
+    """An answer to one query: a list in a list."""
+
+    ids: list[list[str]] = Field(min_length=1, max_length=1)
+    distances: list[list[float | None]] = Field(min_length=1, max_length=1)
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if len(self.ids[0]) != len(self.distances[0]):
+            raise ValueError("its columns have different lengths")
+        return self
 
 
 class ChromaServer:
