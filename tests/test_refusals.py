@@ -36,6 +36,7 @@ def test_a_token_that_the_service_repeats_is_not_shown():
         ({"error": {"message": "the model is busy", "type": "x", "param": None, "code": None}}, "the model is busy"),
         ({"error": "the model is busy"}, "the model is busy"),
         ({"detail": "the model is busy"}, "the model is busy"),
+        ({"error": "InvalidArgumentError", "message": "the model is busy"}, "the model is busy"),
         ({"detail": None, "error": {"message": "the model is busy"}}, "the model is busy"),
         (
             {"detail": [{"loc": ["body", "trajectory_groups", 0, "reward"], "msg": "is missing", "type": "missing"}]},

@@ -52,14 +52,14 @@ def what_to_look_at(host: str) -> str:
 
 
 def _message(body: bytes) -> str:
-    """What an error body says: OpenAI's `error.message`, or the `detail` of the specification; or nothing."""
+    """What an error body says: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`; or none."""
     try:
         said = json.loads(body)
     except ValueError:
         return ""
     if not isinstance(said, dict):
         return ""
-    detail = said.get("detail") or said.get("error")
+    detail = said.get("detail") or said.get("message") or said.get("error")
     if isinstance(detail, dict):
         detail = detail.get("message")
     if isinstance(detail, list):

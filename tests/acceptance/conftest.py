@@ -5,11 +5,16 @@ These tests run in environments where the client under test is installed and rol
 
 import json
 import os
+import socket
 import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,3 +67,87 @@ def client(served: Served) -> "Iterator[OpenAI]":
         base_url=served.inference_base_url, api_key=served.token, max_retries=0, _strict_response_validation=True
     ) as client:
         yield client
+
+
+class Chroma:
+    """A Chroma server of its own process, as plain HTTP has it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.collections = f"{url}/api/v2/tenants/default_tenant/databases/default_database/collections"
+
+    def post(self, url: str, body: Any) -> tuple[int, Any]:
+        """Status and JSON of an answer, whatever the status."""
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def create(self, name: str, space: str, records: list[dict[str, Any]]) -> str:
+        """The address of a new collection with some records."""
+        made = self.post(self.collections, {"name": name, "configuration": {"hnsw": {"space": space}}})[1]
+        columns = {"ids": "id", "documents": "document", "metadatas": "metadata", "embeddings": "embedding"}
+        body = {column: [record.get(key) for record in records] for column, key in columns.items()}
+        assert self.post(f"{self.collections}/{made['id']}/add", body) == (201, {})
+        return f"{self.collections}/{made['id']}"
+
+
+@pytest.fixture(scope="session")
+def chroma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chroma]:
+    """A Chroma server on an empty folder, ended after the last test."""
+    folder = tmp_path_factory.mktemp("chroma")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("chroma")), "run", "--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "ANONYMIZED_TELEMETRY": "False"}
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen([*command, "--path", str(folder)], stdout=log, stderr=log, env=environment) as process,
+    ):
+        try:
+            until_it_answers(f"http://127.0.0.1:{port}/api/v2/heartbeat", process, folder / "log")
+            yield Chroma(f"http://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def until_it_answers(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    give_up = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < give_up:
+        try:
+            with urllib.request.urlopen(url):
+                return
+        except urllib.error.URLError:
+            process.poll()
+    pytest.fail(f"nothing answers at {url}: {log.read_text()}")
+
+
+class Lab:
+    """The side of rolloutlab, asked in JSON lines; `search_lab.py` says what."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def ask(self, **call: Any) -> Any:
+        """The answer; ValueError with the message when the lab refuses."""
+        self._process.stdin.write(json.dumps(call) + "\n")
+        self._process.stdin.flush()
+        said = json.loads(self._process.stdout.readline() or '{"error": "the lab ended"}')
+        if "error" in said:
+            raise ValueError(said["error"])
+        return said["answer"]
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A process that has rolloutlab."""
+    command = [PYTHON, str(Path(__file__).with_name("search_lab.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Lab(process)
+        process.stdin.close()
+        process.wait(timeout=30)

@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.grouping import Grouped, grouped
-from rolloutlab.search.engine.plan import Plan, warnings
+from rolloutlab.search.engine.plan import Elsewhere, Plan, warnings
 from rolloutlab.search.query import SCORE, Search
 from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio
 from rolloutlab.search.where import DOCUMENT, ID
@@ -36,7 +36,7 @@ class Found:
     """What a search found, best first. warnings: where rows may be missing, in words."""
 
     hits: tuple[Hit, ...]
-    plan: Plan
+    plan: Plan | Elsewhere
     warnings: tuple[str, ...]
 
 

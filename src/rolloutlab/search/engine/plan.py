@@ -35,6 +35,18 @@ class Plan:
         return f"{' → '.join([*steps, _counted(self.rows, 'row')])}, {1000 * self.seconds:.0f} ms"
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """What is known of a search that something else executed. seconds: from the question to the answer."""
+
+    origin: str
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.origin} → {_counted(self.rows, 'row')}, {1000 * self.seconds:.0f} ms"
+
+
 def warnings(
     search: Search, plan: Plan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
 ) -> Iterator[str]:

@@ -1,0 +1,162 @@
+"""Requests to one database of a Chroma (its HTTP API v2), and what goes wrong with them in words of ours."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from rolloutlab.errors import (
+    BrokenOffError,
+    NotFoundError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+    UnreachableError,
+)
+from rolloutlab.http import Http
+
+T = TypeVar("T")
+
+TENANT, DATABASE = "default_tenant", "default_database"
+"""Of a server where nobody has made others."""
+CONNECT = "%connect --search URL"
+
+_NAMES = 1000
+_PATIENCE = 120.0
+
+
+class _Configured(BaseModel):
+    space: str | None = None
+
+
+class _Configuration(BaseModel):
+    hnsw: _Configured | None = None
+    spann: _Configured | None = None
+
+
+class _Described(BaseModel):
+    id: str
+    name: str
+    dimension: int | None = None
+    configuration_json: _Configuration = _Configuration()
+
+
+class _Named(BaseModel):
+    name: str
+
+
+_LISTED = TypeAdapter(list[_Named])
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Where records are. space: how distances are measured: cosine, l2 or ip. dimension: of vectors, once there are."""
+
+    id: str
+    name: str
+    space: str
+    dimension: int | None
+
+
+@dataclass(frozen=True)
+class Chroma:
+    """One database of a Chroma.
+
+    origin: such as `http://127.0.0.1:8000`. key: sent with every request, shown in none of its messages.
+    """
+
+    http: Http
+    origin: str
+    tenant: str = TENANT
+    database: str = DATABASE
+    key: str | None = field(default=None, repr=False)
+
+    def collection(self, name: str) -> Collection:
+        """A collection by name.
+
+        Raises:
+            NotFoundError: there is none. ServiceError: what answers describes none; and all that `ask` raises.
+        """
+        described = self.read(_Described, self.ask("GET", f"collections/{quote(name, safe='')}"))
+        configuration = described.configuration_json
+        configured = configuration.hnsw or configuration.spann or _Configured()
+        return Collection(described.id, described.name, configured.space or "l2", described.dimension)
+
+    def names(self) -> list[str]:
+        """What collections there are, as far as it says so."""
+        try:
+            listed = self.read(_LISTED, self.ask("GET", f"collections?limit={_NAMES}"))
+        except (NotFoundError, ServiceError):
+            return []
+        return [collection.name for collection in listed]
+
+    def is_one(self) -> bool:
+        """Whether a Chroma answers here, rather than something else.
+
+        Raises:
+            UnreachableError: nothing answers. SignInError: it wants a key, or another one.
+        """
+        try:
+            said = self._asked("GET", f"{self.origin}/api/v2/heartbeat", None, retry=True)
+        except (UnreachableError, SignInError):
+            raise
+        except (NotFoundError, ServiceError):
+            return False
+        return isinstance(said, dict) and "nanosecond heartbeat" in said
+
+    def post(self, collection: Collection, call: str, body: Any, *, retry: bool = True) -> Any:
+        """What `get`, `query` or `search` answers; they only read, so they are tried again when that can help."""
+        return self.ask("POST", f"collections/{collection.id}/{call}", body, retry=retry)
+
+    def ask(self, method: str, path: str, body: Any = None, *, retry: bool = True) -> Any:
+        """The JSON that is answered to a request below this database.
+
+        Raises:
+            UnreachableError: nothing answers. SignInError: it wants a key, or another one. NotFoundError: 404.
+            RefusedError: it finds the request wrong. ServiceError: it fails, or answers with no JSON.
+        """
+        tenant, database = quote(self.tenant, safe=""), quote(self.database, safe="")
+        return self._asked(
+            method, f"{self.origin}/api/v2/tenants/{tenant}/databases/{database}/{path}", body, retry=retry
+        )
+
+    def read(self, kind: type[T] | TypeAdapter[T], answer: Any) -> T:
+        """An answer, when it is of a kind; ServiceError when it is not."""
+        adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+        try:
+            return adapter.validate_python(answer)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            raise ServiceError(f"{self.origin} answered as no Chroma does: {where}: {first['msg']}") from error
+
+    def _asked(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
+        content = None if body is None else json.dumps(body)  # half a surrogate pair too: it is for them to refuse
+        request = self.http.request(
+            method, url, content=content, headers=self._headers(), patience=_PATIENCE, retry=retry
+        )
+        try:
+            return self.http.run(request)
+        except RolloutlabError as error:
+            raise self._told(error) from None  # what lies below may repeat the key
+
+    def _headers(self) -> dict[str, str]:
+        if not self.key:
+            return {}
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise SignInError("the key has characters that no header can carry", hint=f"{CONNECT} --key-env NAME")
+        return {"x-chroma-token": self.key}
+
+    def _told(self, error: RolloutlabError) -> RolloutlabError:
+        """The same error without the key, about a search instead of a service."""
+        said = error.message.replace(self.key, "...") if self.key else error.message
+        if isinstance(error, UnreachableError):
+            slow = isinstance(error, BrokenOffError)
+            return type(error)(said, hint=CONNECT if slow else f"chroma run --port 8000 starts one; {CONNECT}")
+        if isinstance(error, SignInError):
+            words = said.partition(": ")[2]
+            verb = "refused the key" if self.key else "wants a key"
+            return SignInError(f"{self.origin} {verb}: {words}", hint=f"{CONNECT} --key-env NAME")
+        return type(error)(said, hint=error.hint)

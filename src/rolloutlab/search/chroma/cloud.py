@@ -1,0 +1,56 @@
+"""Chroma's cloud, or whatever else executes a whole search: one request, with everything in it."""
+
+from time import perf_counter
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from rolloutlab.search.chroma.api import Chroma, Collection
+from rolloutlab.search.engine.execute import Found, Hit
+from rolloutlab.search.engine.plan import Elsewhere
+from rolloutlab.search.payload import cloud_payload
+from rolloutlab.search.query import Search
+
+Column = list[list[Any] | None] | None
+
+
+class _Searched(BaseModel):
+    """An answer to one search, by columns: each a list in a list, or None where it was not selected."""
+
+    ids: list[list[str]] = Field(min_length=1, max_length=1)
+    scores: Column = None
+    documents: Column = None
+    embeddings: list[list[tuple[float, ...] | None] | None] | None = None
+    metadatas: Column = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if any(len(column) != len(self.ids[0]) for column in self.columns()):
+            raise ValueError("its columns have different lengths")
+        return self
+
+    def columns(self) -> list[list[Any]]:
+        """A value per record of what a `Hit` has besides its id."""
+        asked: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
+        return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in asked]
+
+
+class ChromaCloud:
+    """A collection of a Chroma that executes searches."""
+
+    def __init__(self, chroma: Chroma, collection: Collection) -> None:
+        self.chroma = chroma
+        self.collection = collection
+
+    def search(self, search: Search) -> Found:
+        """What it finds.
+
+        Raises:
+            InputError: only the lab's own engine knows a part of it. RefusedError: the cloud finds it wrong; and all
+            that `Chroma.ask` raises.
+        """
+        body = {"searches": [cloud_payload(search)]}
+        began = perf_counter()
+        answer = self.chroma.read(_Searched, self.chroma.post(self.collection, "search", body))
+        hits = tuple(Hit(*values) for values in zip(answer.ids[0], *answer.columns(), strict=True))
+        return Found(hits, Elsewhere(self.chroma.origin, len(hits), perf_counter() - began), ())

@@ -1,0 +1,84 @@
+"""From an address to what searches there."""
+
+from difflib import get_close_matches
+from urllib.parse import quote, unquote, urlsplit
+
+from rolloutlab.errors import InputError, NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.http import Http
+from rolloutlab.search.chroma.api import CONNECT, DATABASE, TENANT, Chroma, Collection
+from rolloutlab.search.chroma.cloud import ChromaCloud
+from rolloutlab.search.chroma.server import ChromaServer
+
+_LISTED = 8
+_FORMS = f"{CONNECT}, such as http://127.0.0.1:8000/COLLECTION or https://api.trychroma.com/TENANT/DATABASE/COLLECTION"
+
+
+def connect_search(http: Http, url: str, key: str | None = None) -> ChromaServer | ChromaCloud:
+    """What searches a collection: the cloud does it itself, a server (which answers 501 to a search) has it done here.
+
+    url: ORIGIN/COLLECTION or ORIGIN/TENANT/DATABASE/COLLECTION.
+
+    Raises:
+        InputError: it is no such address. UnreachableError: nothing answers. SignInError: it wants a key, or another.
+        NotFoundError: no such collection. ServiceError: what answers is no Chroma, or it fails.
+    """
+    chroma, name = _parts(http, url, key)
+    if not name:
+        raise InputError(f"{chroma.origin} is the address of no collection", hint=_others(chroma, name) or _FORMS)
+    try:
+        collection = chroma.collection(name)
+    except (UnreachableError, SignInError):
+        raise
+    except (NotFoundError, ServiceError) as error:
+        if not chroma.is_one():
+            raise ServiceError(f"what answers at {chroma.origin} is no Chroma: {error}", hint=_FORMS) from error
+        if isinstance(error, NotFoundError):
+            raise NotFoundError(error.message, hint=_others(chroma, name)) from error
+        raise
+    return ChromaCloud(chroma, collection) if _searches(chroma, collection) else ChromaServer(chroma, collection)
+
+
+def _parts(http: Http, url: str, key: str | None) -> tuple[Chroma, str]:
+    """The database and the collection's name, which is empty where the address has none."""
+    try:
+        split = urlsplit(url.strip())
+        port = split.port
+    except ValueError as error:
+        raise InputError(f"{url} is no address: {error}", hint=_FORMS) from error
+    if split.username or split.password or split.query or split.fragment:
+        raise InputError("an address of a collection has a host and names only", hint=f"{CONNECT} --key-env NAME")
+    path = [unquote(part) for part in split.path.split("/") if part]
+    if split.scheme not in {"http", "https"} or not split.hostname or len(path) not in {0, 1, 3}:
+        raise InputError(f"{url} is no address of a collection", hint=_FORMS)
+    host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
+    origin = f"{split.scheme}://{host}" + (f":{port}" if port is not None else "")
+    tenant, database = path[:2] if len(path) == 3 else (TENANT, DATABASE)
+    return Chroma(http, origin, tenant, database, key), path[-1] if path else ""
+
+
+def _others(chroma: Chroma, name: str) -> str | None:
+    """Addresses of the collections that might have been meant."""
+    names = chroma.names()
+    if not names:
+        return None
+    nearest = get_close_matches(name, names, n=_LISTED, cutoff=0.5) or names[:_LISTED]
+    default = (chroma.tenant, chroma.database) == (TENANT, DATABASE)
+    path = nearest[:1] if default else [chroma.tenant, chroma.database, nearest[0]]
+    address = "/".join([chroma.origin, *(quote(part, safe="") for part in path)])
+    are = f"are {', '.join(nearest)}" if len(nearest) > 1 else f"is {nearest[0]}"
+    return f"%connect --search {address}; there {are}"
+
+
+def _searches(chroma: Chroma, collection: Collection) -> bool:
+    """Whether it executes a whole search itself."""
+    try:
+        chroma.post(collection, "search", {"searches": [{"limit": {"limit": 1}}]}, retry=False)
+    except NotFoundError:  # an old one
+        return False
+    except RefusedError:
+        raise
+    except ServiceError as error:
+        if " answered 501 " in error.message:
+            return False
+        raise
+    return True

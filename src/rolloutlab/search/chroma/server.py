@@ -1,0 +1,218 @@
+"""A Chroma server as a backend: its `/get` filters and reads, its `/query` finds the nearest.
+
+What is nearest is as exact as its index, which compares all vectors while they are few and follows a graph later.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from math import nan
+from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel, Field, model_validator
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.chroma.api import Chroma, Collection
+from rolloutlab.search.chroma.clauses import Narrowed, clause, narrowed, of_ids, qualifies
+from rolloutlab.search.engine.backend import MISSING, Hits, Places
+from rolloutlab.search.engine.execute import Found, execute
+from rolloutlab.search.query import Search
+from rolloutlab.search.rank import EMBEDDING, Knn
+from rolloutlab.search.where import All, AnyOf, Where
+
+_PAGE = 100_000
+_NAMED = 10_000
+"""Ids in one request: the server's SQLite takes no more than 32,766 values."""
+_READ = 1_000
+_INCLUDED = {"#document": "documents", EMBEDDING: "embeddings"}
+
+
+class _Got(BaseModel):
+    ids: list[str]
+    documents: list[str | None] | None = None
+    embeddings: list[list[float] | None] | None = None
+    metadatas: list[dict[str, Any] | None] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        columns = self.documents, self.embeddings, self.metadatas
+        if any(column is not None and len(column) != len(self.ids) for column in columns):
+            raise ValueError("its columns have different lengths")
+        return self
+
+
+class _Queried(BaseModel):
+    """An answer to one query: a list in a list."""
+
+    ids: list[list[str]] = Field(min_length=1, max_length=1)
+    distances: list[list[float | None]] = Field(min_length=1, max_length=1)
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if len(self.ids[0]) != len(self.distances[0]):
+            raise ValueError("its columns have different lengths")
+        return self
+
+
+class ChromaServer:
+    """A collection of a server that filters and finds the nearest, but leaves a whole search to others."""
+
+    def __init__(self, chroma: Chroma, collection: Collection) -> None:
+        self.chroma = chroma
+        self.collection = collection
+
+    @contextmanager
+    def snapshot(self) -> Iterator["ServerSnapshot"]:
+        """The records as the server has them while it is asked; one that goes meanwhile has no values."""
+        yield ServerSnapshot(self.chroma, self.collection)
+
+    def search(self, search: Search) -> Found:
+        """What `execute` finds here."""
+        return execute(search, self)
+
+
+class ServerSnapshot:
+    """Records of a server. Their numbers are in storage order within what the first filter lets through."""
+
+    def __init__(self, chroma: Chroma, collection: Collection) -> None:
+        self._chroma = chroma
+        self._collection = collection
+        self._ids: list[str] = []
+        self._places: dict[str, int] = {}
+        self._filtered: list[tuple[Places, Narrowed]] = []
+
+    @cached_property
+    def total(self) -> int:
+        return self._chroma.read(int, self._chroma.ask("GET", f"collections/{self._collection.id}/count"))
+
+    def filter(self, where: Where | None) -> Places:
+        """As of `Snapshot`; a condition that mixes ids with others is put together here, from all ids there are."""
+        if where is None:
+            return self._through(Narrowed())
+        said = narrowed(where)
+        if said is not None and len(said.ids or ()) <= _NAMED:
+            return self._through(said)
+        members = self._members(where)
+        return self._numbered([identity for identity in self._everything if identity in members])
+
+    def knn(self, knn: Knn, within: Places) -> Hits:
+        """As of `Snapshot`. The server cuts through records at one distance anywhere: they are asked for whole."""
+        query = self._query(knn)
+        wanted = min(knn.limit, len(within))
+        asked = min(wanted + 1, len(within))
+        while True:
+            found = self._nearest(query, within, asked)
+            if asked == len(within) or len(found) < asked or found[-1][0] != found[wanted - 1][0]:
+                break
+            asked = min(2 * asked, len(within))
+        nearest = found[:wanted]
+        return Hits(
+            np.array([place for _, place in nearest], np.int64),
+            np.array([distance for distance, _ in nearest], np.float32),
+        )
+
+    def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+        """As of `Snapshot`."""
+        ids = [self._ids[place] for place in places]
+        if not (asked := [key for key in keys if key != "#id"]):
+            return dict.fromkeys(keys, ids)
+        include = sorted({_INCLUDED.get(key, "metadatas") for key in asked})
+        records: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(ids), _READ):
+            records |= self._read(ids[start : start + _READ], include)
+        return {key: [_value(identity, records.get(identity), key) for identity in ids] for key in keys}
+
+    def _through(self, said: Narrowed) -> Places:
+        places = self._numbered(self._listed(said))
+        self._filtered.append((places, said))
+        return places
+
+    def _read(self, ids: list[str], include: list[str]) -> dict[str, dict[str, Any]]:
+        got = self._got({"ids": ids, "include": include})
+        columns = [getattr(got, name) or [None] * len(got.ids) for name in include]
+        return {
+            identity: dict(zip(include, values, strict=True))
+            for identity, *values in zip(got.ids, *columns, strict=True)
+        }
+
+    def _query(self, knn: Knn) -> tuple[float, ...]:
+        if knn.key != EMBEDDING or not isinstance(knn.query, tuple):
+            said = f"a Chroma server finds the nearest by vectors of {EMBEDDING} only, not {knn!r}"
+            raise InputError(said, hint="Knn([0.1, 0.2]); the lab's own index has other keys")
+        dimension = self._collection.dimension
+        if dimension is not None and dimension != len(knn.query):
+            said = f"the collection {self._collection.name} has vectors of {dimension} numbers, the query has"
+            raise InputError(f"{said} {len(knn.query)}", hint="the embedding model that the collection was made with")
+        return knn.query
+
+    def _nearest(self, query: tuple[float, ...], within: Places, limit: int) -> list[tuple[float, int]]:
+        """Distances and places, nearest first, those at one distance in storage order; NaN last."""
+        found: list[tuple[float, int]] = []
+        for restriction in self._restrictions(within) if limit else []:
+            body = {"query_embeddings": [query], "n_results": limit, "include": ["distances"], **restriction}
+            queried = self._chroma.read(_Queried, self._chroma.post(self._collection, "query", body))
+            for identity, distance in zip(queried.ids[0], queried.distances[0], strict=True):
+                if identity in self._places:  # one that came after the filter is not in the snapshot
+                    found.append((nan if distance is None else distance, self._places[identity]))
+        return sorted(found, key=lambda hit: (hit[0] != hit[0], hit[0], hit[1]))[:limit]
+
+    def _restrictions(self, within: Places) -> list[dict[str, Any]]:
+        """What of a request keeps it to some records: the filter that let them through, or else their ids."""
+        for places, said in self._filtered:
+            if np.array_equal(places, within):
+                return [_restriction(said)]
+        ids = [self._ids[place] for place in within]
+        return [{"ids": ids[start : start + _NAMED]} for start in range(0, len(ids), _NAMED)]
+
+    def _members(self, where: Where) -> set[str]:
+        """The ids of the records that qualify: what is about ids is decided here, the rest by the server."""
+        if not of_ids(where):
+            return set(self._listed(Narrowed(clause(where))))
+        if not isinstance(where, All | AnyOf):
+            return {identity for identity in self._everything if qualifies(identity, where)}
+        others = tuple(part for part in where.parts if not of_ids(part))
+        sets = [self._members(part) for part in where.parts if of_ids(part)]
+        sets += [self._members(type(where)(others) if len(others) > 1 else others[0])] if others else []
+        return set.intersection(*sets) if isinstance(where, All) else set.union(*sets)
+
+    @cached_property
+    def _everything(self) -> list[str]:
+        return self._listed(Narrowed())
+
+    def _listed(self, said: Narrowed) -> list[str]:
+        """Ids, in storage order."""
+        ids: list[str] = []
+        while True:
+            page = {"include": [], "limit": _PAGE, "offset": len(ids), **_restriction(said)}
+            got = self._got(page).ids
+            ids += got
+            if len(got) < _PAGE:
+                return ids
+
+    def _got(self, body: dict[str, Any]) -> _Got:
+        return self._chroma.read(_Got, self._chroma.post(self._collection, "get", body))
+
+    def _numbered(self, ids: list[str]) -> Places:
+        for identity in ids:
+            if identity not in self._places:
+                self._places[identity] = len(self._ids)
+                self._ids.append(identity)
+        return np.sort(np.array([self._places[identity] for identity in ids], np.int64))
+
+
+def _restriction(said: Narrowed) -> dict[str, Any]:
+    where = {} if said.clause is None else {"where": said.clause}
+    return where if said.ids is None else {**where, "ids": sorted(said.ids)}
+
+
+def _value(identity: str, record: Mapping[str, Any] | None, key: str) -> Any:
+    if key == "#id":
+        return identity
+    if record is None:
+        return MISSING
+    if key in _INCLUDED:
+        value = record[_INCLUDED[key]]
+        return MISSING if value is None else tuple(value) if key == EMBEDDING else value
+    metadata = record["metadatas"] or {}
+    return metadata if key == "#metadata" else metadata.get(key, MISSING)
