@@ -7,7 +7,7 @@ import platformdirs
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings import Address, Embedding, Settings, read_settings
+from rolloutlab.settings import Address, Embedding, Served, Settings, read_settings
 from rolloutlab.settings_file import Price
 
 
@@ -165,6 +165,8 @@ profile = "hosted"
 embedding = "https://embed.example/v1"
 embedding_model = "small"
 embedding_key_env = "EMBED_KEY"
+search = "http://localhost:8001/letters"
+search_key_env = "CHROMA_KEY"
 
 [profiles.hosted]
 url = "https://train.example/v1"
@@ -186,6 +188,7 @@ def test_every_setting_of_the_file_is_read(with_file, tmp_path):
     assert (found.home, found.policy, found.linger) == (Path("/labs/theirs"), "/policies/tiny", 5.0)
     assert found.service == Address("https://train.example", "https://infer.example/v1", "sekret", "research/capitals")
     assert found.embedding == Embedding("https://embed.example/v1", "small", "EMBED_KEY")
+    assert found.search == Served("http://localhost:8001/letters", "CHROMA_KEY")
     assert found.prices == {"lab/practice": Price(0.1, 2.0)}
     assert list(found.profiles) == ["hosted", "other"]
     assert set(found.origins.values()) == {str(tmp_path / "mine.toml"), f"profile hosted, {tmp_path / 'mine.toml'}"}

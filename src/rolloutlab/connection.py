@@ -44,7 +44,7 @@ class Connection:
         if address:
             shown += [("inference", address.inference_base_url), ("key", _key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
-        shown += [("lab", str(settings.home))]
+        shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if not address:
             shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
         origins = {**settings.origins, "lab": settings.origins.get("home", "")}

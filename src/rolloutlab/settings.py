@@ -70,13 +70,22 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Served:
+    """A collection of a Chroma, where `%search` looks. key_env: the variable that holds its key."""
+
+    url: str
+    key_env: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """What one process works with.
 
     home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
     loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
-    under, unless the service has its own. embedding: by what texts are compared. prices: by model, in dollars per
-    million tokens. profiles: services by name. file: the settings file, whether there is one or not. origins: where each setting came from, in a word.
+    under, unless the service has its own. embedding: by what texts are compared. search: where `%search` looks, None for
+    the lab. prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
+    whether there is one or not. origins: where each setting came from, in a word.
     """
 
     home: Path
@@ -85,6 +94,7 @@ class Settings:
     linger: float = 60.0
     project: str | None = None
     embedding: Embedding | None = None
+    search: Served | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     file: Path | None = field(default=None, compare=False)
@@ -116,6 +126,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     home, policy, linger, project = (found[name][0] for name in ("home", "policy", "linger", "project"))
     service, origin = _service(environment, file, found)
     embedding, model, key_env = (found[name][0] for name in ("embedding", "embedding_model", "embedding_key_env"))
+    search, search_key_env = (found[name][0] for name in ("search", "search_key_env"))
     return Settings(
         home=home,
         service=service,
@@ -123,6 +134,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         linger=linger,
         project=project,
         embedding=Embedding(embedding, model, key_env) if embedding else None,
+        search=Served(search, search_key_env) if search else None,
         prices=file.prices,
         profiles=file.profiles,
         file=path,

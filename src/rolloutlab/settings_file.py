@@ -121,6 +121,8 @@ CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "embedding": some_text,
     "embedding_model": some_text,
     "embedding_key_env": variable_name,
+    "search": some_text,
+    "search_key_env": variable_name,
 }
 """The settings that the file and the environment share."""
 

@@ -18,7 +18,7 @@ def row():
 
 def test_the_passage_is_around_the_words_that_matched():
     said = passage(LONG, ["needle"])
-    assert said.startswith("… before") and said.endswith(" …")
+    assert (said[:8], said[-2:]) == ("… before", " …")
     assert "the needle lies here" in said
     assert len(said) < 170
 
@@ -59,9 +59,9 @@ def test_matched_words_are_marked_and_the_conversation_opens_without_scripts(row
 def test_nothing_that_was_written_acts(row):
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"
     shown = html([hostile], [row(name=hostile, values={hostile: hostile}, document=hostile)], ["script"], 1)
-    assert "<script" not in shown and "\x1b" not in shown and "\u202e" not in shown
+    assert not [acting for acting in ("<script", "\x1b", "\u202e") if acting in shown]
     shown = text([hostile], [row(name=hostile, values={"x": hostile}, document=hostile)], [], 1)
-    assert "\x1b" not in shown and "\u202e" not in shown
+    assert not [acting for acting in ("\x1b", "\u202e") if acting in shown]
 
 
 def test_of_much_some_is_shown_and_the_rest_counted(row):

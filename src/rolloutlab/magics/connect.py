@@ -19,6 +19,7 @@ class ConnectMagics(LabMagics):
     @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")
     @argument("--project", metavar="TEAM/PROJECT", values="projects", help="what the service counts tokens under")
+    @argument("--search", metavar="URL", help="where %%search looks: a collection of a Chroma, or lab")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
     @line_magic
     def connect(self, line: str) -> Connection:
@@ -28,9 +29,9 @@ class ConnectMagics(LabMagics):
 
             %connect https://train.example --key-env TRAIN_KEY --project research/capitals
             %connect embedded
+            %connect --search http://127.0.0.1:8000/COLLECTION
         """
         options = self.options(self.connect, line)
-        found = self.session.connect(
-            options.service, inference=options.inference, key_env=options.key_env, project=options.project
-        )
+        given = self.given(options, "inference", "key_env", "project", "search")
+        found = self.session.connect(options.service, **given)
         return self.bound(options.output, found)

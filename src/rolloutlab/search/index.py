@@ -191,7 +191,7 @@ class Index:
             self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
         for label in news.trained:
             job = {"job": jobs[label]}
-            self.records.amend({name: job for name in self.records.ids(f"{label}/")}, lambda field: field == "job")
+            self.records.amend(dict.fromkeys(self.records.ids(f"{label}/"), job), lambda field: field == "job")
 
     def _embed(self, told: Told) -> None:
         """Give vectors to what has none, where there is a model, and all vectors are of that."""

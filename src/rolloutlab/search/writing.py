@@ -16,7 +16,7 @@ _CANDIDATES = 10
 
 def written(
     query: str | Mapping[str, Any] | Search | None,
-    known: Collection[str],
+    known: Collection[str] | None,
     where: Any = None,
     rank: Any = None,
     group_by: str | Sequence[str] | None = None,
@@ -25,7 +25,7 @@ def written(
     offset: int = 0,
     select: str | Sequence[str] | None = None,
 ) -> Search:
-    """One search; `known` are the fields there are.
+    """One search. known: the fields there are; None where any name will do.
 
     Raises:
         InputError: a piece is wrong, two say the same, or a field is not known; with the nearest name.
@@ -54,7 +54,7 @@ def _enough(k: int, offset: int, best: int) -> int:
     return max(NEAREST, (_whole("k", k, 0) or NEAREST) * _whole("best", best, 1) + _whole("offset", offset, 0))
 
 
-def _ranked(query: str | None, rank: Any, known: Collection[str], candidates: int) -> Rank | None:
+def _ranked(query: str | None, rank: Any, known: Collection[str] | None, candidates: int) -> Rank | None:
     if query is not None:
         if not isinstance(query, str) or not query.strip():
             raise InputError(f"{query!r} is no text to search for", hint='lab.search("capital of France")')
@@ -64,7 +64,7 @@ def _ranked(query: str | None, rank: Any, known: Collection[str], candidates: in
     return rank_of(rank, known) if isinstance(rank, str) else parse_rank(rank, known)
 
 
-def _conditions(where: Any, known: Collection[str]) -> Where | None:
+def _conditions(where: Any, known: Collection[str] | None) -> Where | None:
     if where is None:
         return None
     return where_of(where, known) if isinstance(where, str) else parse_where(where, known)

@@ -23,12 +23,12 @@ class Session(  # each before those that it calls
     ChatCalls,
     RewardCalls,
     ExchangeCalls,
+    ConnectCalls,
     SearchCalls,
     CollectionCalls,
     TrainCalls,
     JobCalls,
     ModelCalls,
-    ConnectCalls,
     ServiceCalls,
 ):
     """One notebook's hold on a lab and a service.

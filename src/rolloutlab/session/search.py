@@ -1,15 +1,20 @@
 """Searching everything that was ever sampled, and going on from what is found."""
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from rolloutlab.branching import Branch, branched, gathered
+from rolloutlab.search.chroma import connect_search
+from rolloutlab.search.elsewhere import Elsewhere
 from rolloutlab.search.embedding import Embed, Embedder, embedder
 from rolloutlab.search.index import Index, IndexStatus
 from rolloutlab.search.query import Search
 from rolloutlab.search.writing import written
 from rolloutlab.session.collections import CollectionCalls
+from rolloutlab.settings import Served, Settings
 from rolloutlab.views.search import SearchResult
 from rolloutlab.widgets.progress import Progress
 
@@ -48,13 +53,13 @@ class SearchCalls(CollectionCalls):
         Raises:
             InputError: something is wrong with the search; the message says where. LabError: the index is damaged.
         """
-        known = self.index.fields()
-        search = written(query, known, where, rank, group_by, best, k, offset, select)
+        place = self._elsewhere or self.index
+        search = written(query, place.fields(), where, rank, group_by, best, k, offset, select)
         with Progress("search") as shown:
-            found, notes = self.index.search(search, lambda what, done, total: shown.update(done, total, what))
+            found, notes = place.search(search, lambda what, done, total: shown.update(done, total, what))
         if into is not None:
             gathered(self.store, [hit.id for hit in found.hits], into)
-        return SearchResult(search, found, notes, self.index.documents, lambda name: self.index.breakdown(search, name))
+        return SearchResult(search, found, notes, place.documents, lambda name: place.breakdown(search, name))
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
         """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
@@ -78,6 +83,8 @@ class SearchCalls(CollectionCalls):
             InputError: it is no embedding model.
         """
         self.index.embedder = embedder(self._http, model, name, key_env) if model is not None else None
+        if self._elsewhere:
+            self._elsewhere.embedder = self.index.embedder
         return self.index.status()
 
     def index_status(self) -> IndexStatus:
@@ -98,6 +105,23 @@ class SearchCalls(CollectionCalls):
         if "index" in self.__dict__:
             self.index.close()
         super().close()
+
+    @cached_property
+    def _elsewhere(self) -> Elsewhere | None:
+        """Where `search` looks instead of in the lab."""
+        return self._reached(self.settings.search)
+
+    def _reached(self, served: Served | None) -> Elsewhere | None:
+        if served is None:
+            return None
+        key = os.environ.get(served.key_env) if served.key_env else None
+        return Elsewhere(served.url, connect_search(self._http, served.url, key), self.index.embedder)
+
+    def _searching(self, url: str, key_env: str | None) -> Settings:
+        """The settings once something answers at the address; `lab` is the lab again."""
+        served = None if url == "lab" else Served(url, key_env)
+        self._elsewhere = self._reached(served)
+        return replace(self.settings, search=served)
 
     def _configured_embedder(self) -> Embedder | None:
         said = self.settings.embedding
