@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-BENCHMARKS := start sampling rollouts lab rewards_view training job_memory
-CLIENTS := openai art schemathesis
+BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
+CLIENTS := openai art schemathesis search
 COMPAT := colab lowest
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 

@@ -58,7 +58,7 @@ def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(note
         ["lab", str(session.settings.home)],
         ["search", "the"],
     ]
-    assert rows[-1][-1] == "(ROLLOUTLAB_HOME)"
+    assert rows[-2][-1] == "(ROLLOUTLAB_HOME)"
     assert "of-this-test" not in repr(session.connect()) + session.connect()._repr_html_()
 
 
