@@ -9,6 +9,7 @@ from rolloutlab.errors import BrokenOffError, InputError, RefusedError, ServiceE
 from rolloutlab.search.chroma import ChromaServer, connect_search
 from rolloutlab.search.engine.backend import MISSING
 from rolloutlab.search.engine.execute import Hit
+from rolloutlab.search.engine.scores import breakdown
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains
@@ -51,6 +52,14 @@ def test_a_search_is_put_together_here(server, served):
     found = server.search(Search(rank=rank, limit=Limit(1), select=Select(("#score", "reward"))))
     assert found.hits == (Hit("b", 0.5, None, None, {"reward": 0.0}),)
     assert str(found.plan).startswith("3 records → knn 2 → 1 row, ")
+
+
+def test_a_score_is_taken_apart_in_the_order_of_the_server(server, served):
+    served.on("get", stored("a", "b", "c"))
+    served.on("query", queried(c=0.5, b=0.5, a=0.5))
+    taken = breakdown(Search(rank=Knn([1, 2], limit=2) * 2), server, "b")
+    assert (taken.qualifies, taken.score.value) == (True, 1.0)
+    assert breakdown(Search(rank=Knn([1, 2], limit=2)), server, "c").score.value is None
 
 
 @pytest.mark.parametrize(("count", "warned"), [(1_000, False), (1_001, True)])

@@ -149,7 +149,7 @@ class ServerSnapshot:
     def _query(self, knn: Knn) -> tuple[float, ...]:
         if knn.key != EMBEDDING or not isinstance(knn.query, tuple):
             said = f"a Chroma server finds the nearest by vectors of {EMBEDDING} only, not {knn!r}"
-            raise InputError(said, hint="Knn([0.1, 0.2]); the lab's own index has other keys")
+            raise InputError(said, hint="Knn([0.1, 0.2]), or an embedding model for Knn('text')")
         dimension = self._collection.dimension
         if dimension is not None and dimension != len(knn.query):
             said = f"the collection {self._collection.name} has vectors of {dimension} numbers, the query has"
