@@ -9,6 +9,7 @@ from rolloutlab.errors import BrokenOffError, InputError, RefusedError, ServiceE
 from rolloutlab.search.chroma import ChromaServer, connect_search
 from rolloutlab.search.engine.backend import MISSING
 from rolloutlab.search.engine.execute import Hit
+from rolloutlab.search.engine.scores import breakdown
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains
@@ -51,6 +52,30 @@ def test_a_search_is_put_together_here(server, served):
     found = server.search(Search(rank=rank, limit=Limit(1), select=Select(("#score", "reward"))))
     assert found.hits == (Hit("b", 0.5, None, None, {"reward": 0.0}),)
     assert str(found.plan).startswith("3 records → knn 2 → 1 row, ")
+
+
+def test_a_score_is_taken_apart_in_the_order_of_the_server(server, served):
+    served.on("get", stored("a", "b", "c"))
+    served.on("query", queried(c=0.5, b=0.5, a=0.5))
+    taken = breakdown(Search(rank=Knn([1, 2], limit=2) * 2), server, "b")
+    assert (taken.qualifies, taken.score.value) == (True, 1.0)
+    assert breakdown(Search(rank=Knn([1, 2], limit=2)), server, "c").score.value is None
+
+
+@pytest.mark.parametrize(("count", "warned"), [(1_000, False), (1_001, True)])
+def test_where_the_server_may_miss_some_of_the_nearest_it_is_said(server, served, count, warned):
+    ids = [str(i) for i in range(count)]
+    served.on("get", got(*ids))
+    served.on("query", nearest(*((identity, float(identity)) for identity in ids)))
+    found = server.search(Search(rank=Knn([1, 2]), limit=Limit(5)))
+    said = f"the server's index is approximate: of {count:,} records it may miss some of the nearest"
+    assert [hit.id for hit in found.hits] == ids[:5]
+    assert found.warnings == ((said,) if warned else ())
+
+
+def test_without_a_rank_nothing_is_missed(server, served):
+    served.on("get", got(*map(str, range(1_001))))
+    assert server.search(Search(limit=Limit(5))).warnings == ()
 
 
 def test_how_many_there_are_is_asked_once(server, served):
@@ -137,12 +162,12 @@ def test_the_nearest_of_very_many_records_take_more_than_one_request(server, ser
 
 
 def test_of_records_at_one_distance_those_stored_first_are_nearest(server, served):
-    ids = [chr(97 + i) for i in range(26)]
+    ids = [str(i) for i in range(2_500)]
     served.on("get", got(*ids))
-    served.on("query", nearest(*((identity, float(identity != "z")) for identity in reversed(ids))))
+    served.on("query", nearest(*((identity, float(identity != "2000")) for identity in reversed(ids))))
     with server.snapshot() as snapshot:
-        assert snapshot.knn(Knn([1, 2], limit=4), snapshot.filter(None)).places_K.tolist() == [25, 0, 1, 2]
-    assert [body["n_results"] for body in served.bodies("query")] == [5, 10, 20, 26]
+        assert snapshot.knn(Knn([1, 2], limit=4), snapshot.filter(None)).places_K.tolist() == [2_000, 0, 1, 2]
+    assert [body["n_results"] for body in served.bodies("query")] == [1_000, 2_000, 2_500]
 
 
 def test_a_distance_that_is_no_number_is_last(server, served):

@@ -48,10 +48,10 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
     if search.rank is None:
         raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
     with backend.snapshot() as snapshot:
+        within = snapshot.filter(search.where)  # first, as in `execute`: a server's records are numbered as they come
         found = snapshot.filter(Compare(ID, "$eq", id))
         if not len(found):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
-        within = snapshot.filter(search.where)
         place, qualifies = int(found[0]), bool(np.isin(found[0], within))
         return Breakdown(id, qualifies, _part(search.rank, Scoring(snapshot, within), place, qualifies))
 
