@@ -36,14 +36,12 @@ def test_text_is_read_as_repr_writes_conditions(where):
 @given(rank=RANKS)
 @settings(max_examples=300)
 def test_text_is_read_as_repr_writes_ranks(rank):
-    again = rank_of(repr(rank))
-    assert repr(again) == repr(rank) or again == rank
+    assert rank_of(repr(rank)) == rank
 
 
 @pytest.mark.parametrize("name", [*keyword.kwlist, "id", "document", "__init__", "_name", "ﬁ", "a.b", "", "#id"])
 def test_a_field_of_any_name_can_be_written(name):
-    if name:
-        assert evaluated(Compare(name, "$eq", 1)) == Compare(name, "$eq", 1) or name == "#id"
+    assert evaluated(Compare(name, "$eq", 1)) == Compare(name, "$eq", 1)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +168,8 @@ def test_a_field_that_no_record_has_names_the_nearest(text, at):
         where_of(text, known=["model", "step", "tools"])
     assert refused.value.hint == "model"
     assert refused.value.message.endswith(f"\n  {' ' * at}^")
-    assert where_of(text.replace("modle", "model"), known=["model", "step"])
-    assert where_of("id == 'a' and 'x' in document", known=[])
+    where_of(text.replace("modle", "model"), known=["model", "step"])
+    where_of("id == 'a' and 'x' in document", known=[])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_a_field_that_no_record_has_names_the_nearest(text, at):
         ("knn('text', 'bm25', 50)", Knn("text", key="bm25", limit=50)),
         ("knn('a', default=2, return_rank=True)", Knn("a", default=2, return_rank=True)),
         ("knn([0.1, -0.2])", Knn([0.1, -0.2])),
-        ("knn(sparse([1, 2], [0.5, 1]), key='topics')", Knn(SparseVector([1, 2], [0.5, 1]), key="topics")),
+        ("knn(sparse([1, 2], [0.5, 1]), key='topics')", Knn(SparseVector([1, 2], [0.5, 1.0]), key="topics")),
         ("1 - knn('a')", 1 - Knn("a")),
         ("1/2 * knn('a') / 3 + 1", Val(0.5) * Knn("a") / 3 + 1),
         ("-knn('a')", -Knn("a")),
@@ -262,7 +260,7 @@ def test_not_of_all_is_any_of_nots():
     [
         lambda: 0 < F.reward < 1,
         lambda: (F.a == 1) and (F.b == 2),
-        lambda: not (F.a == 1),
+        lambda: not F.document.contains("a"),
         lambda: F.a in (1, 2),
         lambda: "x" in F.tools,
         lambda: max(Knn("a"), Knn("b")) if Knn("a") else None,

@@ -134,9 +134,7 @@ class Text:
 
     def _respelled(self) -> str:
         """The text in Python's words where it has those of SQL or JavaScript, else an example."""
-        better = _FOREIGN.sub(
-            lambda found: _WORDS.get(found[0], found[0].lower() if found[0] in _SHOUTED else found[0]), self.line
-        )
+        better = _FOREIGN.sub(lambda found: _WORDS.get(found[0], found[0]), self.line)
         return better if better != self.line else self.example
 
 
