@@ -4,6 +4,7 @@ import keyword
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import LEAVES, RANKS, SEARCHES, WHERES
 
 import rolloutlab.search
@@ -39,7 +40,7 @@ def test_text_is_read_as_repr_writes_ranks(rank):
     assert rank_of(repr(rank)) == rank
 
 
-@pytest.mark.parametrize("name", [*keyword.kwlist, "id", "document", "__init__", "_name", "ﬁ", "a.b", "", "#id"])
+@pytest.mark.parametrize("name", [*keyword.kwlist, "id", "document", "__init__", "_name", "ﬁ", "a.b", "F"])
 def test_a_field_of_any_name_can_be_written(name):
     assert evaluated(Compare(name, "$eq", 1)) == Compare(name, "$eq", 1)
 
@@ -134,6 +135,15 @@ def test_an_error_points_at_its_place(text, why, at, hint):
     assert refused.value.hint == hint or (not hint and refused.value.hint)
 
 
+def test_what_is_quoted_is_left_as_it_is():
+    where = where_of("\tmodel\n ==\xa0'a\tb\xa0c' and\t`d\te` == \"'x'  y\"")
+    assert where == (F.model == "a\tb\xa0c") & (F["d\te"] == "'x'  y")
+
+
+def test_a_name_is_the_one_that_was_written_and_no_other_form_of_it():
+    assert where_of("ﬁ == 1 and ﬁ.ﬁ == 2") == (F["ﬁ"] == 1) & (F["ﬁ.ﬁ"] == 2)
+
+
 def test_a_long_text_is_shown_around_the_place():
     text = " and ".join(["model == 'abcdefghij'"] * 20 + ["reward > 'x'"] + ["model == 'abcdefghij'"] * 20)
     with pytest.raises(InputError) as refused:
@@ -150,6 +160,23 @@ def test_text_that_is_nothing_is_an_error(text):
     assert refused.value.hint
     with pytest.raises(InputError):
         rank_of(text.replace("not ", "-").replace("a == ", ""))
+
+
+PIECES = """
+    reward F ` 'paris' " 0.5 - ( ) [ ] , . = == < in not and or & | ~ * / knn rrf field exp regex document é 1e999
+    lambda : \\ True None limit ** f'{x}' b'x' 1j ... is sparse max abs val =[ 3 '[[a]' **{}
+"""
+WORDS = st.sampled_from([*PIECES.split(), "`a b`", "\n", "(1, 'a')", "knn('a',"])
+
+
+@given(words=st.lists(WORDS | st.text(max_size=2), max_size=8), between=st.sampled_from(["", " "]))
+@settings(max_examples=2000)
+def test_any_text_at_all_is_read_or_refused(words, between):
+    for read in (where_of, rank_of):
+        try:
+            assert repr(read(between.join(words)))
+        except InputError as refused:
+            assert refused.hint  # noqa: PT017 - either is right
 
 
 def test_conditions_nested_without_end_are_an_error():
