@@ -6,12 +6,17 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from mistakes import BEST, KNN, WRONG
 from strategies import SEARCHES, WHERES, dictionaries
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Search, Select, SparseVector, Val
 from rolloutlab.search.dictionary import check, check_fields, check_where, dump, parse, parse_rank, parse_where
+from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
+from rolloutlab.search.dictionary.search import KEYS
+from rolloutlab.search.dictionary.where import LOGICAL
+from rolloutlab.search.dictionary.where import OPERATORS as ASKED
 from rolloutlab.search.where import All, Compare
 
 
@@ -165,6 +170,40 @@ def test_a_key_that_is_twice_in_one_object_is_an_error_and_no_condition_is_lost(
     with pytest.raises(InputError, match="'reward' is twice") as refused:
         parse('{"where": {"reward": {"$gt": 0}, "reward": {"$lt": 1}}}')
     assert refused.value.hint == '{"$and": [{"reward": {"$gt": 0}}, {"reward": {"$lt": 1}}]}'
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(["#id", "$eq"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=2)
+            | st.sampled_from(
+                [*KEYS, *LOGICAL, *ASKED, *RANKED, "query", "keys", "k", "left", "right", "indices", "values"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(where=ANYTHING, rank=ANYTHING, grouping=ANYTHING, rest=ANYTHING)
+@settings(max_examples=1000)
+def test_anything_at_all_is_a_search_or_refused(where, rank, grouping, rest):
+    trees = [
+        rest,
+        *({name: rest} for name in KEYS),
+        {"where": where},
+        {"rank": rank},
+        {"rank": 1, "group_by": grouping},
+    ]
+    for tree in [*trees, {"rank": {"$knn": rank}}, {"rank": {"$knn": {"query": rest}}}, {"where": {"a": where}}]:
+        try:
+            assert parse(dump(parse(tree))) == parse(tree)
+        except InputError as refused:
+            assert refused.hint  # noqa: PT017 - either is right
 
 
 def test_nesting_without_end_is_an_error():

@@ -38,7 +38,7 @@ def parses(tree: Any) -> bool:
 
 
 @given(tree=dictionaries())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_what_the_parser_accepts_fits_the_schema(validator, tree):
     assert parses(tree)
     assert validator.is_valid(json.loads(json.dumps(tree)))
@@ -51,7 +51,7 @@ def test_what_the_parser_refuses_does_not_fit_the_schema(validator, rule):
 
 
 @given(tree=dictionaries(), junk=JUNK, data=st.data())
-@settings(max_examples=1500)
+@settings(max_examples=500)
 def test_a_dictionary_with_something_odd_in_it_is_accepted_by_both_or_by_none(validator, tree, junk, data):
     odd = copy.deepcopy(tree)
     at: Any = odd

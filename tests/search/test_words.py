@@ -28,8 +28,8 @@ def test_a_search_of_every_part():
         Select(["#document", "#score", "reward"]),
     )
     assert explain(search).splitlines() == [
-        "Records in which reward is at least 0.5, (model is 'a' or step is above 1,000) and tools does not contain 'look' "
-        "(or is missing).",
+        "Records in which reward is at least 0.5, (model is 'a' or step is above 1,000) and tools does not contain "
+        "'look' (or is missing).",
         "Score: (A * 0.5) - (reward, or 0 where there is none); lower is better.",
         "  A is the distance of the embedding to the text 'paris', for the 50 nearest, and 2 for others.",
         "  Only records that A finds or that have a number in reward are scored.",

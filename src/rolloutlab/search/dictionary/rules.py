@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -143,7 +144,8 @@ def _one_type(where: Where) -> Fault | None:
 def _expression(where: Where) -> Fault | None:
     if isinstance(where, Matches):
         try:
-            re.compile(where.pattern)
+            with warnings.catch_warnings(action="ignore"):  # of what a later Python may read in another way
+                re.compile(where.pattern)
         except (re.error, RecursionError, OverflowError) as error:
             return f"it is no regular expression: {error}", replace(where, pattern=re.escape(where.pattern))
     return None

@@ -13,6 +13,7 @@ from rolloutlab.search.where import DOCUMENT, ID
 OWN = {"id": ID, "document": DOCUMENT}
 """What records have besides metadata, as the notation calls it."""
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*`""", re.VERBOSE)
+_BLANK = re.compile(rf"{_QUOTED.pattern} | \s", re.VERBOSE)
 _WINDOW = 100
 _FOREIGN = re.compile(
     rf"{_QUOTED.pattern} | && | \|\| | <> | \b(?:AND|OR|NOT|IN)\b | !(?!=) | (?<![<>=!])=(?!=)", re.VERBOSE
@@ -27,7 +28,7 @@ class Text:
     """One condition or rank as text. example: what such a text looks like. known: the fields there are, if known."""
 
     def __init__(self, text: str, example: str, known: Collection[str] | None) -> None:
-        self.line = re.sub(r"\s", " ", text).rstrip()
+        self.line = _BLANK.sub(lambda found: " " if found[0].isspace() else found[0], text).rstrip()
         self.example = example
         self.known = known
         self._ticked: dict[int, str] = {}  # names in backticks, by where they begin in what Python reads
@@ -79,7 +80,7 @@ class Text:
 
     def value(self, node: ast.AST) -> Any:
         """The value that a part is: text, number, true or false, or a list of them; NotImplemented when it is none."""
-        if isinstance(node, ast.Name) and node.id in ("true", "false") and self._place(node) not in self._ticked:
+        if isinstance(node, ast.Name) and node.id in ("true", "false"):
             return node.id == "true"
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
             values = [self.value(item) for item in node.elts]
@@ -94,7 +95,7 @@ class Text:
     def _name(self, node: ast.AST) -> str | None:
         if isinstance(node, ast.Name):
             ticked = self._ticked.get(self._place(node))
-            return ticked if ticked is not None else OWN.get(node.id, node.id)
+            return ticked if ticked is not None else OWN.get(node.id, self._spelled(node))
         if isinstance(node, ast.Subscript) and _is_fields(node.value):
             inside = self.value(node.slice)
             if not isinstance(inside, str):
@@ -102,10 +103,14 @@ class Text:
             return inside
         if isinstance(node, ast.Attribute):
             if _is_fields(node.value):
-                return OWN.get(node.attr, node.attr)
+                return OWN.get(node.attr, self._spelled(node))
             before = self._name(node.value)
-            return None if before is None else f"{before}.{node.attr}"
+            return None if before is None else f"{before}.{self._spelled(node)}"
         return None
+
+    def _spelled(self, node: ast.AST) -> str:
+        """The last name of a part as it was written: Python makes one of several forms of a character."""
+        return self.source(node).rpartition(".")[2].strip()
 
     def _unticked(self, found: re.Match[str]) -> str:
         """A name of the same length for one in backticks, so that places stay what they are."""
@@ -130,13 +135,12 @@ class Text:
         """An error with the text below it, and a caret below its place."""
         at = min(at, len(self.line))
         begin = max(0, min(at - _WINDOW // 2, len(self.line) - _WINDOW))
-        return InputError(f"{why}\n  {self.line[begin : begin + _WINDOW]}\n  {' ' * (at - begin)}^", hint=hint)
+        part = re.sub(r"\s", " ", self.line[begin : begin + _WINDOW])
+        return InputError(f"{why}\n  {part}\n  {' ' * (at - begin)}^", hint=hint)
 
     def _respelled(self) -> str:
         """The text in Python's words where it has those of SQL or JavaScript, else an example."""
-        better = _FOREIGN.sub(
-            lambda found: _WORDS.get(found[0], found[0].lower() if found[0] in _SHOUTED else found[0]), self.line
-        )
+        better = _FOREIGN.sub(lambda found: _WORDS.get(found[0], found[0]), self.line)
         return better if better != self.line else self.example
 
 

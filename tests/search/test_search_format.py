@@ -1,0 +1,67 @@
+"""Every example of docs/search_format.md is a search, and every operator has one."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import rolloutlab.search
+from rolloutlab.errors import InputError
+from rolloutlab.search import Rank, Search, Where
+from rolloutlab.search.dictionary import dump, parse
+from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
+from rolloutlab.search.dictionary.search import AGGREGATES
+from rolloutlab.search.dictionary.where import LOGICAL
+from rolloutlab.search.dictionary.where import OPERATORS as ASKED
+from rolloutlab.search.notation import rank_of, where_of
+from rolloutlab.search.schema import json_schema
+from rolloutlab.search.words import explain
+
+PAGE = (Path(__file__).parents[2] / "docs" / "search_format.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+
+
+def searched(kind: str, block: str) -> Search:
+    """The search of an example."""
+    if kind == "json":
+        return parse(block)
+    if kind == "text":
+        try:
+            return Search(where_of(block))
+        except InputError:
+            return Search(rank=rank_of(block))
+    made = eval(compile(ast.parse(block.strip(), mode="eval"), "example", "eval"), vars(rolloutlab.search))
+    return made if isinstance(made, Search) else Search(rank=made) if isinstance(made, Rank) else Search(made)
+
+
+@pytest.mark.parametrize(("kind", "block"), BLOCKS)
+def test_an_example_is_a_search(kind, block):
+    search = searched(kind, block)
+    assert search != Search()
+    assert explain(search)
+    assert parse(dump(search)) == search
+    assert isinstance(search.where, Where | None)
+
+
+@pytest.mark.parametrize("operator", [*LOGICAL, *ASKED, *RANKED, *AGGREGATES])
+def test_every_operator_has_an_example_and_is_explained(operator):
+    examples = [block for kind, block in BLOCKS if kind == "json"]
+    assert any(f'"{operator}"' in block for block in examples)
+    assert f"`{operator}`" in PAGE
+
+
+def test_the_python_and_the_json_at_the_top_are_one_search():
+    (_, first), (_, second) = BLOCKS[:2]
+    assert searched("json", first) == searched("python", second)
+
+
+def test_the_same_fusion_is_written_in_three_ways():
+    fused = [searched(kind, block) for kind, block in BLOCKS if "return_rank" in block]
+    assert fused[0] == fused[1] == fused[2]
+
+
+def test_the_schema_knows_the_same_operators():
+    said = json.dumps(json_schema())
+    assert all(f'"{operator}"' in said for operator in (*LOGICAL, *ASKED, *RANKED, *AGGREGATES))
