@@ -7,12 +7,14 @@ name is no name of Python stands in backticks or as `F["..."]`. `id` and `docume
 
 from collections.abc import Collection
 
-from rolloutlab.search.dictionary import check_where, parse_rank
+from rolloutlab.search.dictionary import check_fields, check_where, parse_rank
 from rolloutlab.search.notation.rank import rank_at
 from rolloutlab.search.notation.text import Text
 from rolloutlab.search.notation.where import where_at
 from rolloutlab.search.rank import Rank
 from rolloutlab.search.where import Where
+
+__all__ = ["check_fields", "rank_of", "where_of"]
 
 
 def where_of(text: str, known: Collection[str] | None = None) -> Where:
