@@ -112,7 +112,7 @@ def _written(path: Path, stop: Any, rates: Any) -> None:
 
 
 def beside_a_writer(path: Path, query_D: Any) -> dict[str, float]:
-    """A hundred searches while another process writes: its rows per second, and how old the newest row is that is seen."""
+    """A hundred searches while another process writes: its rows per second, and the age of the newest that is seen."""
     spawn = get_context("spawn")
     stop, rates = spawn.Event(), spawn.Queue()
     writer = spawn.Process(target=_written, args=(path, stop, rates))

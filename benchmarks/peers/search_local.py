@@ -4,9 +4,9 @@ Run it with the Python of their own environment (benchmarks/peers/search.txt):
 
     search_local.py chromadb|lancedb fill|ask FOLDER > figures.json
 
-FOLDER holds vectors.npy (N x D), rewards.npy (N) and queries.npy (Q x D). `fill` makes a database of them there and says
-its seconds; `ask` says the seconds of each query for the ten nearest by cosine whose reward is above 0.5, their ids, and
-the most bytes that the process had in memory.
+FOLDER holds vectors.npy (N x D), rewards.npy (N) and queries.npy (Q x D). `fill` makes a database of them there and
+says its seconds; `ask` says the seconds of each query for the ten nearest by cosine whose reward is above 0.5, their
+ids, and the most bytes that the process had in memory.
 """
 
 import json

@@ -150,7 +150,7 @@ def _floating(operator: str, value: float) -> _Bound:
     try:
         near = float(value)
     except OverflowError:
-        near = math.copysign(math.inf, value)
+        near = math.inf if value > 0 else -math.inf
     if near == value or near != near:
         return operator, near
     if operator == "$eq":

@@ -72,7 +72,3 @@ class KeptRecords(Records):
             json_each(metadata, '$.' || ?) WHERE type = 'text' LIMIT ?
         """
         return sorted(row[0] for row in self._read(sql, path, most))
-
-    def _read(self, sql: str, *values: Any) -> list[Any]:
-        with self._told():
-            return self._reader.read(sql, *values)

@@ -77,8 +77,7 @@ class Records:
 
     @property
     def count(self) -> int:
-        with self._told():
-            return int(self._reader.read("SELECT count(*) FROM records")[0][0])
+        return int(self._read("SELECT count(*) FROM records")[0][0])
 
     def fields(self) -> dict[str, tuple[str, ...]]:
         """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
@@ -130,8 +129,7 @@ class Records:
     @property
     def model(self) -> EmbeddingModel | None:
         """The model that the embeddings were computed with, where one was told."""
-        with self._told():
-            return _model(self._reader.read("SELECT value FROM state WHERE name = 'model'"))
+        return _model(self._read("SELECT value FROM state WHERE name = 'model'"))
 
     def set_model(self, name: str, dimension: int, digest: str) -> None:
         """Say which model embeddings are from; InputError when there are embeddings of another."""
@@ -159,6 +157,11 @@ class Records:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+    def _read(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock, self._told():
+            self._open_again()
+            return self._reader.read(sql, *values)
 
     def _set_vectors(self, connection: sqlite3.Connection, blobs: Mapping[str, bytes]) -> None:
         if not blobs:

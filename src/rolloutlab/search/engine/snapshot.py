@@ -118,12 +118,22 @@ class TableSnapshot:
         wanted = " OR ".join(f'"{word}"' for word in words)
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         rows = self._database.read(sql, wanted)
+        if not rows and self._said(words):
+            raise damaged(self._database, "its index of words has lost some")
         places = self._table.places([row[0] for row in rows])
         scores = np.fromiter((row[1] for row in rows), np.float64, len(rows))
         chosen = np.isin(places, within)
         places, distances = places[chosen], rounded(-scores[chosen])
         order = np.argsort(distances, kind="stable")[: knn.limit]
         return Hits(places[order], distances[order])
+
+    def _said(self, words: Sequence[str]) -> bool:
+        """Whether some document has one of some words, beyond doubt: of ASCII, between what is no part of a word."""
+        pattern = "|".join(word for word in words if word.isascii())
+        if not pattern:
+            return False
+        whole = re.compile(rf"(?:^|[ -/:-@\[-`{{-~\n])(?:{pattern})(?:$|[ -/:-@\[-`{{-~\n])", re.IGNORECASE | re.ASCII)
+        return any(whole.search(document) for _, document in self._table.documents(np.flatnonzero(self._table.alive_N)))
 
 
 def _nothing() -> Hits:

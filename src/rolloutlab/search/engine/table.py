@@ -14,7 +14,7 @@ from rolloutlab.search.engine.sparse import SparseVectors
 from rolloutlab.search.engine.vectors import Vectors
 from rolloutlab.store.sqlite import Database, Row
 
-CHUNK = 1 << 12
+CHUNK = 1 << 10
 """Records that are read from the file at a time."""
 _FEW = 10
 """Less than one record in so many: they are read one by one, instead of in passing all."""
@@ -37,6 +37,8 @@ class Table:
     def refresh(self) -> None:
         """Read what was written since the last time; within a transaction of the caller, so that it fits together."""
         state = dict(tuple(row) for row in self._database.read("SELECT name, value FROM state"))
+        if not {"revision", "horizon"} <= state.keys():
+            raise damaged(self._database, "nothing says its revision")
         if state["revision"] == self._revision:
             return
         dead = len(self.alive_N) - self.total
