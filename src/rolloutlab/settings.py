@@ -83,8 +83,8 @@ class Settings:
 
     home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
     loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
-    under, unless the service has its own. embedding: by what texts are compared. search: where `%search` looks, None for
-    the lab. prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
+    under, unless the service has its own. embedding: by what texts are compared. search: where `%search` looks, None
+    for the lab. prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
     whether there is one or not. origins: where each setting came from, in a word.
     """
 

@@ -9,14 +9,17 @@ import pytest
 
 import rolloutlab.search
 from rolloutlab.errors import InputError
-from rolloutlab.search import Rank, Search, Where
+from rolloutlab.search import Rank, Search, SparseVector, Where
 from rolloutlab.search.dictionary import dump, parse
 from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
 from rolloutlab.search.dictionary.search import AGGREGATES
 from rolloutlab.search.dictionary.where import LOGICAL
 from rolloutlab.search.dictionary.where import OPERATORS as ASKED
+from rolloutlab.search.engine.execute import execute
+from rolloutlab.search.engine.records import Record, Records
 from rolloutlab.search.notation import rank_of, where_of
 from rolloutlab.search.schema import json_schema
+from rolloutlab.search.texts import resolved
 from rolloutlab.search.words import explain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "search_format.md").read_text()
@@ -43,6 +46,49 @@ def test_an_example_is_a_search(kind, block):
     assert explain(search)
     assert parse(dump(search)) == search
     assert isinstance(search.where, Where | None)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Two dozen records that have every field of the page, each value in some of them."""
+    records = Records(tmp_path_factory.mktemp("format") / "search.db")
+    cities, models = ("Paris", "Oslo", "Lima"), ("lab/practice", "other")
+    records.upsert(
+        Record(
+            id=str(i),
+            document=f"Which is the capital of France? {cities[i % 3]}",
+            metadata={
+                "reward": i / 24,
+                "reward.exact match": i % 3,
+                "model": models[i // 12],
+                "step": i // 3 % 4,
+                "advantage_sign": i % 3 - 1,
+                "turns": i % 5,
+                "tokens": 30 * i,
+                "tools": [["look"], ["add", "look"], ["add"]][i // 4 % 3],
+                "collection": ["letters", "capitals"][i % 2],
+            },
+            embedding=embedded(cities[i % 3] * (i + 1)),
+            sparse={"topics": SparseVector((3, 17), (i / 24, 0.5))},
+        )
+        for i in range(24)
+    )
+    yield records
+    records.close()
+
+
+def embedded(text):
+    return [1.0, float(text.lower().count("a")), len(text) / 10]
+
+
+@pytest.mark.parametrize(("kind", "block"), BLOCKS)
+def test_an_example_finds_records(kind, block, records):
+    search = searched(kind, block)
+    hits = execute(resolved(search, lambda texts: [embedded(text) for text in texts]), records).hits
+    assert hits
+    assert len(hits) < 24 or search.where is None
+    scores = [hit.score for hit in hits if hit.score is not None]
+    assert scores == sorted(scores)
 
 
 @pytest.mark.parametrize("operator", [*LOGICAL, *ASKED, *RANKED, *AGGREGATES])
