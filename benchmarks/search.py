@@ -164,9 +164,8 @@ def main() -> int:
         ours = figures[COMPARED]
         ours["ids"] = alone(ask, folder / f"{COMPARED}.db", queries_QD)["ids"]
         busy = beside_a_writer(folder / f"{COMPARED}.db", queries_QD[0])
-        print(
-            f"beside a writer of {busy['rate']:,.0f} rows/s: p50 {1000 * busy['p50']:.1f} ms, newest row {busy['age']:.2f} s old"
-        )
+        beside = f"p50 {1000 * busy['p50']:.1f} ms, newest row {busy['age']:.2f} s old"
+        print(f"beside a writer of {busy['rate']:,.0f} rows/s: {beside}", flush=True)
         peers = {}
         for database in ("lancedb", "chromadb"):
             seconds = peer(database, folder, "fill")["seconds"]

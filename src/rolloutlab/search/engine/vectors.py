@@ -18,8 +18,10 @@ _EXACT = 1 << 10
 """Vectors that are compared exactly at a time."""
 _NONE = -1.0
 """The norm of a vector that is not there."""
-_GATHERED = 4
-"""Less than one record in so many: their vectors are copied together, instead of comparing all."""
+_GATHERED = 1 << 8
+"""Vectors that are copied together at a time, so few that they stay in the processor's cache."""
+_MOST = 0.8
+"""More of a block than this: all of it is compared, which copies nothing."""
 _PLAIN = (1e-15, 1e15)
 """Norms with which float32 neither overflows nor vanishes on the way to a product."""
 
@@ -88,11 +90,17 @@ class Vectors:
 
     def _products(self, query_D: npt.NDArray[np.float32], places_K: Places) -> npt.NDArray[np.float32]:
         dots_K = np.empty(len(places_K), np.float32)
+        few_GD = np.empty((_GATHERED, self.dimension), np.float32)
         for block, chosen_B, where in self._by_block(places_K):
-            if len(chosen_B) * _GATHERED < BLOCK:
-                dots_K[where] = block[chosen_B] @ query_D
-            else:
+            if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
                 dots_K[where] = (block[: chosen_B[-1] + 1] @ query_D)[chosen_B]
+                continue
+            for i in range(0, len(chosen_B), _GATHERED):
+                rows = chosen_B[i : i + _GATHERED]
+                gathered = np.take(
+                    block, rows, axis=0, out=few_GD[: len(rows)], mode="clip"
+                )  # "raise" would copy twice
+                dots_K[where.start + i : where.start + i + len(rows)] = gathered @ query_D
         return dots_K
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
