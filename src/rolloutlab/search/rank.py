@@ -1,6 +1,6 @@
 """How records are scored: distances and arithmetic on them. Lower is better."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -199,6 +199,27 @@ def Rrf(  # noqa: N802 - it stands beside Knn and Val
     total = sum(shares) if normalize else 1.0
     terms = tuple(Ratio(Val(s / total), _combined("$sum", k, rank)) for s, rank in zip(shares, ranks, strict=True))
     return Combined("$mul", (Val(-1), Combined("$sum", terms) if len(terms) > 1 else terms[0]))
+
+
+def parts_of(rank: Rank) -> tuple[Rank, ...]:
+    """What an expression is made of."""
+    match rank:
+        case Combined(parts=parts):
+            return parts
+        case Difference(left, right) | Ratio(left, right):
+            return left, right
+        case Applied(part=part):
+            return (part,)
+        case _:
+            return ()
+
+
+def terms_of(rank: Rank | None) -> Iterator[Rank]:
+    """An expression and every one inside it, outside first; nothing of none."""
+    if rank is not None:  # it is neither true nor false
+        yield rank
+        for part in parts_of(rank):
+            yield from terms_of(part)
 
 
 def as_rank(value: Any) -> Rank:

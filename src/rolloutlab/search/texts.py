@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rolloutlab.search.query import Search
-from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio
-from rolloutlab.search.where import DOCUMENT, All, AnyOf, Contains, Where
+from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio, terms_of
+from rolloutlab.search.where import DOCUMENT, Contains, conditions_of
 
 WORDS = "bm25"
 """The key under which texts are compared by their words."""
@@ -14,13 +14,18 @@ Vectors = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
 def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
     """The text queries of a rank, each once; of one key or of all."""
-    found = [knn.query for knn in _knns(rank) if isinstance(knn.query, str) and key in (None, knn.key)]
-    return list(dict.fromkeys(found))
+    knns = [term for term in terms_of(rank) if isinstance(term, Knn)]
+    return list(dict.fromkeys(knn.query for knn in knns if isinstance(knn.query, str) and key in (None, knn.key)))
 
 
 def sought(search: Search) -> list[str]:
     """The texts that somebody looks for: those of the rank, and those that documents have to contain."""
-    return list(dict.fromkeys([*texts_of(search.rank), *_contained(search.where)]))
+    contained = [
+        each.value
+        for each in conditions_of(search.where)
+        if isinstance(each, Contains) and each.field == DOCUMENT and not each.negated and isinstance(each.value, str)
+    ]
+    return list(dict.fromkeys([*texts_of(search.rank), *contained]))
 
 
 def resolved(search: Search, vectors: Vectors | None) -> Search:
@@ -40,28 +45,6 @@ def resolved(search: Search, vectors: Vectors | None) -> Search:
 
     assert search.rank is not None, "it has texts"
     return replace(search, rank=_replaced(search.rank, put))
-
-
-def _contained(where: Where | None) -> list[str]:
-    match where:
-        case Contains(field=field, value=str(value), negated=False) if field == DOCUMENT:
-            return [value]
-        case All(parts) | AnyOf(parts):
-            return [text for part in parts for text in _contained(part)]
-        case _:
-            return []
-
-
-def _knns(rank: Rank | None) -> list[Knn]:
-    found: list[Knn] = []
-
-    def note(knn: Knn) -> Knn:
-        found.append(knn)
-        return knn
-
-    if rank is not None:  # a rank is neither true nor false
-        _replaced(rank, note)
-    return found
 
 
 def _replaced(rank: Rank, put: Callable[[Knn], Knn]) -> Rank:

@@ -1,7 +1,7 @@
 """Which records qualify: conditions on fields, as Python writes them. `F.reward > 0.5` is a value, not a decision."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 from typing import Any, NoReturn
@@ -186,6 +186,15 @@ class _Fields:
 
 
 F = _Fields()
+
+
+def conditions_of(where: Where | None) -> Iterator[Where]:
+    """The conditions on single fields of which one is put together; nothing of none."""
+    if isinstance(where, All | AnyOf):
+        for part in where.parts:
+            yield from conditions_of(part)
+    elif where is not None:  # it is neither true nor false
+        yield where
 
 
 def named(name: str) -> str:

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
+from rolloutlab.search.where import (
+    DOCUMENT,
+    ID,
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Contains,
+    Matches,
+    Scalar,
+    Where,
+    conditions_of,
+)
 
 Clause = dict[str, Any]
 
@@ -36,9 +48,7 @@ def narrowed(where: Where) -> Narrowed | None:
 
 def of_ids(where: Where) -> bool:
     """Whether a condition is about ids somewhere."""
-    if isinstance(where, All | AnyOf):
-        return any(of_ids(part) for part in where.parts)
-    return getattr(where, "field", None) == ID
+    return any(getattr(each, "field", None) == ID for each in conditions_of(where))
 
 
 def qualifies(identity: str, where: Where) -> bool:

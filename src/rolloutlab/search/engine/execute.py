@@ -13,7 +13,7 @@ from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.grouping import Grouped, grouped
 from rolloutlab.search.engine.plan import Elsewhere, Plan, warnings
 from rolloutlab.search.query import SCORE, Search
-from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, Knn, Rank, Ratio
+from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID
 
 _METADATA = "#metadata"
@@ -77,15 +77,6 @@ def execute(search: Search, backend: Backend) -> Found:
     return Found(hits, plan, tuple(told))
 
 
-def parts(rank: Rank) -> tuple[Rank, ...]:
-    """What an expression is made of."""
-    if isinstance(rank, Combined):
-        return rank.parts
-    if isinstance(rank, Difference | Ratio):
-        return rank.left, rank.right
-    return (rank.part,) if isinstance(rank, Applied) else ()
-
-
 def _check(search: Search) -> None:
     """InputError for numbers that would silently mean something else."""
     if search.limit.limit < 0 or search.limit.offset < 0:
@@ -97,15 +88,9 @@ def _check(search: Search) -> None:
             raise InputError(
                 f"group_by.aggregate: k={search.group_by.aggregate.k} is below 1", hint="MinK((SCORE,), 3)"
             )
-    if search.rank is not None:
-        _check_knns(search.rank)
-
-
-def _check_knns(rank: Rank) -> None:
-    if isinstance(rank, Knn) and rank.limit < 1:
-        raise InputError(f"$knn.limit: {rank.limit} is below 1", hint="Knn(..., limit=16)")
-    for part in parts(rank):
-        _check_knns(part)
+    for term in terms_of(search.rank):
+        if isinstance(term, Knn) and term.limit < 1:
+            raise InputError(f"$knn.limit: {term.limit} is below 1", hint="Knn(..., limit=16)")
 
 
 def _ranked(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:

@@ -11,7 +11,19 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
-from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
+from rolloutlab.search.where import (
+    DOCUMENT,
+    ID,
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Contains,
+    Matches,
+    Scalar,
+    Where,
+    conditions_of,
+)
 
 
 class Texts(Protocol):
@@ -172,6 +184,4 @@ def _negated(where: Where) -> bool:
 
 def _reads(where: Where) -> bool:
     """Whether deciding on a condition reads documents."""
-    if isinstance(where, All | AnyOf):
-        return any(map(_reads, where.parts))
-    return getattr(where, "field", None) == DOCUMENT
+    return any(getattr(each, "field", None) == DOCUMENT for each in conditions_of(where))

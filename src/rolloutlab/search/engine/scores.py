@@ -8,9 +8,19 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scored, Scoring
 from rolloutlab.search.engine.backend import Backend
-from rolloutlab.search.engine.execute import parts
 from rolloutlab.search.query import Search
-from rolloutlab.search.rank import APPLIED, COMBINED, Applied, Combined, Difference, Knn, Rank, Ratio, SparseVector
+from rolloutlab.search.rank import (
+    APPLIED,
+    COMBINED,
+    Applied,
+    Combined,
+    Difference,
+    Knn,
+    Rank,
+    Ratio,
+    SparseVector,
+    parts_of,
+)
 from rolloutlab.search.where import ID, Compare
 
 
@@ -58,7 +68,7 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
 
 def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
     value, by_default = _of(scoring.score(rank), place) if qualifies else (None, False)
-    inner = tuple(_part(part, scoring, place, qualifies) for part in parts(rank))
+    inner = tuple(_part(part, scoring, place, qualifies) for part in parts_of(rank))
     return Part(_text(rank), value, inner, by_default)
 
 
