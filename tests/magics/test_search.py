@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from rolloutlab.magics.completion import Matcher
 from rolloutlab.search import F, Knn
 
 
@@ -118,3 +119,26 @@ def test_a_branch_is_the_next_cell(filled):
 def test_python_says_the_same_with_values(filled):
     result = filled.lab.search(rank=Knn("sort") - 0.0, where={"collection": "letters"}, k=3)
     assert len(result) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "begun", "offered"),
+    [
+        ('%search --where "rew', "rew", ["reward"]),
+        ('%search x --where "reward < 1 and mod', "mod", ["model"]),
+        ("%search --where \"collection == 'cap", "cap", ["capitals"]),
+        ("%search --where \"collection in ('letters', '", "", ["capitals", "letters"]),
+        ("%search --rank \"knn('x') - field('tok", "tok", ["tokens"]),
+        ("%search --select reward,ste", "ste", ["step"]),
+        ("%search --group-by=coll", "coll", ["collection"]),
+        ("%search --where \"nosuch == 'x", "x", []),
+    ],
+)
+def test_fields_and_what_they_hold_are_completed(filled, line, begun, offered):
+    filled.run("%search")
+    assert Matcher(filled.shell).found(line, 0, len(line)) == (begun, offered)
+
+
+def test_completing_makes_no_index(notebook):
+    assert Matcher(notebook.shell).found('%search --where "rew', 0, 20) == ("", [])
+    assert not notebook.lab.settings.search_database.exists()

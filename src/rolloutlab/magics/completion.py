@@ -20,6 +20,13 @@ _MOST = 500
 """What a shell shows at most; a lab may hold more groups."""
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
+_SAID = re.compile(
+    r"(?P<flag>--[\w-]+)(?:\s+|=)(?:(?P<quote>['\"])(?P<quoted>(?:(?!(?P=quote)).)*)|(?P<bare>[^\s'\"]*))$"
+)
+"""The value of an option that is being typed, which may be of several words where it is quoted."""
+_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
+_FIELDS = ("where", "rank", "fields")
+"""Kinds of values that speak of the fields of trajectories."""
 _OPTION = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
 
 
@@ -128,6 +135,10 @@ class Matcher:
             return "", []
         magics = magic.__self__
         try:
+            said = _SAID.search(start["rest"])
+            option = said and magic.parser._option_string_actions.get(said["flag"])
+            if said and option and takes(option) in _FIELDS:
+                return field_or_value(said["quoted"] or said["bare"] or "", magics)
             return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
         except RolloutlabError:  # settings or a lab that cannot be read: the cell will say so
             return "", []
@@ -160,6 +171,17 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
     place = _place(words, parser)
     found = _beginning(begun, _possible(place, values)) if place else []
     return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
+
+
+def field_or_value(said: str, magics: LabMagics) -> tuple[str, list[str]]:
+    """The same inside a condition, a rank or a list of fields: a field, or after `==` what it holds in some record."""
+    if not magics.session.settings.search_database.exists():  # looking must not make one
+        return "", []
+    index = magics.session.index
+    if value := _VALUE.search(said):
+        return value["begun"], _beginning(value["begun"], index.values(value["field"]))
+    begun = re.search(r"[\w.]*$", said)[0]  # type: ignore[index]  # it may be empty, and is always there
+    return begun, _beginning(begun, index.fields())
 
 
 def training_option(line: str) -> tuple[str, list[str]]:

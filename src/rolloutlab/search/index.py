@@ -151,6 +151,10 @@ class Index:
         """Metadata fields that may be searched by."""
         return list(dict.fromkeys([*FIELDS, *self.records.fields()]))
 
+    def values(self, field: str) -> list[str]:
+        """Some of the texts that a field holds."""
+        return self.records.values(field)
+
     def close(self) -> None:
         """Let go of the file; what the background has not done is done next time."""
         self._end.set()
