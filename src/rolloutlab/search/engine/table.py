@@ -83,6 +83,7 @@ class Table:
     def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
         """Some columns of some records, of which the first is `row` and comes as the place."""
         wanted_N = mask_of(within, len(self.rows_N))
+        pages: Iterable[list[Row]]
         if len(within) * _FEW < len(self.rows_N):
             sql = f"SELECT {columns} FROM records WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
             chosen = self.rows_N[within].tolist()

@@ -1,6 +1,8 @@
 """Dense vectors in memory, and the nearest of them: all are looked at, none is missed."""
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -12,7 +14,7 @@ from rolloutlab.search.engine.columns import grown
 Space = Literal["cosine", "l2", "ip"]
 Floats = npt.NDArray[np.float64]
 
-BLOCK = 1 << 15
+BLOCK = 1 << 14
 """Vectors in one array: the matrix grows by a block, and is never copied."""
 _EXACT = 1 << 10
 """Vectors that are compared exactly at a time."""
@@ -22,6 +24,9 @@ _GATHERED = 1 << 8
 """Vectors that are copied together at a time, so few that they stay in the processor's cache."""
 _MOST = 0.8
 """More of a block than this: all of it is compared, which copies nothing."""
+_ALONE = 1 << 15
+"""So few records are compared by one thread, sooner than others would help."""
+_THREADS = 4
 _PLAIN = (1e-15, 1e15)
 """Norms with which float32 neither overflows nor vanishes on the way to a product."""
 
@@ -90,17 +95,15 @@ class Vectors:
 
     def _products(self, query_D: npt.NDArray[np.float32], places_K: Places) -> npt.NDArray[np.float32]:
         dots_K = np.empty(len(places_K), np.float32)
-        few_GD = np.empty((_GATHERED, self.dimension), np.float32)
-        for block, chosen_B, where in self._by_block(places_K):
-            if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
-                dots_K[where] = (block[: chosen_B[-1] + 1] @ query_D)[chosen_B]
-                continue
-            for i in range(0, len(chosen_B), _GATHERED):
-                rows = chosen_B[i : i + _GATHERED]
-                gathered = np.take(
-                    block, rows, axis=0, out=few_GD[: len(rows)], mode="clip"
-                )  # "raise" would copy twice
-                dots_K[where.start + i : where.start + i + len(rows)] = gathered @ query_D
+
+        def compare(piece: tuple[npt.NDArray[np.float32], Places, slice]) -> None:
+            block, chosen_B, where = piece
+            dots_K[where] = _dots(block, chosen_B, query_D)
+
+        pieces = list(self._by_block(places_K))
+        workers = min(_THREADS, os.cpu_count() or 1) if len(places_K) > _ALONE else 1
+        with ThreadPoolExecutor(workers) as pool:  # NumPy lets the others run; one alone does not keep memory busy
+            list(pool.map(compare, pieces))
         return dots_K
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
@@ -125,6 +128,20 @@ def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
     """1 minus each, where the similarity is rounded to float32 first: the same direction is 0 away, not 1e-16."""
     with np.errstate(over="ignore"):
         return np.asarray(np.float32(1) - similarities_K.astype(np.float32), np.float32)
+
+
+def _dots(
+    block: npt.NDArray[np.float32], chosen_B: Places, query_D: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """The products of some rows of a block with a query."""
+    if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
+        return np.asarray((block[: chosen_B[-1] + 1] @ query_D)[chosen_B])
+    dots_B, few_GD = np.empty(len(chosen_B), np.float32), np.empty((_GATHERED, len(query_D)), np.float32)
+    for i in range(0, len(chosen_B), _GATHERED):
+        rows = chosen_B[i : i + _GATHERED]
+        gathered = np.take(block, rows, axis=0, out=few_GD[: len(rows)], mode="clip")  # "raise" would copy twice
+        np.dot(gathered, query_D, out=dots_B[i : i + len(rows)])
+    return dots_B
 
 
 def _distances(vectors_KD: Floats, query_D: Floats, norm: float, space: Space) -> npt.NDArray[np.float32]:
