@@ -112,3 +112,38 @@ def test_a_folder_needs_sentence_transformers_and_says_so(http, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(InputError, match="needs sentence-transformers"):
         embedder(http, str(tmp_path))(["a"])
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory):
+    """A folder with a tiny untrained model as sentence-transformers saves them."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models")
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordPieceTrainer(vocab_size=60, special_tokens=list(special.values()), show_progress=False)
+    tokenizer.train_from_iterator(["the capital of france is paris"], trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+    wrapped.save_pretrained(folder / "bert")
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": 64}
+    config = BertConfig(vocab_size=len(wrapped), num_hidden_layers=1, num_attention_heads=2, **sizes)
+    BertModel(config).save_pretrained(folder / "bert")
+    sentence_transformers.SentenceTransformer(str(folder / "bert")).save(str(folder / "tiny"))
+    return folder / "tiny"
+
+
+def test_a_folder_of_sentence_transformers_is_a_model(http, tiny_model):
+    model = embedder(http, str(tiny_model))
+    assert (model.model.name, model.model.dimension) == ("tiny", 32)
+    near, far = model(["the capital of france", "of of of"])
+    assert near == pytest.approx(model(["the capital of france"])[0], abs=1e-5)
+    assert near != far
+
+
+def test_a_folder_without_a_model_is_refused(http, tmp_path, tiny_model):
+    with pytest.raises(InputError, match="cannot be loaded"):
+        embedder(http, str(tmp_path))(["a"])

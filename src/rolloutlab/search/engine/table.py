@@ -88,7 +88,7 @@ class Table:
             sql = f"SELECT {columns} FROM records WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
             chosen = self.rows_N[within].tolist()
             chunks = (json.dumps(chosen[i : i + CHUNK]) for i in range(0, len(chosen), CHUNK))
-            pages: Iterator[list[Row]] = (self._database.read(sql, chunk) for chunk in chunks)
+            pages = (self._database.read(sql, chunk) for chunk in chunks)
         else:
             pages = self._pages(f"SELECT {columns} FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}")
         for page in pages:
