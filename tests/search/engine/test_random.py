@@ -81,15 +81,16 @@ limits = st.builds(Limit, st.integers(0, 8), st.integers(0, 3))
 
 @st.composite
 def searches(draw: st.DrawFn) -> Search:
-    rank = draw(st.none() | ranks)
+    rank = draw(ranks) if draw(st.integers(0, 3)) else None
+    where = draw(conditions) if draw(st.booleans()) else None
     group_by = None if rank is None else draw(st.none() | st.builds(GroupBy, keys, aggregates))
-    return Search(draw(st.none() | conditions), rank, group_by, draw(limits), Select(("#id", "#score", "#metadata")))
+    return Search(where, rank, group_by, draw(limits), Select(("#id", "#score", "#metadata")))
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Any]:
     """Writes, one after another: records, or ids to delete."""
-    writes: list[Any] = [[draw(record(str(i))) for i in range(draw(st.integers(0, 14)))]]
+    writes: list[Any] = [[draw(record(str(i))) for i in range(draw(st.integers(0, 14) | st.just(14)))]]
     for _ in range(draw(st.integers(0, 2))):
         changed = st.lists(ids, max_size=4, unique=True).flatmap(lambda some: st.tuples(*map(record, some)))
         writes.append(draw(st.lists(ids, min_size=1, max_size=3) | changed))

@@ -101,8 +101,10 @@ class Vectors:
             dots_K[where] = _dots(block, chosen_B, query_D)
 
         pieces = list(self._by_block(places_K))
-        workers = min(_THREADS, os.cpu_count() or 1) if len(places_K) > _ALONE else 1
-        with ThreadPoolExecutor(workers) as pool:  # NumPy lets the others run; one alone does not keep memory busy
+        if len(places_K) <= _ALONE:
+            list(map(compare, pieces))
+            return dots_K
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:  # one alone does not keep memory busy
             list(pool.map(compare, pieces))
         return dots_K
 
