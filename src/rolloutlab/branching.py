@@ -7,7 +7,7 @@ from typing import Any
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.prompt import parse_chat
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Recorded, Trajectory
+from rolloutlab.store.records import Group, Recorded, Trajectory
 from rolloutlab.wire.chat import Choice
 
 _NAME = re.compile(r"(.+)/(\d+)/(\d+)")
@@ -46,16 +46,7 @@ def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
 
 def trajectory(lab: Lab, name: Any) -> Trajectory:
     """The trajectory of that name, as `letters:1/0/3`; NotFoundError when there is none."""
-    place = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if not place:
-        raise InputError(
-            f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it"
-        )
-    for group in lab.groups(lab.find(place[1]), int(place[2])):
-        for each in group.trajectories:
-            if each.name.endswith(f"/{place[3]}"):
-                return each
-    raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {place[1]}/{place[2]}")
+    return _member(_group(lab, name), name)
 
 
 def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
@@ -83,22 +74,28 @@ def _says(text: str, messages: Sequence[dict[str, Any]]) -> bool:
 
 
 def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
+    groups: dict[str, Group] = {}
     for name in names:
-        found = trajectory(lab, name)
-        given = found.given or 0
-        yield Recorded(
-            place=name,
-            collection=collection,
-            group=name.rpartition("/")[0],
-            prompt=[item for item in found.items[:given] if not isinstance(item, Choice)],
-            items=found.items[given:],
-            row=found.row,
-            model=found.model,
-            step=found.step,
-            sampling=found.sampling,
-            created_at=found.created_at,
-            reward=found.reward,
-            components=found.components,
-            source=found.source,
-            extra=found.extra,
+        label = str(name).rpartition("/")[0]
+        group = groups[label] = groups.get(label) or _group(lab, name)
+        yield Recorded.copy_of(_member(group, name), group.prompt, collection, label)
+
+
+def _group(lab: Lab, name: Any) -> Group:
+    """The group that a trajectory's name begins with."""
+    place = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if not place:
+        raise InputError(
+            f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it"
         )
+    groups = lab.groups(lab.find(place[1]), int(place[2]))
+    if not groups:
+        raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {place[1]}/0")
+    return groups[0]
+
+
+def _member(group: Group, name: str) -> Trajectory:
+    for each in group.trajectories:
+        if each.name.rpartition("/")[2] == name.rpartition("/")[2]:
+            return each
+    raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {group.name}")

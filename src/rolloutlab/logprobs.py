@@ -108,23 +108,8 @@ def _asked(wanted: Sequence[Trajectory], score: Score, outcome: Outcome) -> dict
 
 
 def _recorded(name: str, group: Group, trajectory: Trajectory) -> Recorded:
-    return Recorded(
-        trajectory.name,
-        name,
-        group.position,
-        group.prompt,
-        trajectory.items[len(group.prompt) :],
-        position=int(trajectory.name.rpartition("/")[2]),
-        row=group.row,
-        model=trajectory.model,
-        step=trajectory.step,
-        sampling=trajectory.sampling,
-        created_at=trajectory.created_at,
-        reward=trajectory.reward,
-        components=trajectory.components,
-        source=trajectory.source,
-        extra=trajectory.extra,
-    )
+    copy = Recorded.copy_of(trajectory, group.prompt, name, group.position)
+    return replace(copy, position=int(trajectory.name.rpartition("/")[2]))
 
 
 def _joined(recorded: Recorded, trajectory: Trajectory, model: str, scored: Sequence[ScoredHistory]) -> Recorded:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from rolloutlab.wire import trajectories as wire
 from rolloutlab.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
@@ -194,6 +194,26 @@ class Recorded:
     components: Mapping[str, float] = field(default_factory=dict)
     source: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def copy_of(cls, trajectory: Trajectory, prompt: Sequence[Message], collection: str, group: int | str) -> Self:
+        """A stored trajectory once more, with its reward; `prompt` is how its items begin."""
+        return cls(
+            trajectory.name,
+            collection,
+            group,
+            prompt,
+            trajectory.items[len(prompt) :],
+            row=trajectory.row,
+            model=trajectory.model,
+            step=trajectory.step,
+            sampling=trajectory.sampling,
+            created_at=trajectory.created_at,
+            reward=trajectory.reward,
+            components=trajectory.components,
+            source=trajectory.source,
+            extra=trajectory.extra,
+        )
 
 
 @dataclass(frozen=True)
