@@ -5,19 +5,25 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.preflight import count
 from rolloutlab.prompt import parse_chat
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Group, Recorded, Trajectory
 from rolloutlab.wire.chat import Choice
 
-_NAME = re.compile(r"(.+)/(\d+)/(\d+)")
+_NAME = re.compile(r"(.+)/(\d{1,15})/(\d{1,15})")
 
 
 class Branch(list[dict[str, Any]]):
     """The messages of a conversation up to a turn, as `chat` takes them."""
 
     def cell(self, name: str = "branch") -> str:
-        """A cell that goes on from them: a `%%chat` where its text can say all of them, else a call."""
+        """A cell that goes on from them: a `%%chat` where its text can say all of them, else a call.
+
+        Raises:
+            InputError: the name is none that a collection can have.
+        """
+        Lab.check_name(name)
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
         plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)
         if plain and "{{" not in text and _says(text, self):
@@ -38,7 +44,7 @@ def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
     keep = len(answers) - 1 if turn is None else turn
     if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < len(answers):
         raise InputError(
-            f"{found.name} has {len(answers)} answers, and none with the number {turn!r}",
+            f"{found.name} has {count(len(answers), 'answer')}, and none with the number {turn!r}",
             hint=f"turn={len(answers) - 1}",
         )
     return Branch(found.messages[: answers[keep]])

@@ -203,7 +203,7 @@ REFUSALS = {
     "%connect embedded --key-env TRAIN_KEY": (
         "--key-env is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
     ),
-    "%connect hosted --infer x --inference=y": "'y' does not say http:// or https://\n  -> https://y",
+    "%connect hosted --inference x --inference=y": "'y' does not say http:// or https://\n  -> https://y",
 }
 
 

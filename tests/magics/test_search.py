@@ -77,12 +77,38 @@ def test_a_cell_is_a_whole_dictionary(filled):
         ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
         ("' '", "no text to search for"),
         ("--where 'step == 99' --into found", "nothing was found"),
+        ("x --model lab/practice", "belong to --embed-with"),
+        ("x --best 2", "Nothing is grouped"),
+        ("x --k 2", "unrecognized arguments: --k"),
+        ("'unclosed", "a quotation mark has no second one"),
+        ("x --status", "search nothing"),
+        ("x --group-by 5", "no record has a field '5'"),
     ],
 )
 def test_what_is_wrong_is_said_and_what_to_type(filled, line, said):
     error = filled.error(f"%search {line}")
     assert said in error
     assert "\n  -> " in error
+
+
+def test_a_cell_and_its_line_are_not_two_searches(filled):
+    assert "the whole search" in filled.error('%%search capital -k 1\n{"limit": 2}')
+
+
+def test_a_text_needs_no_quotes(filled):
+    assert filled.run("%search capital of Peru").names == filled.run("%search 'capital of Peru'").names
+
+
+def test_fields_of_rows_and_parts_of_rewards_are_known_at_the_first_search(notebook):
+    notebook.run("%%chat cities -n 2 --over countries --max-tokens 4 --seed 1\nThe capital of {{country}}?")
+    notebook.run("%%reward cities\nreturn {'length': float(len(answer)), 'fixed': 1.0}")
+    assert len(notebook.run("%search --where \"row.country == 'Peru' and reward.fixed == 1\"")) == 2
+
+
+def test_all_means_all(filled):
+    assert len(filled.run("%search sort capital -k 0")) == 8
+    groups = filled.run("%search sort capital --group-by group --best 3")
+    assert len({name.rpartition("/")[0] for name in groups.names}) == 2
 
 
 def test_texts_are_compared_by_the_model_that_is_given(filled):
@@ -99,6 +125,8 @@ def test_texts_are_compared_by_the_model_that_is_given(filled):
 def test_hits_become_a_collection_that_can_be_scored(filled):
     filled.run("%search 'Sort' -k 3 --into hard")
     found = filled.lab.collection("hard")
+    assert filled.run("%search 'Sort' -k 1 --into hard").notes[-1] == "copied to hard:2"
+    found = filled.lab.collection("hard:1")
     assert {t.reward for t in found.trajectories} <= {t.reward for t in filled.lab.collection("letters").trajectories}
     assert (len(found), {t.prompt for t in found.trajectories}) == (3, {"Sort these letters: d b a c"})
     filled.run("%%reward hard --overwrite\nreturn 0.5")
@@ -113,7 +141,11 @@ def test_a_branch_is_the_next_cell(filled):
     hit = filled.run("%search letters -o r")[0]
     filled.shell.user_ns["hit"] = hit
     assert filled.run("%branch hit --turn 0") == messages
-    assert "has 1 answers" in filled.error("%branch hit --turn 1")
+    assert filled.run("%branch r[0] --turn 0") == messages
+    assert "has 1 answer, " in filled.error("%branch hit --turn 1")
+    assert "no name for a collection" in filled.error("%branch hit --as a;b")
+    assert "there is no trajectory" in filled.error("%branch letters:1/99/0")
+    assert "names no trajectory" in filled.error(f"%branch letters:1/{'9' * 30}/0")
 
 
 def test_python_says_the_same_with_values(filled):

@@ -100,7 +100,7 @@ CALLS = {
     "%search --rank \"field('reward')\" --select reward,step --into found": (
         'lab.search(None, rank="field(\'reward\')", select="reward,step", into="found")'
     ),
-    '%%search -k 3\n{"where": {"reward": 1}}': 'lab.search(parse({"where": {"reward": 1}}), k=3)',
+    '%%search --into found\n{"where": {"reward": 1}}': 'lab.search(parse({"where": {"reward": 1}}), into="found")',
     "%search --embed-with upper": "lab.embed_with(upper, None, None)",
     "%search 'in French' --embed-with none": 'lab.embed_with(None, None, None); lab.search("in French")',
     "%search --embed-with https://a.example/v1 --model small --key-env KEY": (

@@ -5,9 +5,10 @@ import sys
 import threading
 
 import pytest
+from filelock import FileLock
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.search import Knn, Search, Select
+from rolloutlab.search import Knn, Search
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.index import Index
 from rolloutlab.search.where import Compare
@@ -61,13 +62,13 @@ def letters(texts):
 
 
 def names(index, search=None):
-    found, _ = index.search(search or Search())
-    return [hit.id for hit in found.hits]
+    index.refresh()
+    return [hit.id for hit in index.search(search or Search()).found.hits]
 
 
 def metadata(index, name):
-    found, _ = index.search(Search(where=Compare("#id", "$eq", name), select=Select(("#metadata",))))
-    return found.hits[0].metadata
+    index.refresh()
+    return index.search(Search(where=Compare("#id", "$eq", name))).found.hits[0].metadata
 
 
 def test_what_is_stored_is_found_at_once(put, index):
@@ -118,17 +119,17 @@ def test_a_job_is_known_of_what_it_was_submitted_with(lab, put, index):
 
 def test_without_a_model_texts_are_compared_by_words_and_with_one_by_meaning(put, index):
     put("cities", *CITIES)
-    found, notes = index().search(Search(rank=Knn("lyon")))
-    assert [hit.id for hit in found.hits] == ["cities:1/0/1"]
-    assert "by their words" in notes[0]
-    found, notes = index(letters).search(Search(rank=Knn("user where assistant: ll")))
-    assert (len(found.hits), notes) == (4, ["texts are compared by meaning: letters"])
-    assert found.hits[0].id == "cities:1/0/3"
+    mine = index()
+    assert names(mine, Search(rank=Knn("lyon"))) == ["cities:1/0/1"]
+    assert "by their words" in mine.search(Search(rank=Knn("lyon"))).notes[0]
+    answer = index(letters).search(Search(rank=Knn("user where assistant: ll")))
+    assert (len(answer.found.hits), answer.notes) == (4, ("texts are compared by meaning: letters",))
+    assert answer.found.hits[0].id == "cities:1/0/3"
 
 
 def test_vectors_of_two_models_are_never_mixed(put, index):
     put("cities", *CITIES)
-    names(index(letters))
+    names(index(letters), Search(rank=Knn("lyon")))
     other = index(lambda texts: [[1.0, 2.0] for _ in texts], "pairs")
     with pytest.raises(InputError, match=r"mixed embedding spaces: .* letters \(4\), the model here is pairs \(2\)"):
         other.search(Search(rank=Knn("lyon")))
@@ -150,11 +151,11 @@ def test_an_interrupt_loses_nothing_that_was_embedded(put, index):
 
     mine = index(breaks)
     with pytest.raises(KeyboardInterrupt):
-        mine.update()
+        names(mine, Search(rank=Knn("lyon")))
     assert (mine.status().indexed, mine.status().embedded) == (200, 128)
-    mine.update()
+    names(mine, Search(rank=Knn("lyon")))
     assert mine.status().embedded == 200
-    assert sum(asked) == 1 + 128 + 64 + 72
+    assert sum(asked) == 1 + 128 + 64 + 72 + 1
 
 
 def test_the_background_brings_in_what_was_stored(put, index):
@@ -172,7 +173,7 @@ def test_what_went_wrong_in_the_background_is_in_the_status(put, index):
     mine.keep_up()
     mine._thread.join()
     assert "gave 0 vectors" in mine.status().problem
-    assert "it cannot go on: letters gave 0 vectors" in repr(mine.status())
+    assert "it cannot go on: InputError: letters gave 0 vectors" in repr(mine.status())
 
 
 def test_a_damaged_index_is_refused_and_made_anew(put, index, tmp_path):
@@ -186,7 +187,7 @@ def test_a_damaged_index_is_refused_and_made_anew(put, index, tmp_path):
         path.with_name(f"search.db{left}").unlink(missing_ok=True)
     again = index(letters)
     with pytest.raises(LabError) as error:
-        again.search(Search())
+        again.refresh()
     assert "%search --reindex" in error.value.hint
     assert again.rebuild().indexed == 4
     assert len(names(again)) == 4
@@ -199,10 +200,149 @@ from rolloutlab.search import Search
 from rolloutlab.search.index import Index
 from rolloutlab.store.lab import Lab
 folder = Path({str(tmp_path)!r})
-found, _ = Index(Lab(folder / "lab.db"), folder / "search.db").search(Search())
-print(len(found.hits))
+index = Index(Lab(folder / "lab.db"), folder / "search.db")
+index.update()
+print(len(index.search(Search()).found.hits))
 """
     put("cities", *CITIES)
     others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert len(names(index())) == 4
     assert [other.communicate(timeout=60)[0] for other in others] == ["4\n", "4\n"]
+
+
+def test_an_interrupt_leaves_nothing_behind_of_what_is_renamed_or_deleted_meanwhile(lab, put, index, monkeypatch):
+    put("cities", *[f"{city} {i}" for city in CITIES for i in range(100)])
+    put("rivers", *CITIES)
+    mine = index()
+
+    def interrupt(_what, done, _total):
+        if done == 256:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mine.update(interrupt)
+    assert mine.status().indexed == 256
+    lab.shelf.rename("cities", "towns")
+    lab.shelf.delete("rivers")
+    found = names(mine)
+    assert (len(found), {name.partition(":")[0] for name in found}) == (400, {"towns"})
+
+
+def test_a_rename_keeps_the_vectors(lab, put, index):
+    put("cities", *CITIES)
+    asked = []
+    mine = index(lambda texts: asked.extend(texts) or letters(texts))
+    names(mine, Search(rank=Knn("lyon")))
+    told = len(asked)
+    lab.shelf.rename("cities", "towns")
+    assert names(mine, Search(rank=Knn("lyon")))[0].startswith("towns:1/0/")
+    assert metadata(mine, "towns:1/0/0")["group"] == "towns:1/0"
+    assert len(asked) == told + 1  # the query alone
+
+
+def test_a_model_that_fails_keeps_nobody_from_searching_without_it(put, index):
+    def broken(texts):
+        raise RuntimeError("the model is not there")
+
+    put("cities", *CITIES)
+    mine = index(broken)
+    assert len(names(mine, Search(where=Compare("step", "$eq", 0)))) == 4
+    assert names(mine, Search(rank=Knn("lyon", key="bm25"))) == ["cities:1/0/1"]
+    with pytest.raises(RuntimeError):
+        names(mine, Search(rank=Knn("lyon")))
+    mine.keep_up()
+    mine._thread.join()
+    assert "RuntimeError: the model is not there" in mine._problem
+    with pytest.raises(RuntimeError):
+        mine.rebuild()
+    assert mine.records.count == 4
+
+
+def test_a_model_that_gives_no_vectors_is_refused_when_it_is_given(put, index):
+    mine = index()
+    with pytest.raises(InputError):
+        mine.use(Embedder("empty", lambda texts: []))
+    assert mine.embedder is None
+
+
+def test_a_model_that_is_given_makes_its_vectors_in_the_background(put, index):
+    put("cities", *CITIES)
+    mine = index()
+    names(mine)
+    mine.keep_up()
+    mine.use(Embedder("letters", letters))
+    mine._thread.join()
+    assert mine.status().embedded == 4
+
+
+def test_while_vectors_are_made_everything_else_is_found_and_the_rest_is_said(put, index, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.search.index._PATIENCE", 0.01)
+    put("cities", *CITIES)
+    mine = index(letters)
+    names(mine)
+    with FileLock(tmp_path / "search.vectors.lock"):
+        put("rivers", "Seine")
+        assert len(names(mine)) == 5
+        notes = mine.search(Search(rank=Knn("lyon"))).notes
+    assert notes[1] == "0 of 5 trajectories have vectors so far, and only those are compared"
+
+
+def test_a_value_that_no_file_can_hold_is_left_out(lab, index):
+    collection = lab.open_collection("odd")
+    row = {"huge": 2**70, 'name with "quotes"': 1, "reward": 7, "lists": [[1]]}
+    (group,) = lab.add_groups(collection, [NewGroup([UserMessage(role="user", content="Where?")], row)])
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
+    lab.put(group, [Arrival(0, [Choice.model_validate(choice)])], model="m", step=0, sampling={})
+    told = {name: value for name, value in metadata_of_all(index()).items() if name.startswith("row.")}
+    assert told == {'row.name with "quotes"': 1, "row.reward": 7}
+
+
+def metadata_of_all(index):
+    index.refresh()
+    (hit,) = index.search(Search()).found.hits
+    return hit.metadata
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("Straße", 0),
+        ("STRASSE", None),
+        ("étude", 1),
+        ("e\u0301tude", 1),
+        ("İstanbul", 2),
+        ("Paris?!", 3),
+        ("...", None),
+    ],
+)
+def test_words_are_found_however_they_are_written(put, index, query, found):
+    put("texts", "Die Straße ist lang", "une étude", "in İstanbul", 'to "Paris"')
+    wanted = [] if found is None else [f"texts:1/0/{found}"]
+    assert names(index(), Search(rank=Knn(query, key="bm25"))) == wanted
+
+
+def test_lost_records_are_told_of(put, index):
+    put("cities", *CITIES)
+    mine = index()
+    names(mine)
+    mine.records.delete(["cities:1/0/1"])
+    assert mine.status().problem == "1 records are missing -> %search --reindex"
+    assert repr(mine.rebuild()).endswith("up to date")
+
+
+def test_a_damaged_mark_is_refused_and_made_anew(put, index):
+    put("cities", *CITIES)
+    mine = index()
+    names(mine)
+    mine.records.keep_mark("{}")
+    with pytest.raises(LabError, match="damaged"):
+        mine.refresh()
+    assert mine.rebuild().indexed == 4
+
+
+def test_a_condition_on_another_kind_of_value_is_told(put, index):
+    put("cities", *CITIES)
+    mine = index()
+    names(mine)
+    answer = mine.search(Search(where=Compare("step", "$eq", "0")))
+    assert answer.notes == ("F.step == '0': step is a number in every record, never a text",)

@@ -251,7 +251,7 @@ def test_text_says_ranks(text, rank):
         ("exp()", "one rank", 0, "exp(knn('paris'))"),
         ("max(1)", "two ranks", 0, "max(knn('paris'), 0.5)"),
         ("rrf(knn('a'))", "a list of ranks", 4, ""),
-        ("rrf([knn('a')], weights=[1, 2])", "cannot be fused", 0, ""),
+        ("rrf([knn('a', return_rank=True)], weights=[1, 2])", "cannot be fused", 0, ""),
         ("rrf([kn('a')])", "kn makes", 5, "knn('paris', limit=50)"),
         ("rrf([knn('a')], k='a')", "", 0, ""),
         ("field('rewrad')", "no record has a field", 6, "reward"),

@@ -77,12 +77,23 @@ def test_what_is_deleted_is_gone_and_what_is_restored_arrives_again(lab, put, ne
     assert news().arrived == ids
 
 
-def test_a_rename_is_a_going_and_an_arrival(lab, put, news):
-    ids = put("capitals", "Paris")
+def test_a_rename_is_told_as_one_and_jobs_follow_it(lab, put, news):
+    put("capitals", "Paris")
+    lab.jobs.add(SubmittedJob("01ab", "embedded", "m", ("capitals:1",), {}, "2026-01-31T12:00:00+00:00"))
     news()
     lab.shelf.rename("capitals", "cities")
     found = news()
-    assert (found.gone, found.arrived) == (["capitals:1"], ids)
+    assert (found.gone, found.renamed, found.arrived) == ([], {"capitals:1": "cities:1"}, [])
+    assert (found.trained, lab.jobs.newest_first()[0].collections) == (["cities:1"], ("cities:1",))
+
+
+def test_names_that_were_exchanged_are_goings_and_arrivals(lab, put, news):
+    ids = put("capitals", "Paris") + put("rivers", "Seine")
+    news()
+    for old, new in (("capitals", "x"), ("rivers", "capitals"), ("x", "rivers")):
+        lab.shelf.rename(old, new)
+    found = news()
+    assert (sorted(found.gone), found.renamed, found.arrived) == (["capitals:1", "rivers:1"], {}, ids)
 
 
 def test_a_draft_is_told_when_it_is_published(lab, news, choice, question):

@@ -54,8 +54,11 @@ class LabMagics(Magics):
 
     def options(self, magic: Any, line: str) -> Namespace:
         """The options of a line, or InputError; IPython's own error would not stop a notebook that runs unattended."""
+        magic.parser.allow_abbrev = False  # --k would be --key-env
         try:
             parsed: Namespace = parse_argstring(magic, line)
+        except ValueError:
+            raise InputError("a quotation mark has no second one", hint=f'"{line.strip()[:40]}"') from None
         except UsageError as error:
             said = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"

@@ -1,5 +1,7 @@
 """`%search`, `%%search` and `%branch`."""
 
+from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -7,10 +9,11 @@ from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.branching import Branch
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import InputError, RolloutlabError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.index import IndexStatus
+from rolloutlab.search.query import Search
 from rolloutlab.views.search import SearchResult
 
 
@@ -20,7 +23,7 @@ class SearchMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("query", nargs="?", type=unquoted, help="a text; by meaning with an embedding model, else by its words")
+    @argument("query", nargs="*", help="a text; by meaning with an embedding model, else by its words")
     @argument("--where", metavar="CONDITION", type=unquoted, help="which: \"reward < 0.5 and model == 'lab/practice'\"")
     @argument("--rank", metavar="RANK", type=unquoted, help="in what order: \"knn('paris') - 0.1 * field('reward')\"")
     @argument("--group-by", metavar="FIELDS", type=unquoted, values="fields", help="keep the best of each: collection")
@@ -54,16 +57,33 @@ class SearchMagics(LabMagics):
             {"where": {"advantage_sign": -1}, "rank": {"$knn": {"query": "wrong language"}}, "limit": 20}
         """
         options = self.options(self.search, line)
-        if options.reindex or options.status:
-            status = self.session.reindex() if options.reindex else self.session.index_status()
-            return self.bound(options.output, status)
+        query = " ".join(map(unquoted, options.query)) or None
+        given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select")
+        whole = parse(cell) if cell and cell.strip() else None
+        self._check(options, given, query, whole)
         if options.embed_with:
             status = self._embed_with(options.embed_with, options.model, options.key_env)
-            if not (options.query or cell):
-                return self.bound(options.output, status)
-        given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select", "into")
-        query = parse(cell) if cell and cell.strip() else options.query
-        return self.bound(options.output, self.session.search(query, **given))
+        if options.reindex:
+            status = self.session.reindex()
+        elif options.status:
+            status = self.session.index_status()
+        if options.reindex or options.status or (options.embed_with and not (query or given or whole)):
+            return self.bound(options.output, status)
+        given |= self.given(options, "into")
+        return self.bound(options.output, self.session.search(whole or query, **given))
+
+    @staticmethod
+    def _check(options: Namespace, given: Mapping[str, Any], query: str | None, whole: Search | None) -> None:
+        """InputError where an option would do nothing."""
+        if (options.model or options.key_env) and not options.embed_with:
+            hint = f"--where \"model == '{options.model}'\"" if options.model else "--embed-with https://api.example/v1"
+            raise InputError("--model and --key-env belong to --embed-with", hint=hint)
+        if whole and (query or given):
+            raise InputError(
+                "the body of the cell is the whole search", hint="its where, rank, group_by, limit, select"
+            )
+        if (options.reindex or options.status) and (query or given or whole or options.into):
+            raise InputError("--status and --reindex search nothing", hint="%search --status")
 
     def after_cell(self, _result: Any) -> None:
         """Let what the cell stored be indexed while the next one is written; a search will say what is wrong."""
@@ -77,7 +97,7 @@ class SearchMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("name", help="a trajectory, as letters:1/0/3, or a variable that holds a hit")
+    @argument("name", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
     @argument(
         "--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)"
@@ -92,7 +112,7 @@ class SearchMagics(LabMagics):
             %branch letters:1/0/3 --turn 1 --as again
         """
         options = self.options(self.branch, line)
-        hit = self.variables.get(options.name, options.name)
+        hit = options.name if "/" in options.name else self.value(options.name)
         found = self.session.branch(hit, options.turn)
         self.shell.set_next_input(found.cell(options.collection or "branch"))  # type: ignore[union-attr]
         return self.bound(options.output, found)

@@ -1,6 +1,7 @@
 """A trajectory as a record to search: its conversation as readable text, and what is known of it as metadata."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -31,7 +32,8 @@ PART, COLUMN = "reward.", "row."
 OF_REWARD = ("reward", "source", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
 
-_Scalar = str | int | float | bool
+_LONG = 2**63
+"""Where the integers of a file end."""
 
 
 def record_of(entry: Entry, job: str | None = None) -> Record:
@@ -98,5 +100,11 @@ def _messages(entry: Entry) -> list[Mapping[str, Any]]:
 def _is_field(value: Any) -> bool:
     """Whether a value of a row can be searched for: a text, a number, true or false, or a list of one kind of those."""
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, _Scalar) for each in value) and len({*map(type, value)}) == 1
-    return isinstance(value, _Scalar)
+        return bool(value) and all(map(_is_field, value)) and len({*map(type, value)}) == 1 and _is_scalar(value[0])
+    return _is_scalar(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, bool | str):
+        return True
+    return (isinstance(value, int) and abs(value) < _LONG) or (isinstance(value, float) and math.isfinite(value))

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -11,14 +10,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.errors import LabError
+from rolloutlab.search.answer import Answer, odd_conditions
 from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewards_of
 from rolloutlab.search.embedding import Embedder
-from rolloutlab.search.engine.execute import Found, execute
+from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.kept import KeptRecords
 from rolloutlab.search.engine.records import discard
 from rolloutlab.search.engine.scores import Breakdown, breakdown
-from rolloutlab.search.query import Search, Select
+from rolloutlab.search.engine.table import REBUILD
+from rolloutlab.search.meaning import Meaning
+from rolloutlab.search.query import METADATA, SCORE, Search
 from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.search.texts import resolved, texts_of
 from rolloutlab.store.lab import Lab
@@ -28,11 +30,9 @@ Told = Callable[[str, int, int], None]
 """Told what is done, how many of how many."""
 
 _BATCH = 256
-_TEXTS = 64
-_LONGEST = 24_000
-"""Characters of a document that an embedding model is given; models cut further themselves."""
 _PATIENCE = 2.0
-"""Seconds that a search waits for another process that is bringing the index up to date."""
+"""Seconds that a search waits for another who is bringing the index up to date."""
+_OF_NAME = ("collection", "group")
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class IndexStatus:
             f"{self.indexed:,} of {self.trajectories:,} trajectories are indexed, {vectors}; {self.megabytes:.1f} MB",
             f"{late:,} are still to come" if late > 0 else "up to date",
         ]
-        return "\n".join([*told, *([f"it cannot go on: {self.problem}"] if self.problem else [])])
+        return "\n".join([told[0], f"it cannot go on: {self.problem}"] if self.problem else told)
 
 
 class Index:
     """One lab's index, in a file of its own. Any number of processes search it; one at a time brings it up to date."""
 
     def __init__(self, lab: Lab, path: Path, embedder: Embedder | None = None) -> None:
-        self.embedder = embedder
         self._lab = lab
         self._path = path
+        self._embedder = embedder
         self._lock = FileLock(path.with_suffix(".lock"))
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,44 +75,77 @@ class Index:
         """What is indexed; LabError when the file is damaged."""
         return KeptRecords(self._path)
 
-    def search(self, search: Search, told: Told = lambda *_: None) -> tuple[Found, list[str]]:
-        """What a search finds among all that is stored by now, and what the searcher should know.
+    @cached_property
+    def _meaning(self) -> Meaning:
+        return Meaning(self.records, self._path.with_suffix(".vectors.lock"), self._embedder)
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The embedding model by which texts are compared; None where they are compared by their words."""
+        return self._embedder
+
+    def use(self, embedder: Embedder | None) -> None:
+        """Compare texts by another model from now on; vectors are made in the background.
+
+        Raises:
+            InputError: it gives no vectors; and as it raises itself.
+        """
+        if embedder is not None:
+            _ = embedder.model  # which asks it
+        self._embedder = self._meaning.embedder = embedder
+        self._kept_up = None
+        self.keep_up()
+
+    def refresh(self, told: Told = lambda *_: None) -> list[str]:
+        """Bring in what was stored; what a searcher should know about that.
+
+        Raises:
+            LabError: the index is damaged; `rebuild` makes it anew.
+        """
+        try:
+            self.update(told, patience=_PATIENCE)
+        except Timeout:
+            return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
+        return []
+
+    def search(self, search: Search, told: Told = lambda *_: None) -> Answer:
+        """What a search finds among all that is indexed.
 
         Raises:
             InputError: a query is none for this index, or its model is another than that of the vectors.
             LabError: the index is damaged; `rebuild` makes it anew.
         """
-        notes = []
-        try:
-            self.update(told, patience=_PATIENCE)
-        except Timeout:
-            notes.append(f"another kernel is still indexing: {self.records.count:,} trajectories are in")
-        if texts_of(search.rank, EMBEDDING):
-            notes.append(self._compared())
-        wanted = replace(search, select=Select(("#score", "#metadata", *search.select.keys)))
-        return execute(self._resolved(wanted), self.records), notes
+        notes = self._compared(told) if texts_of(search.rank, EMBEDDING) else []
+        executed = resolved(search, self._embedder)
+        found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
+        if not found.hits:
+            notes += odd_conditions(search, self.records.fields())
+        return Answer(found, executed, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The conversations of some records as text, of those that are still there."""
         return self.records.documents(names)
 
-    def breakdown(self, search: Search, name: str) -> Breakdown:
-        """How a record got its score, part by part; NotFoundError when it is not there."""
-        return breakdown(self._resolved(search), self.records, name)
+    def breakdown(self, executed: Search, name: str) -> Breakdown:
+        """How a record got its score, part by part; InputError when it is not there."""
+        return breakdown(executed, self.records, name)
 
     def update(self, told: Told = lambda *_: None, *, patience: float = -1) -> None:
-        """Bring the index up to date. What was done before an interrupt is not done again.
+        """Bring in what was stored, without vectors. What was done before an interrupt is not done again.
 
-        patience: seconds to wait for another process that does it; Timeout after them.
+        patience: seconds to wait for another process that does it; filelock's Timeout after them.
         """
         with self._lock.acquire(timeout=patience):
-            mark = Mark.from_json(self.records.mark) if self.records.mark else Mark()
+            mark = self._mark()
             news = self._lab.news.since(mark)
+            if self.records.begun:  # and was interrupted: some of what came may be gone by now
+                visible = {*mark.collections.values(), *news.mark.collections.values()}
+                news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
             if news:
+                self.records.begin()
                 self._take(news, told)
-            if news.mark != mark:
+            if news.mark != mark or news:
                 self.records.keep_mark(news.mark.to_json())
-            self._embed(told)
 
     def keep_up(self) -> None:
         """Bring the index up to date in the background, if anything was stored; what goes wrong is in the status."""
@@ -125,14 +158,21 @@ class Index:
             self._thread.start()
 
     def rebuild(self, told: Told = lambda *_: None) -> IndexStatus:
-        """Throw the index away and make it anew from the lab."""
+        """Throw the index away and make it anew from the lab, once the embedding model has answered."""
+        if self._embedder is not None:
+            _ = self._embedder.model
         with self._lock:
+            try:
+                discard(self._path)
+            except OSError as error:
+                raise LabError(f"{self._path} cannot be made anew: {error.strerror}", hint="remove it") from error
             if "records" in self.__dict__:
                 self.records.close()
-                del self.records
-            discard(self._path)
+            for kept in ("records", "_meaning"):
+                self.__dict__.pop(kept, None)
             self._problem = None
             self.update(told)
+        self._meaning.update(told)
         return self.status()
 
     def status(self) -> IndexStatus:
@@ -144,7 +184,7 @@ class Index:
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=self._path.stat().st_size / 1e6,
-            problem=self._problem or self._mixed(),
+            problem=self._problem or self._meaning.mixed() or self._lost(),
         )
 
     def fields(self) -> list[str]:
@@ -163,83 +203,80 @@ class Index:
         if "records" in self.__dict__:
             self.records.close()
 
+    def _mark(self) -> Mark:
+        text = self.records.mark
+        try:
+            return Mark.from_json(text) if text else Mark()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LabError(f"{self._path}: the search index is damaged: {error}", hint=REBUILD) from error
+
     def _follow(self) -> None:
         try:
-            with suppress(Timeout):  # another process does it
-                self.update(patience=0)
+            self.update(self._pace, patience=0)
+            self._meaning.update(self._pace, patience=0)
             self._problem = None
-        except RolloutlabError as error:
-            self._problem = error.message
-        except _Ended:
+        except (Timeout, _Ended):  # another process does it; or the notebook ends
             pass
+        except Exception as error:  # noqa: BLE001 - whatever an embedding model raises belongs to no cell
+            self._problem = f"{type(error).__name__}: {error}"
 
     def _take(self, news: News, told: Told) -> None:
         for label in news.gone:
             self.records.delete(self.records.ids(f"{label}/"))
+        for old, new in news.renamed.items():
+            self.records.rename(f"{old}/", f"{new}/")
+            name = new.partition(":")[0]
+            moved = self.records.ids(f"{new}/")
+            self._amend({i: {"collection": name, "group": i.rpartition("/")[0]} for i in moved}, *_OF_NAME)
         jobs = {label: job for job, labels in news.mark.jobs.items() for label in labels}
         groups = dict.fromkeys(news.rescored)
-        for done, ids in self._paced(news.arrived, _BATCH):
-            told("indexing", done, len(news.arrived))
+        for ids in self._told(news.arrived, "indexing", told):
             self._lab.outlines.complete(ids)
             entries = self._lab.news.entries(ids)
             groups.update(dict.fromkeys(entry.group_id for entry in entries))
             known = self.records.known(entry.name for entry in entries)
             fresh = [entry for entry in entries if entry.name not in known]
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in fresh)
-        for done, some in self._paced(list(groups), _BATCH):
-            told("indexing rewards of", done, len(groups))
+        for some in self._told(list(groups), "indexing rewards of", told):
             members = self._lab.news.scored(some).values()
             rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
             for each in members:
                 rewards |= rewards_of(each)
             self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
         for label in news.trained:
-            job = {"job": jobs[label]}
-            self.records.amend(dict.fromkeys(self.records.ids(f"{label}/"), job), lambda field: field == "job")
+            self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
 
-    def _embed(self, told: Told) -> None:
-        """Give vectors to what has none, where there is a model, and all vectors are of that."""
-        if self.embedder is None or not self.records.count or self._mixed():
-            return
-        model = self.embedder.model
-        self.records.set_model(model.name, model.dimension, model.digest)
-        total, done = self.records.count, self.records.embedded()
-        while batch := self.records.without_vectors(_TEXTS):
-            self._look_for_end()
-            told("embedding", done, total)
-            vectors = self.embedder([document[:_LONGEST] for document in batch.values()])
-            self.records.embed(dict(zip(batch, vectors, strict=True)))
-            done += len(batch)
+    def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
+        self.records.amend(changes, lambda field: field in fields)
 
-    def _resolved(self, search: Search) -> Search:
-        if texts_of(search.rank, EMBEDDING) and (mixed := self._mixed()):
-            raise InputError(mixed, hint="%search --reindex makes all vectors anew")
-        return resolved(search, self.embedder)
+    def _compared(self, told: Told) -> list[str]:
+        """By what texts are compared, and how much of the lab has what that needs."""
+        if self._embedder is None:
+            return ["texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"]
+        self._meaning.check()
+        notes = [f"texts are compared by meaning: {self._embedder.name}"]
+        try:
+            self._meaning.update(told, patience=_PATIENCE)
+        except Timeout:
+            count = f"{self.records.embedded():,} of {self.records.count:,}"
+            notes.append(f"{count} trajectories have vectors so far, and only those are compared")
+        return notes
 
-    def _compared(self) -> str:
-        if self.embedder is not None:
-            return f"texts are compared by meaning: {self.embedder.name}"
-        return "texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"
-
-    def _mixed(self) -> str | None:
-        """What is wrong where the vectors there are of another embedding model than the one there is."""
-        known = self.records.model
-        if self.embedder is None or known is None or known == self.embedder.model:
+    def _lost(self) -> str | None:
+        """What is wrong where nothing is new and yet something is missing."""
+        missing = self._lab.news.count() - self.records.count
+        if not missing or self._lab.news.since(self._mark()):
             return None
-        name, dimension = self.embedder.model.name, self.embedder.model.dimension
-        return (
-            f"mixed embedding spaces: the index has vectors of {known.name} ({known.dimension}), "
-            f"the model here is {name} ({dimension})"
-        )
+        return f"{abs(missing):,} records are {'missing' if missing > 0 else 'too many'} -> {REBUILD}"
 
-    def _paced(self, wanted: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
+    def _told(self, wanted: Sequence[int], deed: str, told: Told) -> Iterator[list[int]]:
         coming, done = iter(wanted), 0
-        while batch := list(islice(coming, size)):
-            self._look_for_end()
-            yield done, batch
+        while batch := list(islice(coming, _BATCH)):
+            told(deed, done, len(wanted))
+            yield batch
             done += len(batch)
 
-    def _look_for_end(self) -> None:
+    def _pace(self, *_told: object) -> None:
         if self._end.is_set():
             raise _Ended
 

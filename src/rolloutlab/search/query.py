@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from rolloutlab.search.rank import Rank
 from rolloutlab.search.where import Where
 
-SCORE = "#score"
-SHOWN = ("#id", "#document", "#embedding", "#metadata", SCORE)
+SCORE, METADATA = "#score", "#metadata"
+SHOWN = ("#id", "#document", "#embedding", METADATA, SCORE)
 """What of a record may be selected, besides its metadata fields."""
 
 
@@ -54,6 +54,10 @@ class Select:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", tuple(dict.fromkeys(_names(self.keys))))
+
+    def beside(self, *keys: str) -> "Select":
+        """These keys, and those."""
+        return Select((*keys, *self.keys))
 
 
 @dataclass(frozen=True)

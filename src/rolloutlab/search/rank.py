@@ -1,7 +1,7 @@
 """How records are scored: distances and arithmetic on them. Lower is better."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from rolloutlab.errors import InputError
@@ -190,8 +190,12 @@ def Rrf(  # noqa: N802 - it stands beside Knn and Val
     normalize: divide the weights by their sum. Source: Cormack, Clarke and Büttcher 2009.
 
     Raises:
-        InputError: no rank is given, one weight is not for each, a weight or k is negative, or all weights are 0.
+        InputError: no rank is given, or one of distances; weights or k cannot be used.
     """
+    for rank in ranks:
+        if isinstance(rank, Knn) and not rank.return_rank:
+            hint = repr(replace(rank, return_rank=True, default=rank.limit))
+            raise InputError(f"{rank!r} gives distances, and places are fused", hint=hint)
     shares = [1.0] * len(ranks) if weights is None else [float(weight) for weight in weights]
     if not ranks or len(shares) != len(ranks) or min(shares) < 0 or not sum(shares) or k < 0:
         hint = 'Rrf([Knn("text", return_rank=True), Knn("text", key="bm25", return_rank=True)], weights=[2, 1])'

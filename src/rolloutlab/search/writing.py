@@ -10,8 +10,9 @@ from rolloutlab.search.query import SCORE, GroupBy, Limit, MinK, Search, Select
 from rolloutlab.search.rank import NEAREST, Knn, Rank
 from rolloutlab.search.where import Where
 
-_CANDIDATES = 10
-"""How many times as many records as are wanted are looked at where they are grouped."""
+_ALL = 1_000_000
+_GROUPED, _CANDIDATES = 10_000, 100
+"""Where records are grouped, at least so many are looked at, and so many times what is wanted."""
 
 
 def written(
@@ -20,9 +21,9 @@ def written(
     where: Any = None,
     rank: Any = None,
     group_by: str | Sequence[str] | None = None,
-    best: int = 1,
-    k: int = 10,
-    offset: int = 0,
+    best: int | None = None,
+    k: int | None = None,
+    offset: int | None = None,
     select: str | Sequence[str] | None = None,
 ) -> Search:
     """One search. known: the fields there are; None where any name will do.
@@ -31,27 +32,36 @@ def written(
         InputError: a piece is wrong, two say the same, or a field is not known; with the nearest name.
     """
     if isinstance(query, Mapping | Search):
-        if any(piece is not None for piece in (where, rank, group_by, select)):
-            raise InputError("the dictionary says everything already", hint="its where, rank, group_by and select")
+        if any(piece is not None for piece in (where, rank, group_by, best, k, offset, select)):
+            hint = "its where, rank, group_by, limit and select"
+            raise InputError("the dictionary says everything already", hint=hint)
         return parse(query, known)
     if query is not None and rank is not None:
         raise InputError("a text and a rank are two orders", hint=f"rank=\"knn({query!r}) - 0.1 * field('reward')\"")
     keys = _names(group_by)
-    ranked = _ranked(query, rank, known, _enough(k, offset, best) * (_CANDIDATES if keys else 1))
+    limit = Limit(_whole("k", 10 if k is None else k, 0), _whole("offset", offset or 0, 0))
+    kept = _whole("best", 1 if best is None else best, 1)
+    ranked = _ranked(query, rank, known, _candidates(limit, kept if keys else 0))
+    if best is not None and not keys:
+        raise InputError("the best of what? Nothing is grouped", hint=f"--group-by collection --best {best}")
     if keys and ranked is None:
         raise InputError("groups keep their best, and nothing says what is best", hint="a text, or rank=...")
     search = Search(
         where=_conditions(where, known),
         rank=ranked,
-        group_by=GroupBy(keys, MinK((SCORE,), _whole("best", best, 1))) if keys else None,
-        limit=Limit(_whole("k", k, 0), _whole("offset", offset, 0)),
+        group_by=GroupBy(keys, MinK((SCORE,), kept)) if keys else None,
+        limit=limit,
         select=Select(_names(select)),
     )
     return parse(search, known)
 
 
-def _enough(k: int, offset: int, best: int) -> int:
-    return max(NEAREST, (_whole("k", k, 0) or NEAREST) * _whole("best", best, 1) + _whole("offset", offset, 0))
+def _candidates(limit: Limit, best: int) -> int:
+    """How many of the nearest are looked at. best: how many of each group are kept; 0 where nothing is grouped."""
+    if not limit.limit:
+        return _ALL
+    wanted = limit.limit + limit.offset
+    return max(_GROUPED, _CANDIDATES * wanted * best) if best else max(NEAREST, wanted)
 
 
 def _ranked(query: str | None, rank: Any, known: Collection[str] | None, candidates: int) -> Rank | None:
@@ -73,7 +83,7 @@ def _conditions(where: Any, known: Collection[str] | None) -> Where | None:
 def _names(said: str | Sequence[str] | None) -> tuple[str, ...]:
     """Fields that commas separate, or a list of them."""
     pieces = said.split(",") if isinstance(said, str) else said or ()
-    if not all(isinstance(piece, str) for piece in pieces):
+    if not isinstance(pieces, Sequence) or not all(isinstance(piece, str) for piece in pieces):
         raise InputError(f"{said!r} are no names of fields", hint="reward, step")
     return tuple(piece.strip() for piece in pieces if piece.strip())
 

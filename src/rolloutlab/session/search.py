@@ -34,9 +34,9 @@ class SearchCalls(CollectionCalls):
         where: Any = None,
         rank: Any = None,
         group_by: str | Sequence[str] | None = None,
-        best: int = 1,
-        k: int = 10,
-        offset: int = 0,
+        best: int | None = None,
+        k: int | None = None,
+        offset: int | None = None,
         select: str | Sequence[str] | None = None,
         into: str | None = None,
     ) -> SearchResult:
@@ -45,8 +45,8 @@ class SearchCalls(CollectionCalls):
         query: a text; or a whole search, as a dictionary of docs/search_format.md or a `Search`, which says everything.
         where: which qualify: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: in
         what order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
-        group_by: fields; of each group the `best` are kept. k: how many, 0 for all, after the first `offset`. select:
-        which fields are shown. into: a collection that the hits are copied to, which can be scored and trained on.
+        group_by: fields; of each group the `best` (1) are kept. k: how many (10), 0 for all, after the first `offset`.
+        select: which fields are shown. into: a collection that the hits are copied to, to be scored and trained on.
 
         Texts are compared by the embedding model where there is one, else by their words; the result says by which.
 
@@ -54,12 +54,21 @@ class SearchCalls(CollectionCalls):
             InputError: something is wrong with the search; the message says where. LabError: the index is damaged.
         """
         place = self._elsewhere or self.index
-        search = written(query, place.fields(), where, rank, group_by, best, k, offset, select)
         with Progress("search") as shown:
-            found, notes = place.search(search, lambda what, done, total: shown.update(done, total, what))
+
+            def told(what: str, done: int, total: int) -> None:
+                shown.update(done, total, what)
+
+            notes = place.refresh(told)
+            search = written(query, place.fields(), where, rank, group_by, best, k, offset, select)
+            answer = place.search(search, told)
+        notes += answer.notes
         if into is not None:
-            gathered(self.store, [hit.id for hit in found.hits], into)
-        return SearchResult(search, found, notes, place.documents, lambda name: place.breakdown(search, name))
+            label = gathered(self.store, [hit.id for hit in answer.found.hits], into)
+            notes.append(f"copied to {label}")
+        return SearchResult(
+            answer.executed, answer.found, notes, place.documents, lambda name: place.breakdown(answer.executed, name)
+        )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
         """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
@@ -80,11 +89,12 @@ class SearchCalls(CollectionCalls):
         that holds the address's key. Vectors are made in the background, and where a search needs them.
 
         Raises:
-            InputError: it is no embedding model.
+            InputError: it is no embedding model, or gives no vectors; and as the model itself raises.
         """
-        self.index.embedder = embedder(self._http, model, name, key_env) if model is not None else None
+        found = embedder(self._http, model, name, key_env) if model is not None else None
+        self.index.use(found)
         if self._elsewhere:
-            self._elsewhere.embedder = self.index.embedder
+            self._elsewhere.use(found)
         return self.index.status()
 
     def index_status(self) -> IndexStatus:

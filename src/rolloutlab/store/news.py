@@ -49,19 +49,20 @@ class Mark:
 
 @dataclass(frozen=True)
 class News:
-    """What is new. gone: labels of collections that are not there, or not under that label. arrived: ids of finished
-    trajectories. rescored: ids of groups some of whose rewards changed. trained: labels of collections that a job was
-    submitted with. mark: where to look from next.
+    """What is new. gone: labels of collections that are not there any more. renamed: new labels by old ones. arrived:
+    ids of finished trajectories. rescored: ids of groups some of whose rewards changed. trained: labels of collections
+    that a job was submitted with. mark: where to look from next.
     """
 
     mark: Mark
     gone: Sequence[str]
+    renamed: Mapping[str, str]
     arrived: Sequence[int]
     rescored: Sequence[int]
     trained: Sequence[str]
 
     def __bool__(self) -> bool:
-        return bool(self.gone or self.arrived or self.rescored or self.trained)
+        return bool(self.gone or self.renamed or self.arrived or self.rescored or self.trained)
 
 
 class Entry(NamedTuple):
@@ -101,17 +102,24 @@ class Newsroom:
     def since(self, mark: Mark) -> News:
         """What is new since `mark`, oldest first. What is written meanwhile may be told now, and will be next time."""
         now = self._now()
-        relabelled = {i for i, label in mark.collections.items() if now.collections.get(i) != label}
-        shown = [i for i, label in now.collections.items() if mark.collections.get(i) != label]
+        moved = {
+            label: now.collections[i] for i, label in mark.collections.items() if now.collections.get(i, label) != label
+        }
+        if moved.keys() & {*moved.values()}:  # names were exchanged: as if those were others
+            moved = {}
+        same = {i for i, label in mark.collections.items() if now.collections.get(i, "") in (label, moved.get(label))}
         fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
         finished = self._ids(f"{_FINISHED} AND t.id IN {_GIVEN}", json.dumps(mark.pending))
-        moved = self._ids(f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps(shown))
-        arrived = sorted({*fresh, *finished, *moved})
+        shown = self._ids(
+            f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps([i for i in now.collections if i not in same])
+        )
+        arrived = sorted({*fresh, *finished, *shown})
         sql = "SELECT DISTINCT t.group_id FROM edits e JOIN trajectories t ON t.id = e.trajectory_id WHERE e.id > ?"
         trained = [label for job, labels in now.jobs.items() if mark.jobs.get(job) != labels for label in labels]
         return News(
             mark=now,
-            gone=[mark.collections[i] for i in relabelled],
+            gone=[label for i, label in mark.collections.items() if i not in same],
+            renamed=moved,
             arrived=arrived,
             rescored=self._ids(sql, mark.edit),
             trained=list(dict.fromkeys(trained)),

@@ -1,5 +1,7 @@
 """Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
 
+import json
+
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.store.notation import now, parts_of
 from rolloutlab.store.sqlite import Database
@@ -69,6 +71,12 @@ class Shelf:
             if not there.fetchone():
                 raise NotFoundError(f"there is no collection {old!r}", hint="%collections lists them")
             connection.execute("UPDATE collections SET name = ? WHERE name = ?", (new, old))
+            for job in connection.execute("SELECT id, collections FROM jobs").fetchall():
+                labels = json.loads(job["collections"])
+                renamed = [f"{new}{label[len(old) :]}" if _name_of(label) == old else label for label in labels]
+                if renamed != labels:
+                    values = (json.dumps(renamed), job["id"])
+                    connection.execute("UPDATE jobs SET collections = ? WHERE id = ?", values)
 
     def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
         with self._database.write() as connection:
@@ -80,6 +88,10 @@ class Shelf:
                 "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL", (name,)
             ).fetchone()
         return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
+
+
+def _name_of(label: str) -> str:
+    return label.partition(":")[0]
 
 
 def _meant(label: str) -> tuple[str, int | None, int | None]:

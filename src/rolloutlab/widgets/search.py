@@ -18,6 +18,8 @@ _DOCUMENT = 4_000
 """Characters of a conversation that a table opens."""
 _LOOKED_AT = 500
 """Places of words in one conversation."""
+_WORD = 20
+_BLANK = re.compile(r"\s")
 _ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 
 
@@ -62,8 +64,8 @@ def passage(document: str, wanted: Sequence[str], length: int = _PASSAGE) -> str
     else:
         begin = max((found.start() for found in _ANSWER.finditer(document)), default=0)
     begin = max(0, begin)
-    if begin and places:  # a whole word first
-        begin += re.search(r"\s|$", document[begin:]).start()  # type: ignore[union-attr]
+    if begin and places and (blank := _BLANK.search(document, begin, begin + _WORD)):
+        begin = blank.start()  # a whole word first
     said = " ".join(document[begin : begin + length].split())
     return f"{'… ' if begin else ''}{said}{' …' if begin + length < len(document) else ''}"
 

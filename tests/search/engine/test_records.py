@@ -47,14 +47,6 @@ def test_a_record_without_an_embedding_keeps_none(records: Records, ids: Ids) ->
     assert ids(rank=BY_VECTOR) == ""
 
 
-def test_an_embedding_is_kept_when_asked_while_the_document_is_the_same(records: Records, ids: Ids) -> None:
-    records.upsert([Record("a", "cat", embedding=(1.0, 0.0)), Record("b", embedding=(1.0, 0.0))])
-    records.upsert([Record("a", "cat", {"x": 1}), Record("b")], keep_embedding=True)
-    assert ids(rank=BY_VECTOR) == "ab"
-    records.upsert([Record("a", "dog"), Record("b", "dog")], keep_embedding=True)
-    assert ids(rank=BY_VECTOR) == ""
-
-
 def test_embeddings_are_set_by_themselves(records: Records, ids: Ids) -> None:
     records.upsert([Record("a", "cat", {"x": 1}), Record("b")])
     ids()
@@ -150,19 +142,6 @@ def test_embedding_spaces_are_not_mixed(records: Records, ids: Ids) -> None:
         records.set_model("large", 2, "def")
     assert ids() == ids(rank=BY_VECTOR) == "a"
     records.set_model("small", 2, "abc")
-
-
-def test_embeddings_of_another_model_come_after_the_old_are_forgotten(records: Records, ids: Ids) -> None:
-    records.set_model("small", 2, "abc")
-    records.upsert([Record("a", embedding=(1.0, 0.0)), Record("b", embedding=(1.0, 0.0))])
-    assert ids(rank=BY_VECTOR) == "ab"
-    records.forget_embeddings()
-    assert (records.model, ids(rank=BY_VECTOR), ids()) == (None, "", "ab")
-    records.set_model("large", 3, "def")
-    records.embed({"b": (0.0, 1.0, 0.0)})
-    assert records.model is not None
-    assert records.model.name == "large"
-    assert ids(rank=Knn((0.0, 1.0, 0.0))) == "b"
 
 
 def test_a_process_with_another_model_is_told(records: Records) -> None:
@@ -265,7 +244,6 @@ def damaged(tmp_path: Path) -> Callable[[str], Records]:
         ("DELETE FROM state", Search()),
         ("DROP TABLE vectors", Search()),
         ("UPDATE sparse SET places = x'00' WHERE row = 7", Search(rank=Knn(SparseVector((1,), (1.0,)), key="s"))),
-        ("UPDATE words_data SET block = x'00' WHERE id > 1", Search(rank=BY_WORD)),
         ("DELETE FROM words_data", Search(rank=BY_WORD)),
         ("DELETE FROM words_docsize", Search(rank=BY_WORD)),
         ("DROP TABLE words_data", Search(rank=BY_WORD)),

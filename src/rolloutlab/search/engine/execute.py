@@ -12,12 +12,9 @@ from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.grouping import Grouped, grouped
 from rolloutlab.search.engine.plan import Elsewhere, Plan, warnings
-from rolloutlab.search.query import SCORE, Search
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID
-
-_METADATA = "#metadata"
-_BUILT_IN = (ID, DOCUMENT, EMBEDDING, _METADATA, SCORE)
 
 
 @dataclass(frozen=True)
@@ -109,12 +106,12 @@ def _grouped(search: Search, snapshot: Snapshot, places: Places, scores: Scores)
 
 def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:
     select = search.select.keys or (SCORE,)
-    fields = [] if _METADATA in select else [key for key in select if key not in _BUILT_IN]
-    wanted = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, _METADATA) if key in select)]
+    fields = [] if METADATA in select else [key for key in select if key not in SHOWN]
+    wanted = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, METADATA) if key in select)]
     columns = snapshot.get(places, wanted)
     told = scores.tolist() if scores is not None and SCORE in select else [None] * len(places)
     for i, score in enumerate(told):
-        metadata = _value(columns, _METADATA, i)
+        metadata = _value(columns, METADATA, i)
         if fields:
             metadata = {key: columns[key][i] for key in fields if columns[key][i] is not MISSING}
         yield Hit(columns[ID][i], score, _value(columns, DOCUMENT, i), _value(columns, EMBEDDING, i), metadata)

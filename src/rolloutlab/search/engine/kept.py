@@ -2,15 +2,23 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolloutlab.search.engine.records import Records
 
 _GIVEN = "(SELECT value FROM json_each(?))"
 _BARE = """
-    SELECT id, document FROM records WHERE document IS NOT NULL AND row NOT IN (SELECT row FROM vectors)
-    ORDER BY row LIMIT ?
+    SELECT row, id, document FROM records r WHERE row > ? AND document IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM vectors WHERE row = r.row) ORDER BY row LIMIT ?
 """
+
+
+class Bare(NamedTuple):
+    """A record without an embedding; rows ascend in storage order."""
+
+    row: int
+    id: str
+    document: str
 
 
 class KeptRecords(Records):
@@ -23,9 +31,32 @@ class KeptRecords(Records):
         return str(rows[0][0]) if rows else None
 
     def keep_mark(self, mark: str) -> None:
-        """Remember how far the records are."""
+        """Remember how far the records are, all of them."""
         with self._writing() as (connection, _):
             connection.execute("INSERT OR REPLACE INTO state VALUES ('mark', ?)", (mark,))
+            connection.execute("DELETE FROM state WHERE name = 'begun'")
+
+    def begin(self) -> None:
+        """Remember that records come which `keep_mark` has not told of yet."""
+        with self._writing() as (connection, _):
+            connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)")
+
+    @property
+    def begun(self) -> bool:
+        """Whether somebody began and did not come to `keep_mark`."""
+        return bool(self._read("SELECT 1 FROM state WHERE name = 'begun'"))
+
+    def beginnings(self) -> set[str]:
+        """What ids begin with, up to a slash."""
+        return {row[0] for row in self._read("SELECT DISTINCT substr(id, 1, instr(id, '/') - 1) FROM records")}
+
+    def rename(self, old: str, new: str) -> None:
+        """Let ids that begin with one text begin with another; their embeddings stay."""
+        with self._writing() as (connection, revision):
+            connection.execute(
+                "UPDATE records SET id = ? || substr(id, ?), revision = ? WHERE id >= ? AND id < ?",
+                (new, len(old) + 1, revision, old, f"{old}\U0010ffff"),
+            )
 
     def ids(self, beginning: str) -> list[str]:
         """The ids that begin with a text, in storage order."""
@@ -56,9 +87,9 @@ class KeptRecords(Records):
         sql = f"SELECT id, document FROM records WHERE document IS NOT NULL AND id IN {_GIVEN}"
         return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
-    def without_vectors(self, most: int) -> dict[str, str]:
-        """Some documents by id that have no embedding yet."""
-        return {row[0]: row[1] for row in self._read(_BARE, most)}
+    def without_vectors(self, after: int, most: int) -> list[Bare]:
+        """Some records beyond a row that have a document and no embedding yet."""
+        return [Bare(*row) for row in self._read(_BARE, after, most)]
 
     def embedded(self) -> int:
         """How many records have an embedding."""

@@ -57,7 +57,7 @@ def warnings(
     wanted = search.limit.limit and search.limit.offset + search.limit.limit
     cut = [knn for knn, found in hits.items() if len(found.places_K) == knn.limit < plan.qualified]
     largest = max((knn.limit for knn in cut), default=0)
-    if cut and available < wanted and search.group_by is None:
+    if cut and largest < wanted and available < wanted and search.group_by is None:
         yield f"limit and offset ask for {wanted}, and knn finds only {largest}: set $knn.limit to {wanted} or more"
     if cut and search.group_by is not None:
         short = smallest < search.group_by.aggregate.k
@@ -66,6 +66,10 @@ def warnings(
                 f"group_by saw the {plan.scored:,} nearest of {plan.qualified:,} records: a larger $knn.limit may give "
                 "more groups, and more in each"
             )
+    if search.rank is not None and plan.qualified and not plan.scored:
+        yield "the rank gives no record a score: " + (
+            "what it looks for is in none" if hits else "a number by itself scores nothing, and no field has numbers"
+        )
     strict = [found for knn, found in hits.items() if knn.default is None]
     if len(strict) > 1:
         yield from _intersected(strict, plan)

@@ -87,11 +87,8 @@ class Records:
                 found[key] = (*found.get(key, ()), "sparse")
         return found
 
-    def upsert(self, records: Iterable[Record], *, keep_embedding: bool = False) -> None:
-        """Write records, all of them or none; one whose id exists takes the place of that.
-
-        keep_embedding: a record without an embedding leaves the one there is, if the document is the same.
-        """
+    def upsert(self, records: Iterable[Record]) -> None:
+        """Write records, all of them or none; one whose id exists takes the place of that, its embedding too."""
         last = {record.id: record for record in records}
         if not last:
             return
@@ -101,8 +98,7 @@ class Records:
             (key, *sparse_blobs(vector, f"record {r.id!r}"), r.id) for r in last.values() for key, vector in _sparse(r)
         ]
         with self._writing() as (connection, revision):
-            bare = [(id_, keep_embedding, document) for id_, document, _ in rows if id_ not in vectors]
-            connection.executemany(_UNEMBED, bare)
+            connection.executemany(_UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
             connection.executemany(_UNSPARSE, [(id_,) for id_, _, _ in rows])
             connection.executemany(_UPSERT, [(*row, revision) for row in rows])
             connection.executemany("INSERT INTO sparse SELECT row, ?, ?, ? FROM records WHERE id = ?", sparse)
@@ -145,14 +141,6 @@ class Records:
             _set(connection, "model", json.dumps([name, dimension, digest]))
             _set(connection, "dimension", dimension)
         self._agreed = model
-
-    def forget_embeddings(self) -> None:
-        """Remove all embeddings, and what is known of their model."""
-        with self._writing() as (connection, revision):
-            connection.execute("DELETE FROM vectors")
-            connection.execute("DELETE FROM state WHERE name IN ('model', 'dimension')")
-            _set(connection, "horizon", revision)
-        self._agreed = None
 
     def close(self) -> None:
         self._reader.close()
@@ -220,8 +208,7 @@ def discard(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-_UNEMBED = """DELETE FROM vectors
-WHERE row = (SELECT row FROM records WHERE id = ?1 AND (NOT ?2 OR document IS NOT ?3))"""
+_UNEMBED = "DELETE FROM vectors WHERE row = (SELECT row FROM records WHERE id = ?)"
 _UNSPARSE = "DELETE FROM sparse WHERE row = (SELECT row FROM records WHERE id = ?)"
 _UPSERT = """INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET document = excluded.document, metadata = excluded.metadata,

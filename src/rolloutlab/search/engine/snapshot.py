@@ -14,14 +14,18 @@ from rolloutlab.search.engine.filters import Filter
 from rolloutlab.search.engine.sparse import coordinates
 from rolloutlab.search.engine.table import Table, damaged
 from rolloutlab.search.engine.vectors import Space, rounded
+from rolloutlab.search.query import METADATA
 from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, Where
 from rolloutlab.store.sqlite import Database
 
 BM25 = "bm25"
 """The key of a knn that finds words: FTS5's own index of the documents."""
-METADATA = "#metadata"
 _STORED = {ID: "id", DOCUMENT: "document", METADATA: "metadata"}
+
+
+_WORD = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
+"""What stands between blanks and signs of ASCII."""
 
 
 class TableSnapshot:
@@ -112,28 +116,18 @@ class TableSnapshot:
         """The documents with any of the words of a text, 1 minus their BM25 score away; as often as a word is said."""
         if not isinstance(knn.query, str):
             raise InputError(f"$knn.query on {BM25!r} is no text", hint=f'Knn("some words", key={BM25!r})')
-        words = list(dict.fromkeys(re.findall(r"[^\W_]+", knn.query.casefold())))
+        words = {word.casefold(): word for word in _WORD.findall(knn.query)}
         if not words:
             return _nothing()
-        wanted = " OR ".join(f'"{word}"' for word in words)
+        wanted = " OR ".join(f'"{word}"' for word in words.values())  # cut further as the documents were
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         rows = self._database.read(sql, wanted)
-        if not rows and self._said(words):
-            raise damaged(self._database, "its index of words has lost some")
         places = self._table.places([row[0] for row in rows])
         scores = np.fromiter((row[1] for row in rows), np.float64, len(rows))
         chosen = np.isin(places, within)
         places, distances = places[chosen], rounded(-scores[chosen])
         order = np.argsort(distances, kind="stable")[: knn.limit]
         return Hits(places[order], distances[order])
-
-    def _said(self, words: Sequence[str]) -> bool:
-        """Whether some document has one of some words, beyond doubt: of ASCII, between what is no part of a word."""
-        pattern = "|".join(word for word in words if word.isascii())
-        if not pattern:
-            return False
-        whole = re.compile(rf"(?:^|[ -/:-@\[-`{{-~\n])(?:{pattern})(?:$|[ -/:-@\[-`{{-~\n])", re.IGNORECASE | re.ASCII)
-        return any(whole.search(document) for _, document in self._table.documents(np.flatnonzero(self._table.alive_N)))
 
 
 def _nothing() -> Hits:

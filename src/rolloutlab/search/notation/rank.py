@@ -18,11 +18,12 @@ SYMBOLS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 FUNCTIONS = ("exp", "log", "abs")
 EXTREMES = ("max", "min")
+_RRF = "rrf([knn('paris', default=16, return_rank=True), knn('paris', key='bm25', default=16, return_rank=True)], k=60)"
 MADE: dict[str, tuple[str, tuple[str, ...], str]] = {
     "knn": ("knn", ("query", "key", "limit", "default", "return_rank"), "knn('paris', limit=50)"),
     "field": ("field", ("key", "default"), "field('reward', default=0)"),
     "val": ("val", ("value",), "val(0.5)"),
-    "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), "rrf([knn('paris'), knn('paris', key='bm25')], k=60)"),
+    "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), _RRF),
     "sparse": ("sparse", ("indices", "values"), "knn(sparse([3, 17], [0.5, 1.5]), key='topics')"),
 }
 """What a name makes: its operands in order, and how it is written."""
