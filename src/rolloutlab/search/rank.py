@@ -120,7 +120,7 @@ class Knn(Rank):
 
 @dataclass(frozen=True)
 class FieldTerm(Rank):
-    """The number in a metadata field; default: that of records without one. Only the lab's own engine knows it."""
+    """The number in a metadata field; default: that of records without one. Chroma's cloud does not know it."""
 
     key: str
     default: float | None = None
