@@ -76,7 +76,7 @@ def ask(path: Path, queries_QD: Any) -> dict[str, Any]:
 
 def peer(name: str, folder: Path, deed: str) -> dict[str, Any]:
     command = [
-        str(ROOT / ".venvs/search/bin/python"),
+        str(ROOT / ".venvs/vectors/bin/python"),
         str(ROOT / "benchmarks/peers/search_local.py"),
         name,
         deed,
