@@ -117,6 +117,8 @@ def test_texts_are_compared_by_the_model_that_is_given(filled):
     result = filled.run("%search 'in Peru' --embed-with embed -k 4")
     assert {name.partition(":")[0] for name in result.names} == {"capitals"}
     assert result.notes == ("texts are compared by meaning: embed",)
+    assert "<mark>Peru</mark>" in result._repr_html_()
+    assert "in Peru" in result.words()
     assert "8 with vectors of embed (3)" in repr(filled.run("%search --status"))
     assert "by their words" in filled.run("%search Peru --embed-with none").notes[0]
     assert "8 of 8 trajectories are indexed" in repr(filled.run("%search --reindex"))

@@ -13,10 +13,11 @@ _SAID = {"bool": "true or false", "number": "a number", "str": "a text", "list":
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, by which search (texts have become vectors, or words), and notes on how."""
+    """What was found, and notes on how. executed: with vectors for texts, or words. asked: as a person reads it."""
 
     found: Found
     executed: Search
+    asked: Search
     notes: tuple[str, ...]
 
 

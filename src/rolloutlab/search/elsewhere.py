@@ -50,7 +50,7 @@ class Elsewhere:
         executed = resolved(search, self._embedder)
         found = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
         named = self._embedder.name if self._embedder else ""
-        return Answer(found, executed, (f"texts are compared by meaning: {named}",) if texts else ())
+        return Answer(found, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The documents of some records, of those that have one."""

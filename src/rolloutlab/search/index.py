@@ -120,7 +120,7 @@ class Index:
         found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not found.hits:
             notes += odd_conditions(search, self.records.fields())
-        return Answer(found, executed, tuple(notes))
+        return Answer(found, executed, search if self._embedder else executed, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The conversations of some records as text, of those that are still there."""

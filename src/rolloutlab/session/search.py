@@ -67,7 +67,7 @@ class SearchCalls(CollectionCalls):
             label = gathered(self.store, [hit.id for hit in answer.found.hits], into)
             notes.append(f"copied to {label}")
         return SearchResult(
-            answer.executed, answer.found, notes, place.documents, lambda name: place.breakdown(answer.executed, name)
+            answer.asked, answer.found, notes, place.documents, lambda name: place.breakdown(answer.executed, name)
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
