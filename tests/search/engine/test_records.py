@@ -1,13 +1,13 @@
 import math
-import multiprocessing
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -183,23 +183,26 @@ def test_searches_come_from_any_thread(records: Records) -> None:
     assert found == [50] * 80
 
 
-def _write(path: Path, seen: Any, enough: int) -> None:
-    """Ten rows at a time in one transaction, and the tenth last away, until the other side has seen enough of them."""
-    records, number = Records(path), 0
-    while seen.value < enough:
-        number += 1
-        records.upsert([Record(f"{number} {i}", f"cat {number}", {"n": number}, (1.0, float(i))) for i in range(10)])
-        records.delete([f"{number - 10} {i}" for i in range(10)])
-    records.close()
+WRITER = """
+import sys
+from pathlib import Path
+from rolloutlab.search.engine.records import Record, Records
+
+path, end = map(Path, sys.argv[1:])
+records, number = Records(path), 0
+while not end.exists():
+    number += 1
+    records.upsert([Record(f"{number} {i}", f"cat {number}", {"n": number}, (1.0, float(i))) for i in range(10)])
+    records.delete([f"{number - 10} {i}" for i in range(10)])
+records.close()
+"""
+"""Ten rows at a time in one transaction, and the tenth last away, until the other side has seen enough of them."""
 
 
-def test_searches_beside_a_writer_see_whole_transactions_and_new_ones(records: Records) -> None:
-    enough, spawn = 30, multiprocessing.get_context("spawn")
-    seen = spawn.Value("i", 0)
-    writer = spawn.Process(target=_write, args=(records.path, seen, enough))
-    writer.start()
-    newest, end = 0, time.monotonic() + 60
-    while seen.value < enough and time.monotonic() < end:
+def test_searches_beside_a_writer_see_whole_transactions_and_new_ones(records: Records, tmp_path: Path) -> None:
+    enough, seen, newest, end = 30, 0, 0, time.monotonic() + 60
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(records.path), str(tmp_path / "end")])
+    while seen < enough and time.monotonic() < end:
         found = execute(Search(rank=FieldTerm("n"), select=Select(("n",))), records)
         rows = Counter(hit.metadata["n"] for hit in found.hits if hit.metadata)
         assert set(rows.values()) <= {10}
@@ -207,10 +210,9 @@ def test_searches_beside_a_writer_see_whole_transactions_and_new_ones(records: R
             assert len(execute(Search(rank=replace(rank, limit=1000)), records).hits) in (0, *range(10, 120, 10))
         if max(rows, default=0) > newest:
             newest = max(rows)
-            seen.value += 1
-    reached, seen.value = seen.value, enough
-    writer.join(60)
-    assert (reached, writer.exitcode) == (enough, 0)
+            seen += 1
+    (tmp_path / "end").touch()
+    assert (writer.wait(60), seen) == (0, enough)
 
 
 @pytest.fixture
