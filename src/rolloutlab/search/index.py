@@ -1,6 +1,7 @@
 """The lab's trajectories as records to search, kept up to date beside it; all of it can be made anew from the lab."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,9 @@ from rolloutlab.store.news import Mark, News
 Told = Callable[[str, int, int], None]
 """Told what is done, how many of how many."""
 
-_BATCH = 256
+_BATCH = 64
+_REST = 4.0
+"""The background rests so many times as long as it works: whoever uses the notebook has the processor first."""
 _PATIENCE = 2.0
 """Seconds that a search waits for another who is bringing the index up to date."""
 _OF_NAME = ("collection", "group")
@@ -65,6 +68,9 @@ class Index:
         self._embedder = embedder
         self._lock = FileLock(path.with_suffix(".lock"))
         self._end = threading.Event()
+        self._wanted = threading.Event()
+        """Set while a search waits, which does the background's work at full speed."""
+        self._rested = 0.0
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._problem: str | None = None
@@ -102,10 +108,13 @@ class Index:
         Raises:
             LabError: the index is damaged; `rebuild` makes it anew.
         """
+        self._wanted.set()
         try:
             self.update(told, patience=_PATIENCE)
         except Timeout:
             return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
+        finally:
+            self._wanted.clear()
         return []
 
     def search(self, search: Search, told: Told = lambda *_: None) -> Answer:
@@ -212,11 +221,12 @@ class Index:
 
     def _follow(self) -> None:
         try:
+            self._rested = time.monotonic()
             self.update(self._pace, patience=0)
-            self._meaning.update(self._pace, patience=0)
+            self._meaning.update(self._look_for_end, patience=0)
             self._problem = None
-        except (Timeout, _Ended):  # another process does it; or the notebook ends
-            pass
+        except (Timeout, _Ended):  # another process does it; or a search; or the notebook ends
+            self._kept_up = None
         except Exception as error:  # noqa: BLE001 - whatever an embedding model raises belongs to no cell
             self._problem = f"{type(error).__name__}: {error}"
 
@@ -277,6 +287,19 @@ class Index:
             done += len(batch)
 
     def _pace(self, *_told: object) -> None:
+        """Work for a while, rest for longer, and stop for whoever is in a hurry."""
+        pause = _REST * (time.monotonic() - self._rested)
+        end = time.monotonic() + pause
+        while (
+            not self._wanted.is_set() and (left := end - time.monotonic()) > 0 and not self._end.wait(min(left, 0.05))
+        ):
+            pass
+        if self._wanted.is_set():
+            raise _Ended
+        self._look_for_end()
+        self._rested = time.monotonic()
+
+    def _look_for_end(self, *_told: object) -> None:
         if self._end.is_set():
             raise _Ended
 
