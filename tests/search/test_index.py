@@ -44,7 +44,8 @@ def put(lab):
 
 
 @pytest.fixture
-def index(lab, tmp_path):
+def index(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.search.background.QUIET", 0.0)
     made = []
 
     def index(embed=None, name="letters"):
@@ -171,7 +172,7 @@ def test_what_went_wrong_in_the_background_is_in_the_status(put, index):
     mine = index(lambda texts: [])
     put("cities", "Paris")
     mine.keep_up()
-    mine._thread.join()
+    mine._background.join()
     assert "gave 0 vectors" in mine.status().problem
     assert "it cannot go on: InputError: letters gave 0 vectors" in repr(mine.status())
 
@@ -251,8 +252,8 @@ def test_a_model_that_fails_keeps_nobody_from_searching_without_it(put, index):
     with pytest.raises(RuntimeError):
         names(mine, Search(rank=Knn("lyon")))
     mine.keep_up()
-    mine._thread.join()
-    assert "RuntimeError: the model is not there" in mine._problem
+    mine._background.join()
+    assert "RuntimeError: the model is not there" in mine.status().problem
     with pytest.raises(RuntimeError):
         mine.rebuild()
     assert mine.records.count == 4
@@ -271,7 +272,7 @@ def test_a_model_that_is_given_makes_its_vectors_in_the_background(put, index):
     names(mine)
     mine.keep_up()
     mine.use(Embedder("letters", letters))
-    mine._thread.join()
+    mine._background.join()
     assert mine.status().embedded == 4
 
 

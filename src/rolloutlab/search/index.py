@@ -1,8 +1,7 @@
 """The lab's trajectories as records to search, kept up to date beside it; all of it can be made anew from the lab."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -13,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from rolloutlab.errors import LabError
 from rolloutlab.search.answer import Answer, odd_conditions
+from rolloutlab.search.background import Background
 from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewards_of
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine.execute import execute
@@ -31,8 +31,6 @@ Told = Callable[[str, int, int], None]
 """Told what is done, how many of how many."""
 
 _BATCH = 64
-_REST = 4.0
-"""The background rests so many times as long as it works: whoever uses the notebook has the processor first."""
 _PATIENCE = 2.0
 """Seconds that a search waits for another who is bringing the index up to date."""
 _OF_NAME = ("collection", "group")
@@ -67,13 +65,7 @@ class Index:
         self._path = path
         self._embedder = embedder
         self._lock = FileLock(path.with_suffix(".lock"))
-        self._end = threading.Event()
-        self._wanted = threading.Event()
-        """Set while a search waits, which does the background's work at full speed."""
-        self._rested = 0.0
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._problem: str | None = None
+        self._background = Background("rolloutlab-index", self._follow)
         self._kept_up: tuple[int, int] | None = None
 
     @cached_property
@@ -108,13 +100,11 @@ class Index:
         Raises:
             LabError: the index is damaged; `rebuild` makes it anew.
         """
-        self._wanted.set()
-        try:
-            self.update(told, patience=_PATIENCE)
-        except Timeout:
-            return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
-        finally:
-            self._wanted.clear()
+        with self._background.stopped():
+            try:
+                self.update(told, patience=_PATIENCE)
+            except Timeout:
+                return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
         return []
 
     def search(self, search: Search, told: Told = lambda *_: None) -> Answer:
@@ -158,13 +148,8 @@ class Index:
 
     def keep_up(self) -> None:
         """Bring the index up to date in the background, if anything was stored; what goes wrong is in the status."""
-        with self._starting:
-            now = self._lab.changes()
-            if now == self._kept_up or (self._thread and self._thread.is_alive()):
-                return
-            self._kept_up = now
-            self._thread = threading.Thread(target=self._follow, name="rolloutlab-index", daemon=True)
-            self._thread.start()
+        if self._lab.changes() != self._kept_up:
+            self._background.begin()
 
     def rebuild(self, told: Told = lambda *_: None) -> IndexStatus:
         """Throw the index away and make it anew from the lab, once the embedding model has answered."""
@@ -179,7 +164,7 @@ class Index:
                 self.records.close()
             for kept in ("records", "_meaning"):
                 self.__dict__.pop(kept, None)
-            self._problem = None
+            self._background.problem = None
             self.update(told)
         self._meaning.update(told)
         return self.status()
@@ -193,7 +178,7 @@ class Index:
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=self._path.stat().st_size / 1e6,
-            problem=self._problem or self._meaning.mixed() or self._lost(),
+            problem=self._background.problem or self._meaning.mixed() or self._lost(),
         )
 
     def fields(self) -> list[str]:
@@ -206,9 +191,7 @@ class Index:
 
     def close(self) -> None:
         """Let go of the file; what the background has not done is done next time."""
-        self._end.set()
-        if self._thread:
-            self._thread.join()
+        self._background.close()
         if "records" in self.__dict__:
             self.records.close()
 
@@ -219,16 +202,12 @@ class Index:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LabError(f"{self._path}: the search index is damaged: {error}", hint=REBUILD) from error
 
-    def _follow(self) -> None:
-        try:
-            self._rested = time.monotonic()
-            self.update(self._pace, patience=0)
-            self._meaning.update(self._look_for_end, patience=0)
-            self._problem = None
-        except (Timeout, _Ended):  # another process does it; or a search; or the notebook ends
-            self._kept_up = None
-        except Exception as error:  # noqa: BLE001 - whatever an embedding model raises belongs to no cell
-            self._problem = f"{type(error).__name__}: {error}"
+    def _follow(self, give_way: Told) -> None:
+        now = self._lab.changes()
+        with suppress(Timeout):  # another process does it
+            self.update(give_way, patience=0)
+            self._meaning.update(give_way, patience=0)
+            self._kept_up = now
 
     def _take(self, news: News, told: Told) -> None:
         for label in news.gone:
@@ -285,24 +264,3 @@ class Index:
             told(deed, done, len(wanted))
             yield batch
             done += len(batch)
-
-    def _pace(self, *_told: object) -> None:
-        """Work for a while, rest for longer, and stop for whoever is in a hurry."""
-        pause = _REST * (time.monotonic() - self._rested)
-        end = time.monotonic() + pause
-        while (
-            not self._wanted.is_set() and (left := end - time.monotonic()) > 0 and not self._end.wait(min(left, 0.05))
-        ):
-            pass
-        if self._wanted.is_set():
-            raise _Ended
-        self._look_for_end()
-        self._rested = time.monotonic()
-
-    def _look_for_end(self, *_told: object) -> None:
-        if self._end.is_set():
-            raise _Ended
-
-
-class _Ended(Exception):  # noqa: N818 - no error: the notebook ends
-    """The notebook ends before the index is up to date."""

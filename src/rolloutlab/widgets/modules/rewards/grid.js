@@ -41,6 +41,7 @@ export function pagedTable(element, { columns, total, fetch, dress }) {
     height: total <= FEW ? false : "min(60vh, 460px)",
     layout: "fitColumns",
     rowHeight: 28,
+    renderVerticalBuffer: 140,
     placeholder: () => h("span", { class: "rl-dim" }, "no trajectory fits the filters"),
     headerSortElement: () => "",
     pagination: true,
