@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from rolloutlab.search.chroma.api import Chroma, Collection
 from rolloutlab.search.engine.execute import Found, Hit
-from rolloutlab.search.engine.plan import Elsewhere
+from rolloutlab.search.engine.plan import ServerPlan
 from rolloutlab.search.payload import cloud_payload
 from rolloutlab.search.query import Search
 
@@ -53,4 +53,4 @@ class ChromaCloud:
         began = perf_counter()
         answer = self.chroma.read(_Searched, self.chroma.post(self.collection, "search", body))
         hits = tuple(Hit(*values) for values in zip(answer.ids[0], *answer.columns(), strict=True))
-        return Found(hits, Elsewhere(self.chroma.origin, len(hits), perf_counter() - began), ())
+        return Found(hits, ServerPlan(self.chroma.origin, len(hits), perf_counter() - began), ())

@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.grouping import Grouped, grouped
-from rolloutlab.search.engine.plan import Elsewhere, Plan, warnings
+from rolloutlab.search.engine.plan import Plan, ServerPlan, warnings
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID
@@ -33,7 +33,7 @@ class Found:
     """What a search found, best first. warnings: where rows may be missing, in words."""
 
     hits: tuple[Hit, ...]
-    plan: Plan | Elsewhere
+    plan: Plan | ServerPlan
     warnings: tuple[str, ...]
 
 

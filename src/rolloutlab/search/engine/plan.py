@@ -36,7 +36,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class ServerPlan:
     """What is known of a search that something else executed. seconds: from the question to the answer."""
 
     origin: str

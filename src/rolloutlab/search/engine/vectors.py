@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -26,7 +27,8 @@ _MOST = 0.4
 """More of a block than this: all of it is compared, which copies nothing."""
 _ALONE = 1 << 15
 """So few records are compared by one thread, sooner than others would help."""
-_THREADS = 4
+_HELPERS = min(4, os.cpu_count() or 1) - 1
+"""Threads beside the one that asks."""
 _PLAIN = (1e-15, 1e15)
 """Norms with which float32 neither overflows nor vanishes on the way to a product."""
 
@@ -95,18 +97,23 @@ class Vectors:
 
     def _products(self, query_D: npt.NDArray[np.float32], places_K: Places) -> npt.NDArray[np.float32]:
         dots_K = np.empty(len(places_K), np.float32)
+        pieces = iter(list(self._by_block(places_K)))
 
-        def compare(piece: tuple[npt.NDArray[np.float32], Places, slice]) -> None:
-            block, chosen_B, where = piece
-            dots_K[where] = _dots(block, chosen_B, query_D)
+        def compare() -> None:
+            for block, chosen_B, where in pieces:
+                _dots(block, chosen_B, query_D, out=dots_K[where])
 
-        pieces = list(self._by_block(places_K))
-        if len(places_K) <= _ALONE:
-            list(map(compare, pieces))
-            return dots_K
-        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:  # one alone does not keep memory busy
-            list(pool.map(compare, pieces))
+        helpers = _HELPERS if len(places_K) > _ALONE else 0
+        helped = [self._helpers.submit(compare) for _ in range(helpers)]
+        compare()
+        for each in helped:
+            each.result()
         return dots_K
+
+    @cached_property
+    def _helpers(self) -> ThreadPoolExecutor:
+        """One thread alone does not keep memory busy."""
+        return ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
         """Distances in float64, rounded; of two records with the same vector they are the same."""
@@ -133,17 +140,20 @@ def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
 
 
 def _dots(
-    block: npt.NDArray[np.float32], chosen_B: Places, query_D: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
+    block: npt.NDArray[np.float32],
+    chosen_B: Places,
+    query_D: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+) -> None:
     """The products of some rows of a block with a query."""
     if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
-        return _rows_dot(block[: chosen_B[-1] + 1], query_D)[chosen_B]
-    dots_B, few_GD = np.empty(len(chosen_B), np.float32), np.empty((_GATHERED, len(query_D)), np.float32)
+        np.take(_rows_dot(block[: chosen_B[-1] + 1], query_D), chosen_B, out=out, mode="clip")
+        return
+    few_GD = np.empty((_GATHERED, len(query_D)), np.float32)
     for i in range(0, len(chosen_B), _GATHERED):
         rows = chosen_B[i : i + _GATHERED]
         gathered = np.take(block, rows, axis=0, out=few_GD[: len(rows)], mode="clip")  # "raise" would copy twice
-        dots_B[i : i + len(rows)] = _rows_dot(gathered, query_D)
-    return dots_B
+        out[i : i + len(rows)] = _rows_dot(gathered, query_D)
 
 
 def _rows_dot(rows_BD: npt.NDArray[np.float32], query_D: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
