@@ -1,0 +1,1 @@
+"""Signing in with OAuth 2.1, as docs/authorization.md says clause by clause."""
