@@ -27,7 +27,7 @@ MAX_CONNECTIONS = 512
 
 _LONGEST_CLEAN_UP = 0.5
 _LONGEST_SILENCE = 0.2
-_SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
+SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Http:
                 if line.startswith("data:") and data != "[DONE]":
                     yield data
         except (httpx.RequestError, aiohttp.ClientError) as error:
-            raise BrokenOffError(f"the answer of {_origin(url)} broke off: {_why(error)}") from error
+            raise BrokenOffError(f"the answer of {origin(url)} broke off: {_why(error)}") from error
         finally:
             await response.aclose()
 
@@ -181,11 +181,11 @@ class Http:
         kind = {"Content-Type": "application/json"} if body.content is not None else {}
         request = httpx.Request(
             method,
-            _checked(url),
+            checked(url),
             json=body.json,
             content=body.content,
             params=body.params,
-            headers={**_SAID_OF_US, **_bearer(token), **kind, **body.headers},
+            headers={**SAID_OF_US, **_bearer(token), **kind, **body.headers},
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
         again = again and not isinstance(body.content, AsyncIterable)
@@ -196,7 +196,7 @@ class Http:
             except (httpx.RequestError, aiohttp.ClientError) as error:
                 pause = retries.after_failure()
                 if pause is None:
-                    raise _unanswered(url, error) from error
+                    raise unanswered(url, error) from error
             else:
                 pause = retries.after_answer(response.status_code, response.headers)
                 if pause is None:
@@ -284,23 +284,23 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
         outcome.set_result(ended.result())
 
 
-def _unanswered(url: str, error: Exception) -> UnreachableError:
+def unanswered(url: str, error: Exception) -> UnreachableError:
+    """The error for a request that the transport could not get answered."""
     kind = UnreachableError if _refused(error) else BrokenOffError
-    return kind(f"nothing answers at {_origin(url)}: {_why(error)}", hint=what_to_look_at(httpx.URL(url).host))
+    return kind(f"nothing answers at {origin(url)}: {_why(error)}", hint=what_to_look_at(httpx.URL(url).host))
 
 
 def _answer(response: httpx.Response, token: str | None) -> Any:
     if not response.is_success:
-        origin = _origin(str(response.url))
-        raise refusal(origin, response.status_code, response.reason_phrase, response.content, token)
+        raise refusal(origin(str(response.url)), response.status_code, response.reason_phrase, response.content, token)
     try:
         return from_json(response.content)
     except ValueError as error:
-        raise ServiceError(f"{_origin(str(response.url))} answered with something that is not JSON") from error
+        raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON") from error
 
 
 @lru_cache(maxsize=64)
-def _checked(url: str) -> httpx.URL:
+def checked(url: str) -> httpx.URL:
     """The address, or UnreachableError when nothing can be there."""
     try:
         parsed = httpx.URL(url)
@@ -315,7 +315,8 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _origin(url: str) -> str:
+def origin(url: str) -> str:
+    """Scheme, host and port of an address, without a user."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 

@@ -1,0 +1,85 @@
+"""Which addresses are taken: canonical resources (RFC 8707), and endpoints that can be trusted with a code."""
+
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from rolloutlab.errors import InputError, SignInError
+from rolloutlab.settings import on_this_machine
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def canonical(url: str) -> str:
+    """An address as the resource that it names: scheme and host in lower case, no usual port, no slash at the end.
+
+    Raises:
+        InputError: it has no scheme or host, a fragment, a user or a query; the message does not repeat what they hold.
+    """
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except (ValueError, AttributeError):
+        raise InputError("that is no address of a server", hint="%login https://tools.example/mcp") from None
+    wrong = _wrong(parts)
+    if wrong:
+        raise InputError(f"the address of a server has {wrong}", hint="%login https://tools.example/mcp")
+    host = parts.hostname or ""
+    named = f"[{host}]" if ":" in host else host
+    shown = named if port in (None, _PORTS[parts.scheme.lower()]) else f"{named}:{port}"
+    return urlunsplit((parts.scheme.lower(), shown, parts.path.rstrip("/"), "", ""))
+
+
+def origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def host(url: str) -> str:
+    """Host and port, as a person is shown them."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def covers(resource: str, url: str) -> bool:
+    """Whether an address is the resource or lies below it."""
+    resource, url = canonical(resource), canonical(url.partition("?")[0])
+    return origin(resource) == origin(url) and f"{urlsplit(url).path}/".startswith(f"{urlsplit(resource).path}/")
+
+
+def checked_server(url: str) -> str:
+    """The canonical address of a server to sign in to: https, or http on this machine.
+
+    Raises:
+        InputError: it is no such address.
+    """
+    found = canonical(url)
+    if urlsplit(found).scheme != "https" and not on_this_machine(found):
+        raise InputError(f"{origin(found)} is not encrypted: a token would be read on the way", hint="https://...")
+    return found
+
+
+def checked_endpoint(what: str, url: str, server: str) -> str:
+    """An address that a document names: https, or http on this machine where the server is on this machine too.
+
+    Raises:
+        SignInError: it is neither, or holds a user or a fragment.
+    """
+    try:
+        parts = urlsplit(url)
+        whole = bool(parts.hostname) and (parts.port or True)
+    except ValueError:
+        whole = False
+    if not whole or parts.username is not None or parts.fragment:
+        raise SignInError(f"{host(server)} names a {what} that is no address")
+    here = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)
+    if parts.scheme != "https" and not here:
+        raise SignInError(f"{host(server)} names a {what} without https: {ascii(origin(url))[:200]}")
+    return url
+
+
+def _wrong(parts: SplitResult) -> str | None:
+    if parts.scheme.lower() not in _PORTS or not parts.hostname:
+        return "no https:// and host"
+    if parts.fragment:
+        return "a fragment"
+    if parts.username is not None or parts.password is not None:
+        return "a user"
+    return "a query" if parts.query else None

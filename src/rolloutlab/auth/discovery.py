@@ -1,0 +1,122 @@
+"""Who guards a resource, and where to sign in: RFC 9728, RFC 8414 and OpenID Connect Discovery, in the given order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from rolloutlab.auth.addresses import checked_endpoint, covers, host, origin
+from rolloutlab.auth.challenges import Challenge
+from rolloutlab.auth.documents import Document, ResourceMetadata, ServerMetadata
+from rolloutlab.auth.messages import Flow, Request
+from rolloutlab.auth.pkce import METHOD
+from rolloutlab.errors import SignInError
+
+D = TypeVar("D", bound=Document)
+
+_RESOURCE = "/.well-known/oauth-protected-resource"
+_SERVER = "/.well-known/oauth-authorization-server"
+_OPENID = "/.well-known/openid-configuration"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A resource and who issues tokens for it. scopes: all that the resource says it knows; None where it does not."""
+
+    resource: str
+    scopes: tuple[str, ...] | None
+    issuer: str
+    authority: ServerMetadata
+
+
+def discover(
+    server: str, challenge: Challenge | None, issuer: str | None = None, *, without_pkce: bool = False
+) -> Flow[Found]:
+    """What is known of a canonical server address.
+
+    challenge: of its first 401, if any. issuer: what was configured for a server that does not describe itself.
+    without_pkce: go on where the authorization server does not say that it checks a proof of the code; for servers that
+    do and forget to say so.
+
+    Raises:
+        SignInError: something is missing, contradicts what was asked for, or cannot be trusted.
+    """
+    described = yield from _resource(server, challenge)
+    if described is None and issuer is None:
+        raise SignInError(
+            f"{host(server)} does not say who signs in for it", hint=f"%login {server} --issuer https://..."
+        )
+    if described and not covers(described.resource, server):
+        raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(described.resource)[:200]}")
+    chosen = issuer or (described.authorization_servers[0] if described else "")
+    authority = yield from _authority(checked_endpoint("authorization server", chosen, server), server)
+    if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
+        raise SignInError(
+            f"{host(chosen)} does not say that it supports {METHOD} proofs, without which a code can be stolen",
+            hint=f"ask its makers; or, at your own risk: %login {server} --dangerously-without-pkce",
+        )
+    return Found(
+        described.resource if described else server,
+        described.scopes_supported if described else None,
+        chosen,
+        authority,
+    )
+
+
+def resource_metadata_addresses(server: str, challenge: Challenge | None) -> list[str]:
+    """Where a resource may describe itself: where its challenge says, else at its path, then at the root."""
+    if challenge and challenge.resource_metadata:
+        return [challenge.resource_metadata]
+    path = urlsplit(server).path
+    return [f"{origin(server)}{_RESOURCE}{each}" for each in dict.fromkeys([path, ""])]
+
+
+def authority_addresses(issuer: str) -> list[str]:
+    """Where an authorization server may describe itself."""
+    path = urlsplit(issuer).path.rstrip("/")
+    if not path:
+        return [f"{origin(issuer)}{known}" for known in (_SERVER, _OPENID)]
+    return [
+        f"{origin(issuer)}{_SERVER}{path}",
+        f"{origin(issuer)}{_OPENID}{path}",
+        f"{origin(issuer)}{path}{_OPENID}",
+    ]
+
+
+def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
+    addresses = resource_metadata_addresses(server, challenge)
+    checked = [checked_endpoint("description", each, server) for each in addresses]
+    return (yield from _first(ResourceMetadata, checked, f"the description of {host(server)}"))
+
+
+def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:
+    found = yield from _first(ServerMetadata, authority_addresses(issuer), f"the description of {host(issuer)}")
+    if found is None:
+        raise SignInError(f"{issuer} does not describe itself as an authorization server")
+    if found.issuer != issuer:  # RFC 8414, 3.3: identical
+        raise SignInError(f"{issuer} describes another authorization server: {ascii(found.issuer)[:200]}")
+    for name, url in (
+        ("page to sign in", found.authorization_endpoint),
+        ("token endpoint", found.token_endpoint),
+        ("registration endpoint", found.registration_endpoint),
+        ("revocation endpoint", found.revocation_endpoint),
+    ):
+        if url is not None:
+            checked_endpoint(name, url, server)
+    return found
+
+
+def _first(kind: type[D], addresses: Iterable[str], what: str) -> Flow[D | None]:
+    """The first document of a kind that is at one of some addresses; None where there is none at all."""
+    for address in addresses:
+        response = yield Request("GET", address, {"Accept": "application/json"})
+        document = response.document()
+        if document is not None:
+            try:
+                return kind.model_validate(document)
+            except ValidationError as error:
+                wrong = ".".join(map(str, error.errors()[0]["loc"]))
+                raise SignInError(f"{what} cannot be used: {wrong}") from None
+    return None

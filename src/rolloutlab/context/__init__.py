@@ -1,0 +1,1 @@
+"""Context servers: their tools, for a policy to call; needs `rolloutlab[context]`."""

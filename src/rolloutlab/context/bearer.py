@@ -1,0 +1,44 @@
+"""The bearer token on the official SDK's requests, which are another HTTP library's."""
+
+import json
+from collections.abc import AsyncGenerator
+
+import httpx2
+
+from rolloutlab.auth.bearer import Access
+from rolloutlab.errors import RolloutlabError
+
+
+class Bearer(httpx2.Auth):
+    """Attaches the token to every request of a session, and sends one again when it was renewed or stepped up."""
+
+    requires_request_body = True
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.failure: RolloutlabError | None = None
+        """Why the newest request was given up; the SDK tells of a closed connection instead."""
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        operation, again = operation_of(request.content), True
+        try:
+            while again:
+                token = await self._access.token()
+                if token and self._access.covers(str(request.url)):
+                    request.headers["Authorization"] = f"Bearer {token}"
+                response = yield request
+                headers = response.headers.multi_items()
+                again = await self._access.after(response.status_code, headers, operation, token)
+        except RolloutlabError as error:
+            self.failure = error
+            raise
+
+
+def operation_of(body: bytes) -> str:
+    """What a request asks for, by which tries are counted: `tools/call search`, or the method."""
+    try:
+        asked = json.loads(body)
+        name = (asked.get("params") or {}).get("name", "")
+        return f"{asked.get('method', '')} {name}".strip()
+    except (ValueError, AttributeError):
+        return ""

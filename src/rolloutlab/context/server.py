@@ -1,0 +1,122 @@
+"""One context server: its tools, and calls of them, over one connection that many conversations share."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from rolloutlab.auth.bearer import Access
+from rolloutlab.context.bearer import Bearer
+from rolloutlab.errors import RefusedError, RolloutlabError, UnreachableError
+
+T = TypeVar("T")
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as its server describes it. schema: the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+class ContextServer:
+    """A context server at an address; everything is awaited on one event loop."""
+
+    def __init__(self, url: str, access: Access) -> None:
+        self.url = url
+        self._bearer = Bearer(access)
+        self._held: asyncio.Task[None] | None = None
+        self._opened: asyncio.Future[Client] | None = None
+        self._end = asyncio.Event()
+
+    async def tools(self) -> list[Tool]:
+        """All of its tools.
+
+        Raises:
+            SignInError: it wants a sign-in, or more of it than was allowed. UnreachableError: nothing answers.
+        """
+
+        async def listed(client: Client) -> list[Tool]:
+            found: list[Tool] = []
+            cursor: str | None = None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                found += [Tool(each.name, each.description or "", each.input_schema) for each in page.tools]
+                cursor = page.next_cursor
+                if cursor is None:
+                    return found
+
+        return await self._with(listed)
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """What a tool says to some arguments, as text, and whether that is an error of the tool.
+
+        Raises:
+            As `tools`; RefusedError: the server did not take the call.
+        """
+
+        async def called(client: Client) -> tuple[str, bool]:
+            result = await client.call_tool(name, dict(arguments))
+            said = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
+            return "\n".join(said), bool(result.is_error)
+
+        return await self._with(called)
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._end.set()
+        if self._held:
+            with suppress(Exception):
+                await self._held
+
+    async def _with(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        self._bearer.failure = None
+        try:
+            return await work(await self._client())
+        except MCPError as error:
+            raise self._bearer.failure or RefusedError(f"{self.url} answered: {error}") from error
+        except RolloutlabError:
+            raise
+        except Exception as error:
+            why = self._bearer.failure or UnreachableError(
+                f"{self.url} is no context server that answers: {_root(error)}"
+            )
+            raise why from error
+
+    async def _client(self) -> Client:
+        """The open connection, a new one where the last has broken."""
+        if self._held is None or self._held.done() or self._opened is None:
+            self._end = asyncio.Event()
+            self._opened = asyncio.get_running_loop().create_future()
+            self._held = asyncio.create_task(self._hold(self._opened))
+        return await asyncio.shield(self._opened)
+
+    async def _hold(self, opened: "asyncio.Future[Client]") -> None:
+        """Keep a connection open; it has to be entered and left by the same task."""
+        try:
+            async with (
+                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE) as http,
+                Client(streamable_http_client(self.url, http_client=http)) as client,
+            ):
+                opened.set_result(client)
+                await self._end.wait()
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for the connection
+            if not opened.done():
+                opened.set_exception(error)
+
+
+def _root(error: BaseException) -> str:
+    """The first reason in a group of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__

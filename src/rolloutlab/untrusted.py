@@ -1,0 +1,129 @@
+"""Asking somebody who is not trusted: once, briefly, and only where it may lead us."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
+from rolloutlab.http import SAID_OF_US, checked, origin, unanswered
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An answer as it is. headers: a name as often as it came."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+async def fetch(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    content: bytes = b"",
+    reachable: Callable[[str], bool],
+    most: int,
+    patience: float,
+) -> Fetched:
+    """The answer, whatever its status; where it redirects to is not asked.
+
+    reachable: whether an IP address may be talked to; asked of the very address that is connected to. most: bytes of
+    the answer's body; that of a stream of events, which has no end, is left out. patience: seconds in all.
+
+    Raises:
+        UnreachableError: nothing answers, or nothing that may be talked to. ServiceError: the answer is too large.
+    """
+    there = checked(url)
+    if _is_address(there.host) and not reachable(there.host):  # no name that would be looked up
+        raise _unreachable(there.host)
+    extensions = {"timeout": httpx.Timeout(patience).as_dict()}
+    request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
+    connections = _guarded(reachable)
+    try:
+        async with asyncio.timeout(patience):
+            return await _read(await connections.handle_async_request(request), most)
+    except TimeoutError as error:
+        raise BrokenOffError(f"{origin(url)} did not answer in {patience:g} s") from error
+    except (httpx.RequestError, aiohttp.ClientError) as error:
+        raise unanswered(url, error) from error
+    finally:
+        await connections.aclose()
+
+
+async def addresses(url: str) -> list[str]:
+    """The IP addresses of an address's host; UnreachableError where it has none."""
+    there = checked(url)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(there.host, there.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UnreachableError(f"no host is called {there.host}", hint="check the address") from error
+    return [str(address[4][0]) for address in found]
+
+
+class _Guard(aiohttp.abc.AbstractResolver):
+    """Names become addresses, of those that may be talked to: aiohttp connects to these and asks nobody else."""
+
+    def __init__(self, reachable: Callable[[str], bool]) -> None:
+        self._reachable = reachable
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[aiohttp.abc.ResolveResult]:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        allowed = [each for each in found if self._reachable(str(each[4][0]))]
+        if not allowed:
+            raise _unreachable(host)
+        return [
+            {
+                "hostname": host,
+                "host": str(address[0]),
+                "port": int(address[1]),
+                "family": kind,
+                "proto": protocol,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for kind, _, protocol, _, address in allowed
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _unreachable(host: str) -> UnreachableError:
+    return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
+
+
+def _guarded(reachable: Callable[[str], bool]) -> httpx.AsyncBaseTransport:
+    context = httpx.create_ssl_context()
+    connector = aiohttp.TCPConnector(resolver=_Guard(reachable), use_dns_cache=False, force_close=True, ssl=context)
+    return AiohttpTransport(client=aiohttp.ClientSession(connector=connector, trust_env=False))
+
+
+async def _read(response: httpx.Response, most: int) -> Fetched:
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw)
+    body = b""
+    try:
+        if "text/event-stream" not in response.headers.get("Content-Type", ""):
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > most:
+                    raise ServiceError(f"an answer of more than {most >> 10:,} KiB was not read")
+    finally:
+        await response.aclose()
+    return Fetched(response.status_code, headers, body)
