@@ -176,3 +176,31 @@ def test_fields_and_what_they_hold_are_completed(filled, line, begun, offered):
 def test_completing_makes_no_index(notebook):
     assert Matcher(notebook.shell).found('%search --where "rew', 0, 20) == ("", [])
     assert not notebook.lab.settings.search_database.exists()
+
+
+def test_quotes_around_an_option_are_not_part_of_it(filled):
+    filled.run('%search sort --into "hard"')
+    assert "hard" in {each.name for each in filled.lab.store.collections()}
+
+
+def test_a_condition_without_quotes_is_told_to_be_quoted(filled):
+    assert '--where "reward < 0.5"' in filled.error("%search --where reward < 0.5")
+
+
+def test_no_model_has_no_name(filled):
+    assert "--embed-with none" in filled.error("%search --embed-with none --model small")
+
+
+def test_what_is_selected_beside_metadata_is_told_with_its_sign(filled):
+    assert "#document" in filled.error("%search --select document")
+
+
+def test_a_field_that_is_no_name_is_completed_as_a_condition_wants_it(notebook):
+    notebook.shell.user_ns["rows"] = [{"my kind": "sort"}]
+    notebook.run("%%chat letters --over rows --max-tokens 4 --seed 1\nSort these letters: d b a c")
+    found = notebook.run("%search --where \"`row.my kind` == 'sort'\"")
+    assert found.names == ["letters:1/0/0"]
+    line = '%search --where "row.my'
+    assert Matcher(notebook.shell).found(line, 0, len(line)) == ("row.my", ["`row.my kind`"])
+    line = "%search --select row.my"
+    assert Matcher(notebook.shell).found(line, 0, len(line)) == ("row.my", ["row.my kind"])

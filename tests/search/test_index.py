@@ -1,15 +1,19 @@
 """The index follows the lab: whatever is stored is found, whatever is gone is not, and it can be made anew."""
 
+import multiprocessing
 import subprocess
 import sys
 import threading
+from itertools import count
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.search import Knn, Search
+from rolloutlab.search import Knn, Search, background
 from rolloutlab.search.embedding import Embedder
+from rolloutlab.search.engine import vectors
 from rolloutlab.search.index import Index
 from rolloutlab.search.where import Compare
 from rolloutlab.store.lab import Lab
@@ -347,3 +351,129 @@ def test_a_condition_on_another_kind_of_value_is_told(put, index):
     names(mine)
     answer = mine.search(Search(where=Compare("step", "$eq", "0")))
     assert answer.notes == ("F.step == '0': step is a number in every record, never a text",)
+
+
+class Held:
+    """An embedding model that stays at its texts until it is let go; its first text is the probe."""
+
+    def __init__(self):
+        self.reached, self.go_on, self.texts = threading.Event(), threading.Event(), []
+
+    def __call__(self, texts):
+        self.texts += texts
+        if texts != ["rolloutlab"]:
+            self.reached.set()
+            assert self.go_on.wait(20)
+        return letters(texts)
+
+
+def test_a_model_that_takes_anothers_place_makes_no_vectors_in_its_name(put, index):
+    put("cities", *[f"{city} {i}" for city in CITIES for i in range(50)])
+    held = Held()
+    mine = index(held, "letters")
+    mine.keep_up()
+    assert held.reached.wait(20)
+    others = []
+    mine.use(Embedder("others", lambda texts: others.append(len(texts)) or [[1.0, 2.0, 3.0, 4.0] for _ in texts]))
+    held.go_on.set()
+    mine._background.join()
+    assert "vectors of letters (4), the model here is others (4)" in mine.status().problem
+    assert sum(others) == 1
+
+
+def test_whoever_is_at_work_lets_another_process_have_its_turn(put, index, monkeypatch):
+    busy = threading.Event()
+    used = count()
+    monkeypatch.setattr(background, "_of_other_threads", lambda: next(used) if busy.is_set() else 0)
+    put("cities", *[f"{city} {i}" for city in CITIES for i in range(50)])
+    first, second = index(), index()
+    monkeypatch.setattr(first.records, "upsert", _then(first.records.upsert, busy.set))
+    first.keep_up()
+    assert busy.wait(20)
+    assert second.refresh() == []
+    assert second.status().indexed == 200
+    busy.clear()
+    first._background.join()
+    assert first.status().problem is None
+
+
+def _then(work, after):
+    def done(*given):
+        work(*given)
+        after()
+
+    return done
+
+
+def test_what_is_stored_while_vectors_are_made_is_indexed_without_another_cell(put, index):
+    held = Held()
+    mine = index(held)
+    put("cities", *CITIES)
+    mine.keep_up()
+    assert held.reached.wait(20)
+    put("rivers", "Seine")
+    mine.keep_up()
+    held.go_on.set()
+    mine._background.join()
+    assert (mine.status().indexed, mine.status().embedded, mine.status().problem) == (5, 5, None)
+
+
+def test_a_model_that_hangs_keeps_nobody_from_a_new_index(put, index, monkeypatch):
+    monkeypatch.setattr("rolloutlab.search.index._PATIENCE", 0.01)
+    monkeypatch.setattr(background, "_LONGEST_END", 0.01)
+    held = Held()
+    mine = index(held)
+    put("cities", *CITIES)
+    mine.keep_up()
+    assert held.reached.wait(20)
+    status = mine.rebuild()
+    assert (status.indexed, status.embedded, status.problem) == (4, 0, None)
+    mine.close()
+    held.go_on.set()
+
+
+def test_the_status_is_there_though_the_model_is_not(put, index):
+    put("cities", *CITIES)
+    names(index(letters), Search(rank=Knn("lyon")))
+
+    def broken(texts):
+        raise RuntimeError("the model is not there")
+
+    status = index(broken).status()
+    assert (status.embedded, status.problem) == (4, "RuntimeError: the model is not there")
+
+
+def test_a_model_that_came_back_is_no_problem_any_more(put, index):
+    down = [True]
+
+    def sometimes(texts):
+        if down[0]:
+            raise RuntimeError("down")
+        return letters(texts)
+
+    put("cities", *CITIES)
+    mine = index(sometimes)
+    mine.keep_up()
+    mine._background.join()
+    down.clear()
+    down.append(False)
+    names(mine, Search(rank=Knn("lyon")))
+    assert mine.status().problem is None
+
+
+def test_a_forked_process_searches_with_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(vectors, "_ALONE", 0)
+    monkeypatch.setattr(vectors, "_HELPERS", 2)
+    kept = vectors.Vectors(2)
+    kept.grow(3)
+    kept.put(np.arange(3), np.array([[1, 0], [0, 1], [1, 1]], np.float32))
+
+    def nearest():
+        return kept.nearest(np.array([0, 1], np.float32), 1, np.arange(3), "cosine").places_K.tolist()
+
+    assert nearest() == [1]
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if nearest() == [1] else 1))
+    child.start()
+    child.join(20)
+    child.kill()
+    assert child.exitcode == 0

@@ -25,6 +25,7 @@ _SAID = re.compile(
 )
 """The value of an option that is being typed, which may be of several words where it is quoted."""
 _VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
+_DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FIELDS = ("where", "rank", "fields")
 """Kinds of values that speak of the fields of trajectories."""
 _OPTION = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
@@ -137,8 +138,8 @@ class Matcher:
         try:
             said = _SAID.search(start["rest"])
             option = said and magic.parser._option_string_actions.get(said["flag"])
-            if said and option and takes(option) in _FIELDS:
-                return field_or_value(said["quoted"] or said["bare"] or "", magics)
+            if said and option and (kind := takes(option)) in _FIELDS:
+                return field_or_value(said["quoted"] or said["bare"] or "", magics, ticked=kind != "fields")
             return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
         except RolloutlabError:  # settings or a lab that cannot be read: the cell will say so
             return "", []
@@ -173,15 +174,19 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
     return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
 
 
-def field_or_value(said: str, magics: LabMagics) -> tuple[str, list[str]]:
-    """The same inside a condition, a rank or a list of fields: a field, or after `==` what it holds in some record."""
+def field_or_value(said: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
+    """The same inside a condition, a rank or a list of fields: a field, or after `==` what it holds in some record.
+
+    ticked: names that are no names in Python get the backticks that conditions and ranks want.
+    """
     if not magics.session.settings.search_database.exists():  # looking must not make one
         return "", []
     index = magics.session.index
     if value := _VALUE.search(said):
         return value["begun"], _beginning(value["begun"], index.values(value["field"]))
     begun = re.search(r"[\w.]*$", said)[0]  # type: ignore[index]  # it may be empty, and is always there
-    return begun, _beginning(begun, index.fields())
+    fields = _beginning(begun, index.fields())
+    return begun, [f"`{field}`" if ticked and not _DOTTED.fullmatch(field) else field for field in fields]
 
 
 def training_option(line: str) -> tuple[str, list[str]]:

@@ -31,7 +31,13 @@ class SearchMagics(LabMagics):
     @argument("-k", type=int, help="how many in all, 0 for all (default: 10)")
     @argument("--offset", type=int, metavar="N", help="leave out the first so many")
     @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="which fields are shown: reward,step")
-    @argument("--into", metavar="COLLECTION", values="collections", help="copy the hits to a new collection")
+    @argument(
+        "--into",
+        metavar="COLLECTION",
+        type=unquoted,
+        values="collections",
+        help="copy the hits to a new collection",
+    )
     @argument(
         "--embed-with",
         metavar="MODEL",
@@ -39,8 +45,16 @@ class SearchMagics(LabMagics):
         values="functions",
         help="a function, an address, a folder or a name; `none` for words",
     )
-    @argument("--model", metavar="NAME", values="", help="the model's name at the address of --embed-with")
-    @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds its key")
+    @argument(
+        "--model", metavar="NAME", type=unquoted, values="", help="the model's name at the address of --embed-with"
+    )
+    @argument(
+        "--key-env",
+        metavar="NAME",
+        type=unquoted,
+        values="key variables",
+        help="the environment variable that holds its key",
+    )
     @argument("--status", action="store_true", help="how much is indexed")
     @argument("--reindex", action="store_true", help="make the index anew")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
@@ -75,6 +89,11 @@ class SearchMagics(LabMagics):
     @staticmethod
     def _check(options: Namespace, given: Mapping[str, Any], query: str | None, whole: Search | None) -> None:
         """InputError where an option would do nothing."""
+        if query and query[0] in "<>=!" and options.where:
+            hint = f'--where "{options.where} {query}"'
+            raise InputError("a condition with blanks in it is written in quotes", hint=hint)
+        if options.embed_with == "none" and (options.model or options.key_env):
+            raise InputError("--embed-with none has no model and no key", hint="%search --embed-with none")
         if (options.model or options.key_env) and not options.embed_with:
             hint = f"--where \"model == '{options.model}'\"" if options.model else "--embed-with https://api.example/v1"
             raise InputError("--model and --key-env belong to --embed-with", hint=hint)
@@ -97,7 +116,7 @@ class SearchMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("name", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
+    @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
     @argument(
         "--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)"

@@ -39,7 +39,8 @@ def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Itera
             if "list" not in kinds:
                 yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
         elif wanted not in kinds and getattr(each, "operator", "") != "$ne":
-            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[wanted]}"
+            inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
+            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[wanted]}{inside}"
 
 
 def _kind(value: Scalar) -> str:

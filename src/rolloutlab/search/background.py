@@ -11,8 +11,10 @@ _BREATH = 0.05
 """Seconds between two pieces of work, in which is seen whether there is something else to do."""
 _SHARE = 0.2
 """Something else is done where it takes more than this part of a processor."""
+_LONGEST_END = 2.0
+"""Seconds that closing waits for a piece of work: somebody else's code may hang in it."""
 
-Work = Callable[[Callable[..., None]], None]
+Work = Callable[[Callable[[], None]], None]
 """It calls what it is given after every piece, which waits as long as somebody else goes first."""
 
 
@@ -26,51 +28,73 @@ class Background:
         self._name = name
         self._work = work
         self._others = others or _of_other_threads
+        self._guard = threading.Lock()
         self._stop = threading.Event()
-        self._closed = False
-        self._starting = threading.Lock()
+        """Set while somebody wants the work to stop, for however long."""
+        self._stoppers = 0
+        self._asked = False
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
         """What kept the work from its end, the last time."""
 
     def begin(self) -> None:
-        """Do the work when there is time for it, unless it is being done."""
-        with self._starting:
-            if not self._closed and not (self._thread and self._thread.is_alive()):
+        """Do the work when there is time for it; where it is being done already, once more after that."""
+        with self._guard:
+            self._asked = True
+            if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """The work stops after the piece that it is at, for somebody who does it now."""
-        self._stop.set()
+        self._hold()
         try:
             yield
         finally:
-            if not self._closed:
-                self._stop.clear()
+            with self._guard:
+                self._stoppers -= 1
+                if not self._stoppers:
+                    self._stop.clear()
 
-    def join(self) -> None:
-        """Wait for the end of the work."""
-        if self._thread:
-            self._thread.join()
+    def join(self, patience: float | None = None) -> None:
+        """Wait for the end of the work, so many seconds at most."""
+        if thread := self._thread:
+            thread.join(patience)
 
     def close(self) -> None:
         """Stop after the piece that it is at, for good."""
-        with self._starting:
-            self._closed = True
-        self._stop.set()
-        self.join()
+        self._hold()
+        self.join(_LONGEST_END)
+
+    def _hold(self) -> None:
+        with self._guard:
+            self._stoppers += 1
+            self._stop.set()
 
     def _run(self) -> None:
         try:
-            self._give_way(quiet=0.0)
-            self._work(lambda *_told: self._give_way(quiet=QUIET))
-            self.problem = None
+            while self._is_wanted():
+                self._give_way(quiet=0.0)
+                self._work(lambda: self._give_way(quiet=QUIET))
+                self.problem = None
         except _Stopped:
-            pass
+            self._end()
         except Exception as error:  # noqa: BLE001 - whatever it raises belongs to no cell
             self.problem = f"{type(error).__name__}: {error}"
+            self._end()
+
+    def _is_wanted(self) -> bool:
+        """Whether somebody asked since the work was done last; else this thread is none any more."""
+        with self._guard:
+            wanted, self._asked = self._asked, False
+            if not wanted:
+                self._thread = None
+            return wanted
+
+    def _end(self) -> None:
+        with self._guard:
+            self._thread = None
 
     def _give_way(self, quiet: float) -> None:
         """Come back after a breath, or when it has been quiet long enough. quiet: seconds that it was, so far."""

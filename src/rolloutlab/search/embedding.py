@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ Embed = Callable[[Sequence[str]], Any]
 """Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
 
 _KEY_ENV = "OPENAI_API_KEY"
+_LONGEST = 120.0
+"""Seconds that one waits for another's texts."""
 _PROBE = "rolloutlab"
 """A text whose vector tells one model from another of the same name and dimension."""
 
@@ -26,6 +29,8 @@ class Embedder:
     def __init__(self, name: str, embed: Embed) -> None:
         self.name = name
         self._embed = embed
+        self._alone = threading.Lock()
+        """Somebody's function, or a tokenizer, need not bear two threads at once."""
         self._model: EmbeddingModel | None = None
 
     @property
@@ -47,8 +52,14 @@ class Embedder:
 
         Raises:
             InputError: the model did not give one finite vector of one dimension for each; or as it raised itself.
+            ServiceError: it is at something else for minutes.
         """
-        given = self._embed(list(texts))
+        if not self._alone.acquire(timeout=_LONGEST):
+            raise ServiceError(f"{self.name} has not answered for {_LONGEST:.0f} s", hint="%search --embed-with none")
+        try:
+            given = self._embed(list(texts))
+        finally:
+            self._alone.release()
         try:
             vectors = [[float(value) for value in vector] for vector in given]
         except (TypeError, ValueError):

@@ -90,8 +90,9 @@ class Index:
         """
         if embedder is not None:
             _ = embedder.model  # which asks it
-        self._embedder = self._meaning.embedder = embedder
-        self._kept_up = None
+        with self._background.stopped():
+            self._embedder = self._meaning.embedder = embedder
+            self._kept_up = self._background.problem = None
         self.keep_up()
 
     def refresh(self, told: Told = lambda *_: None) -> list[str]:
@@ -114,7 +115,8 @@ class Index:
             InputError: a query is none for this index, or its model is another than that of the vectors.
             LabError: the index is damaged; `rebuild` makes it anew.
         """
-        notes = self._compared(told) if texts_of(search.rank, EMBEDDING) else []
+        with self._background.stopped():
+            notes = self._compared(told) if texts_of(search.rank, EMBEDDING) else []
         executed = resolved(search, self._embedder)
         found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not found.hits:
@@ -152,22 +154,32 @@ class Index:
             self._background.begin()
 
     def rebuild(self, told: Told = lambda *_: None) -> IndexStatus:
-        """Throw the index away and make it anew from the lab, once the embedding model has answered."""
+        """Throw the index away and make it anew from the lab, once the embedding model has answered.
+
+        Where another is at work on the vectors, or hangs in its model, they follow in the background.
+        """
         if self._embedder is not None:
             _ = self._embedder.model
-        with self._lock:
-            try:
-                discard(self._path)
-            except OSError as error:
-                raise LabError(f"{self._path} cannot be made anew: {error.strerror}", hint="remove it") from error
-            if "records" in self.__dict__:
-                self.records.close()
-            for kept in ("records", "_meaning"):
-                self.__dict__.pop(kept, None)
-            self._background.problem = None
-            self.update(told)
-        self._meaning.update(told)
+        with self._background.stopped():
+            self._background.join(_PATIENCE)
+            with self._lock:
+                self._discard()
+                self.update(told)
+            with suppress(Timeout):
+                self._meaning.update(told, patience=_PATIENCE)
+            self._kept_up = self._background.problem = None
+        self.keep_up()
         return self.status()
+
+    def _discard(self) -> None:
+        try:
+            discard(self._path)
+        except OSError as error:
+            raise LabError(f"{self._path} cannot be made anew: {error.strerror}", hint="remove it") from error
+        if "records" in self.__dict__:
+            self.records.close()
+        for kept in ("records", "_meaning"):
+            self.__dict__.pop(kept, None)
 
     def status(self) -> IndexStatus:
         """How far the index is, without bringing it up to date."""
@@ -177,8 +189,8 @@ class Index:
             indexed=self.records.count,
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
-            megabytes=self._path.stat().st_size / 1e6,
-            problem=self._background.problem or self._meaning.mixed() or self._lost(),
+            megabytes=sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*")) / 1e6,
+            problem=self._background.problem or self._mixed() or self._lost(),
         )
 
     def fields(self) -> list[str]:
@@ -202,12 +214,26 @@ class Index:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LabError(f"{self._path}: the search index is damaged: {error}", hint=REBUILD) from error
 
-    def _follow(self, give_way: Told) -> None:
-        now = self._lab.changes()
+    def _follow(self, give_way: Callable[[], None]) -> None:
         with suppress(Timeout):  # another process does it
-            self.update(give_way, patience=0)
-            self._meaning.update(give_way, patience=0)
-            self._kept_up = now
+            while (now := self._lab.changes()) != self._kept_up:
+                with suppress(_Moved):
+                    self.update(self._aside(self._lock, give_way), patience=0)
+                    self._meaning.update(self._aside(self._meaning.lock, give_way), patience=0)
+                    self._kept_up = now
+
+    def _aside(self, lock: FileLock, give_way: Callable[[], None]) -> Told:
+        """What gives way without keeping others from their turn; where they used it, the work begins anew."""
+
+        def told(*_told: object) -> None:
+            before = self.records.revision, self._lab.changes()
+            lock.release()
+            give_way()
+            lock.acquire(timeout=0)
+            if (self.records.revision, self._lab.changes()) != before:
+                raise _Moved
+
+        return told
 
     def _take(self, news: News, told: Told) -> None:
         for label in news.gone:
@@ -219,13 +245,13 @@ class Index:
             self._amend({i: {"collection": name, "group": i.rpartition("/")[0]} for i in moved}, *_OF_NAME)
         jobs = {label: job for job, labels in news.mark.jobs.items() for label in labels}
         groups = dict.fromkeys(news.rescored)
-        for ids in self._told(news.arrived, "indexing", told):
+        arrived = self._lab.news.names(news.arrived)
+        groups.update(dict.fromkeys(group for _, group in arrived.values()))
+        known = self.records.known(name for name, _ in arrived.values())
+        for ids in self._told([i for i, (name, _) in arrived.items() if name not in known], "indexing", told):
             self._lab.outlines.complete(ids)
             entries = self._lab.news.entries(ids)
-            groups.update(dict.fromkeys(entry.group_id for entry in entries))
-            known = self.records.known(entry.name for entry in entries)
-            fresh = [entry for entry in entries if entry.name not in known]
-            self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in fresh)
+            self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
         for some in self._told(list(groups), "indexing rewards of", told):
             members = self._lab.news.scored(some).values()
             rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
@@ -249,7 +275,15 @@ class Index:
         except Timeout:
             count = f"{self.records.embedded():,} of {self.records.count:,}"
             notes.append(f"{count} trajectories have vectors so far, and only those are compared")
+        else:
+            self._background.problem = None
         return notes
+
+    def _mixed(self) -> str | None:
+        try:
+            return self._meaning.mixed()
+        except Exception as error:  # noqa: BLE001 - whatever an embedding model raises is what is wrong
+            return f"{type(error).__name__}: {error}"
 
     def _lost(self) -> str | None:
         """What is wrong where nothing is new and yet something is missing."""
@@ -264,3 +298,7 @@ class Index:
             told(deed, done, len(wanted))
             yield batch
             done += len(batch)
+
+
+class _Moved(Exception):  # noqa: N818 - no error: there is something else to do first
+    """Somebody else changed the lab or its index meanwhile."""

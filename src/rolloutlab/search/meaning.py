@@ -23,7 +23,7 @@ class Meaning:
     def __init__(self, records: KeptRecords, lock: Path, embedder: Embedder | None) -> None:
         self.embedder = embedder
         self._records = records
-        self._lock = FileLock(lock)
+        self.lock = FileLock(lock)
 
     def mixed(self) -> str | None:
         """What is wrong where the vectors there are of another embedding model than the one there is."""
@@ -46,15 +46,16 @@ class Meaning:
 
         patience: seconds to wait for another process that does it; filelock's Timeout after them.
         """
-        if self.embedder is None or self._records.embedded() == self._records.count or self.mixed():
+        embedder = self.embedder  # another one may be put in its place meanwhile
+        if embedder is None or self._records.embedded() == self._records.count or self.mixed():
             return
-        with self._lock.acquire(timeout=patience):
-            model = self.embedder.model
+        with self.lock.acquire(timeout=patience):
+            model = embedder.model
             if self._records.model != model:
                 self._records.set_model(model.name, model.dimension, model.digest)
             total, done, last = self._records.count, self._records.embedded(), 0
             while batch := self._records.without_vectors(last, _TEXTS):
                 told("embedding", done, total)
-                vectors = self.embedder([bare.document[:_LONGEST] for bare in batch])
+                vectors = embedder([bare.document[:_LONGEST] for bare in batch])
                 self._records.embed({bare.id: vector for bare, vector in zip(batch, vectors, strict=True)})
                 done, last = done + len(batch), batch[-1].row

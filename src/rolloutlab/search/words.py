@@ -55,10 +55,8 @@ def condition(where: Where) -> str:
         case Compare(name, operator, value):
             return f"{called(name)} {COMPARED[operator]} {value_words(value)}{_or_missing(name, operator == '$ne')}"
         case Among(name, values, negated):
-            listed = ", ".join(map(value_words, values[:8])) + (
-                f" and {len(values) - 8} more" if len(values) > 8 else ""
-            )
-            return f"{called(name)} is {'none' if negated else 'one'} of {listed}{_or_missing(name, negated)}"
+            some = _listed(values)
+            return f"{called(name)} is {'none' if negated else 'one'} of {some}{_or_missing(name, negated)}"
         case Contains(name, value, negated):
             verb = "does not contain" if negated else "contains"
             return f"{called(name)} {verb} {value_words(value)}{_or_missing(name, negated)}"

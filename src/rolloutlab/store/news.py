@@ -19,9 +19,14 @@ _ENTRIES = f"""
     FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
     LEFT JOIN outlines o ON o.trajectory_id = t.id WHERE t.id IN {_GIVEN} ORDER BY t.id
 """
+_NAME = "c.name || ':' || c.generation || '/' || g.position || '/' || t.position AS name"
+_NAMES = f"""
+    SELECT t.id, t.group_id, {_NAME}
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE t.id IN {_GIVEN} ORDER BY t.id
+"""
 _SCORED = f"""
-    SELECT t.group_id, t.reward, t.components, t.source,
-        c.name || ':' || c.generation || '/' || g.position || '/' || t.position AS name
+    SELECT t.group_id, t.reward, t.components, t.source, {_NAME}
     FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
     WHERE t.group_id IN {_GIVEN} AND t.pending = 0 AND c.deleted_at IS NULL ORDER BY t.group_id, t.position
 """
@@ -124,6 +129,11 @@ class Newsroom:
             rescored=self._ids(sql, mark.edit),
             trained=list(dict.fromkeys(trained)),
         )
+
+    def names(self, ids: Iterable[int]) -> dict[int, tuple[str, int]]:
+        """The name of each trajectory, and the id of its group."""
+        rows = self._database.read(_NAMES, json.dumps(list(ids)))
+        return {row["id"]: (row["name"], row["group_id"]) for row in rows}
 
     def entries(self, ids: Iterable[int]) -> list[Entry]:
         """Trajectories by their ids."""

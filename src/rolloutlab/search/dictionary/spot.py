@@ -143,6 +143,8 @@ def name_fault(name: str, besides: Collection[str], known: Collection[str] | Non
     if not encodable(name):
         return "it has half a character in it", name.encode(errors="ignore").decode() or "reward"
     if known is not None and name not in known:
+        if f"#{name}" in besides:
+            return f"no record has a field {name!r}", f"#{name}"
         there = nearest(name, known) or ", ".join(sorted(known)[:12]) or "no record has fields yet"
         return f"no record has a field {name!r}", there
     return None

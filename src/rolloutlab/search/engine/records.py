@@ -79,6 +79,11 @@ class Records:
     def count(self) -> int:
         return int(self._read("SELECT count(*) FROM records")[0][0])
 
+    @property
+    def revision(self) -> int:
+        """How often the file was written to."""
+        return int(self._read("SELECT value FROM state WHERE name = 'revision'")[0][0])
+
     def fields(self) -> dict[str, tuple[str, ...]]:
         """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
         with self.snapshot():

@@ -47,7 +47,8 @@ class TableSnapshot:
         if knn.key == BM25:
             return self._matching(knn, within)
         if isinstance(knn.query, str):
-            hint = f"Knn({knn.query!r}, key={BM25!r}), or configure an embedding model"
+            otherwise = ", or %search --embed-with MODEL" if knn.key == EMBEDDING else ""
+            hint = f"Knn({knn.query!r}, key={BM25!r}){otherwise}"
             raise InputError(
                 f"$knn.query {knn.query!r} on {knn.key} is a text, and nothing turns it into numbers", hint=hint
             )

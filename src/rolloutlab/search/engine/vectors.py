@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -40,6 +39,7 @@ class Vectors:
         self.dimension = dimension
         self._blocks: list[npt.NDArray[np.float32]] = []
         self._norms_N = np.zeros(0)
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def grow(self, room: int) -> None:
         """Make room for records up to a place."""
@@ -110,10 +110,12 @@ class Vectors:
             each.result()
         return dots_K
 
-    @cached_property
+    @property
     def _helpers(self) -> ThreadPoolExecutor:
-        """One thread alone does not keep memory busy."""
-        return ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
+        """One thread alone does not keep memory busy. A process that was forked has none of its parent's threads."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
+        return self._pool[1]
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
         """Distances in float64, rounded; of two records with the same vector they are the same."""
