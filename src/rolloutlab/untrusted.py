@@ -46,7 +46,7 @@ async def fetch(
         raise _unreachable(there.host)
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
     request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
-    connections = _guarded(reachable)
+    connections = _guarded(reachable, encrypted=there.scheme == "https")
     try:
         async with asyncio.timeout(patience):
             return await _read(await connections.handle_async_request(request), most)
@@ -109,8 +109,8 @@ def _unreachable(host: str) -> UnreachableError:
     return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
 
 
-def _guarded(reachable: Callable[[str], bool]) -> httpx.AsyncBaseTransport:
-    context = httpx.create_ssl_context()
+def _guarded(reachable: Callable[[str], bool], *, encrypted: bool) -> httpx.AsyncBaseTransport:
+    context = httpx.create_ssl_context() if encrypted else False  # it takes a while to make
     connector = aiohttp.TCPConnector(resolver=_Guard(reachable), use_dns_cache=False, force_close=True, ssl=context)
     return AiohttpTransport(client=aiohttp.ClientSession(connector=connector, trust_env=False))
 

@@ -23,7 +23,7 @@ from rolloutlab.errors import ServiceError, SignInError
 _ATTEMPTS = 2
 """How often a person is asked for more scopes for one operation that goes on to be refused."""
 _RENEWALS = 2
-"""How often a token is renewed while none is accepted."""
+"""How many tokens may be refused, one after the other, before no new one is asked for."""
 _OVER = {"invalid_grant", "invalid_client", "unauthorized_client"}
 """Refusals that no waiting mends (RFC 6749, 5.2)."""
 
@@ -83,7 +83,8 @@ class Access:
         self._clients: dict[tuple[str, str], Client] = {}
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
-        self._renewals = 0
+        self._rejected: set[str] = set()
+        """Tokens that were refused since one was accepted."""
         self._refused: dict[frozenset[str], SignInError] = {}
         """What a person said no to, until they ask again."""
 
@@ -143,7 +144,7 @@ class Access:
                 return await self._insufficient(challenge, operation, token)
         elif status < 400:
             self._attempts.pop(operation, None)
-            self._renewals = 0
+            self._rejected.clear()
         return False
 
     async def sign_out(self) -> bool:
@@ -180,9 +181,9 @@ class Access:
             raise SignInError(f"{self.server} wants you to sign in", hint=f"%login {self.server}")
         if grant.access_token != token:  # somebody has renewed it meanwhile
             return True
-        if self._renewals >= _RENEWALS:
-            raise SignInError(f"{host(self.server)} does not take the tokens it has", hint=f"%login {self.server}")
-        self._renewals += 1
+        self._rejected.add(token)
+        if len(self._rejected) > _RENEWALS:
+            raise SignInError(f"{host(self.server)} takes none of its own tokens", hint=f"%login {self.server}")
         await self._renewed(grant)
         return True
 
@@ -246,7 +247,7 @@ class Access:
             grant = await self._granted(transport, found, scopes)
         async with self._kept.alone(self.server):
             self._keep(grant)
-        self._renewals = 0
+        self._rejected.clear()
 
     async def _granted(self, transport: Transport, found: Found, scopes: Sequence[str]) -> Grant:
         """The grant that a person gives. A broker may prepare several requests, of which one is answered."""

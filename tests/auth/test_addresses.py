@@ -1,0 +1,75 @@
+"""Canonical addresses, and which ones are trusted with a code."""
+
+import pytest
+
+from rolloutlab.auth.addresses import canonical, checked_endpoint, checked_server, covers
+from rolloutlab.errors import InputError, SignInError
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://tools.example/mcp", "https://tools.example/mcp"),
+        ("HTTPS://Tools.EXAMPLE/MCP", "https://tools.example/MCP"),
+        ("https://tools.example/", "https://tools.example"),
+        ("https://tools.example/mcp/", "https://tools.example/mcp"),
+        ("https://tools.example:443/mcp", "https://tools.example/mcp"),
+        ("https://tools.example:8443/mcp", "https://tools.example:8443/mcp"),
+        ("http://[::1]:80/mcp", "http://[::1]/mcp"),
+    ],
+)
+def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slash(given, expected):
+    assert canonical(given) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "tools.example/mcp",
+        "https://tools.example/mcp#part",
+        "https://",
+        "ftp://x/y",
+        "https://jo:secret@x/y",
+        "https://x:99999",
+        "https://x/y?token=secret",
+        None,
+    ],
+)
+def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
+    with pytest.raises(InputError) as error:
+        canonical(wrong)
+    assert "secret" not in str(error.value)
+
+
+def test_a_server_elsewhere_has_to_be_encrypted():
+    assert checked_server("http://127.0.0.1:8000/mcp") == "http://127.0.0.1:8000/mcp"
+    with pytest.raises(InputError, match="not encrypted"):
+        checked_server("http://tools.example/mcp")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://login.example/token",
+        "http://127.0.0.1/token",
+        "https://jo@login.example/",
+        "https://x/#y",
+        "//x/y",
+        "https://x:0x50",
+    ],
+)
+def test_all_authorization_server_endpoints_use_https(url):
+    with pytest.raises(SignInError):
+        checked_endpoint("token endpoint", url, "https://tools.example/mcp")
+
+
+def test_endpoints_on_this_machine_are_for_servers_on_this_machine():
+    assert checked_endpoint("token endpoint", "http://localhost:9000/token", "http://127.0.0.1:8000/mcp")
+
+
+def test_a_resource_covers_what_lies_below_it_and_nothing_beside_it():
+    assert covers("https://a.example/mcp", "https://a.example/mcp/sub?x=1")
+    assert covers("https://a.example", "https://a.example/mcp")
+    assert not covers("https://a.example/mcp", "https://a.example/mcp2")
+    assert not covers("https://a.example/mcp", "https://b.example/mcp")
+    assert not covers("https://a.example/mcp", "http://a.example/mcp")

@@ -1,0 +1,321 @@
+"""A token's life, against a real server: signed in for, attached, renewed, stepped up, given back."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from rolloutlab.auth.bearer import Access, Terms
+from rolloutlab.auth.kept import InFolder, InMemory
+from rolloutlab.auth.registration import Client
+from rolloutlab.auth.requests import Denied
+from rolloutlab.errors import RolloutlabError, ServiceError, SignInError, UnreachableError
+from tests.auth.world import TLS, Person, World
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def person():
+    return Person()
+
+
+@pytest.fixture
+def clock():
+    return [1000.0]
+
+
+@pytest.fixture
+def access(world, person, clock):
+    return Access(world.url, person, InMemory(), now=lambda: clock[0])
+
+
+async def sent(access, operation="read"):
+    """A request as an adapter sends it, until it needs not be sent again."""
+    async with httpx.AsyncClient(verify=TLS) as http:
+        while True:
+            token = await access.token()
+            bearing = {"Authorization": f"Bearer {token}"} if token else {}
+            response = await http.get(f"{access.server}/{operation}", headers=bearing)
+            if not await access.after(response.status_code, response.headers.multi_items(), operation, token):
+                return response.status_code
+
+
+async def signed_in(access):
+    await access.sign_in()
+    return access
+
+
+def test_a_request_without_a_token_says_what_to_type(access):
+    with pytest.raises(SignInError) as error:
+        asyncio.run(sent(access))
+    assert error.value.hint == f"%login {access.server}"
+
+
+def test_signing_in_asks_once_and_every_request_carries_the_token(access, world, person):
+    async def story():
+        standing = await access.sign_in()
+        assert [await sent(access) for _ in range(3)] == [200] * 3
+        return standing
+
+    standing = asyncio.run(story())
+    assert (standing.server, standing.scopes, standing.renews) == (world.url, ("lab:read",), True)
+    [question] = person.questions
+    assert (question.server, question.resource, question.authority) == (world.url, world.url, world.origin[7:])
+    assert len(set(world.tokens_sent[-3:])) == 1
+    assert "access-" not in repr(standing)
+
+
+def test_a_token_that_is_about_to_expire_is_renewed_before_it_is_sent(access, world, clock):
+    async def story():
+        await access.sign_in()
+        clock[0] += 580
+        await sent(access)
+
+    asyncio.run(story())
+    assert world.seen["/token"] == 2
+    assert "" not in world.tokens_sent[1:]
+
+
+def test_a_401_is_answered_by_a_refresh_and_not_by_the_browser(access, world, person):
+    async def story():
+        await access.sign_in()
+        world.revoke_all()
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+    assert len(person.questions) == 1
+
+
+def test_many_requests_at_once_refresh_once(access, world):
+    async def story():
+        await access.sign_in()
+        world.revoke_all()
+        return await asyncio.gather(*(sent(access) for _ in range(64)))
+
+    assert asyncio.run(story()) == [200] * 64
+    assert world.seen["/token"] == 2
+
+
+def test_tokens_that_are_never_taken_end_in_an_error(access, world):
+    async def story():
+        await access.sign_in()
+        world.replaced["/mcp/read"] = 401, {"WWW-Authenticate": "Bearer"}, b""
+        await sent(access)
+
+    with pytest.raises(SignInError, match="takes none of its own tokens"):
+        asyncio.run(story())
+
+
+def test_a_refresh_token_that_is_over_ends_the_grant(access, world):
+    async def story():
+        await access.sign_in()
+        world.revoke_all()
+        world.refreshes.clear()
+        await sent(access)
+
+    with pytest.raises(SignInError, match="is over"):
+        asyncio.run(story())
+    assert access.standing is None
+
+
+def test_a_server_that_is_down_ends_no_grant(access, world, clock):
+    async def story():
+        await access.sign_in()
+        clock[0] += 10_000
+        world.replaced["/token"] = 503, {}, b""
+        with pytest.raises(SignInError, match="status 503"):
+            await sent(access)
+        del world.replaced["/token"]
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+
+
+def test_insufficient_scope_steps_up_once_however_many_requests_need_it(access, world, person):
+    async def story():
+        await access.sign_in()
+        return await asyncio.gather(*(sent(access, "write") for _ in range(32)))
+
+    assert asyncio.run(story()) == [200] * 32
+    assert [question.scopes for question in person.questions] == [("lab:read",), ("lab:read", "lab:write")]
+
+
+def test_step_ups_are_counted_per_operation_across_requests_and_end(access, world, person):
+    world.granting = lambda asked: "lab:read"
+
+    async def story():
+        await access.sign_in()
+        for _ in range(2):
+            with pytest.raises(SignInError, match="goes on to want"):
+                await sent(access, "write")
+        return await sent(access, "read")
+
+    assert asyncio.run(story()) == 200
+    assert len(person.questions) == 3
+
+
+def test_a_token_that_has_worked_lets_step_ups_be_tried_again(access, world, person):
+    async def story():
+        await access.sign_in()
+        world.granting = lambda asked: "lab:read"
+        with pytest.raises(SignInError):
+            await sent(access, "write")
+        world.needs["write"] = "lab:read"
+        assert await sent(access, "write") == 200
+        world.needs["write"] = "lab:write"
+        world.granting = lambda asked: asked
+        return await sent(access, "write")
+
+    assert asyncio.run(story()) == 200
+
+
+def test_a_denial_is_remembered_until_the_person_asks_again(access, world, person):
+    async def story():
+        await access.sign_in()
+        world.denies = True
+        for _ in range(3):
+            with pytest.raises(SignInError, match="was told not to let us in"):
+                await sent(access, "write")
+        assert len(person.questions) == 2
+        world.denies = False
+        await access.sign_in()
+        return await sent(access, "write")
+
+    assert asyncio.run(story()) == 200
+
+
+def test_a_denied_sign_in_leaves_nothing(access, world):
+    world.denies = True
+    with pytest.raises(Denied):
+        asyncio.run(access.sign_in())
+    assert access.standing is None
+
+
+def test_an_answer_of_another_issuer_sends_no_code_anywhere(access, world, person):
+    person.changes = {"iss": "https://evil.example"}
+    with pytest.raises(SignInError, match="did not come from"):
+        asyncio.run(access.sign_in())
+    assert world.seen["/token"] == 0
+
+
+def test_a_client_that_was_forgotten_is_registered_once_more(access, world, person):
+    async def forgetful(server, prepare):
+        answer = await person(server, prepare)
+        if len(person.questions) == 1:
+            world.clients.clear()
+        return answer
+
+    access._consent = forgetful
+    asyncio.run(access.sign_in())
+    assert (world.seen["/register"], len(person.questions)) == (2, 2)
+
+
+def test_signing_out_gives_the_tokens_back_and_forgets_them(access, world):
+    async def story():
+        await access.sign_in()
+        assert await access.sign_out()
+        assert (world.scopes, world.refreshes, access.standing) == ({}, {}, None)
+        assert not await access.sign_out()
+        await sent(access)
+
+    with pytest.raises(SignInError, match="wants you to sign in"):
+        asyncio.run(story())
+
+
+def test_two_kernels_that_share_a_grant_do_not_end_each_others_refresh_token(world, person, clock, tmp_path):
+    world.lifetime = 3
+    kernels = [Access(world.url, person, InFolder(tmp_path / "kept"), now=lambda: clock[0]) for _ in range(2)]
+
+    async def story():
+        await kernels[0].sign_in()
+        for _ in range(20):
+            clock[0] += 3
+            assert await asyncio.gather(*(sent(each) for each in kernels for _ in range(4))) == [200] * 8
+
+    asyncio.run(story())
+    assert len(person.questions) == 1
+    assert world.seen["/token"] == 21
+
+
+def test_a_kernel_that_was_signed_out_by_another_says_so(world, person, clock, tmp_path):
+    here, there = (Access(world.url, person, InFolder(tmp_path / "kept"), now=lambda: clock[0]) for _ in range(2))
+
+    async def story():
+        await here.sign_in()
+        assert await sent(there) == 200
+        await here.sign_out()
+        await sent(there)
+
+    with pytest.raises(SignInError, match="signed out"):
+        asyncio.run(story())
+
+
+def test_what_was_configured_is_used(world, person):
+    world.clients.add("mine")
+    access = Access(world.url, person, InMemory(), Terms(client=Client("mine")))
+    assert asyncio.run(access.sign_in()).client == "mine"
+    assert world.seen["/register"] == 0
+
+
+def test_no_token_is_sent_beside_its_resource(access, world):
+    asyncio.run(access.sign_in())
+    assert access.covers(f"{world.url}/read?x=1")
+    assert not access.covers(world.origin)
+    assert not access.covers("https://elsewhere.example/mcp")
+
+
+HUGE = b'{"issuer": "' + b"x" * (30 << 20) + b'"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "replaced", "error"),
+    [
+        ("/.well-known/oauth-authorization-server", (200, {"Content-Type": "application/json"}, HUGE), ServiceError),
+        ("/.well-known/oauth-protected-resource/mcp", (302, {"Location": "http://169.254.169.254/"}, b""), SignInError),
+        ("/.well-known/oauth-protected-resource/mcp", (200, {}, b"<html>"), SignInError),
+        ("/register", (307, {"Location": "https://evil.example/register"}, b""), SignInError),
+        ("/token", (307, {"Location": "https://evil.example/token"}, b""), SignInError),
+        ("/token", (200, {}, b"[" * 100_000), SignInError),
+    ],
+)
+def test_hostile_answers_are_refused(access, world, path, replaced, error):
+    world.replaced[path] = replaced
+    with pytest.raises(error) as raised:
+        asyncio.run(access.sign_in())
+    assert isinstance(raised.value, RolloutlabError)
+    assert access.standing is None
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "10.0.0.1", "evil.example"])
+def test_a_server_on_this_machine_that_leads_elsewhere_without_https_is_refused(access, world, host):
+    world.changed["token_endpoint"] = f"http://{host}/token"
+    with pytest.raises(SignInError, match="without https"):
+        asyncio.run(access.sign_in())
+    assert world.seen["/register"] == 0
+
+
+def test_link_local_addresses_are_not_asked_though_encrypted(access, world):
+    world.changed["token_endpoint"] = "https://169.254.169.254/token"
+    with pytest.raises(UnreachableError, match="must not lead us into"):
+        asyncio.run(access.sign_in())
+
+
+def test_missing_pkce_is_refused_before_anything_is_opened(access, world, person):
+    world.changed["code_challenge_methods_supported"] = ["plain"]
+    with pytest.raises(SignInError, match="S256"):
+        asyncio.run(access.sign_in())
+    assert (world.seen["/register"], person.questions) == (0, [])
+
+
+def test_nothing_secret_is_in_what_an_access_shows(access):
+    asyncio.run(access.sign_in())
+    grant = access._grant
+    for text in (repr(access), repr(grant), repr(grant.client), repr(access.standing)):
+        assert grant.access_token not in text
+        assert grant.refresh_token not in text

@@ -1,0 +1,134 @@
+"""Discovery in the order of the specification, and every reason not to go on."""
+
+import pytest
+
+from rolloutlab.auth.challenges import Challenge
+from rolloutlab.auth.discovery import authority_addresses, discover, resource_metadata_addresses
+from rolloutlab.errors import SignInError
+from tests.auth.played import (
+    AT_ISSUER,
+    AT_RESOURCE,
+    AT_ROOT,
+    AUTHORITY,
+    ISSUER,
+    RESOURCE,
+    SERVER,
+    USUAL,
+    answered,
+    played,
+)
+
+
+def found(world, challenge=None, **more):
+    return played(discover(SERVER, challenge, **more), world)
+
+
+def refused(world, challenge=None, **more):
+    with pytest.raises(SignInError) as error:
+        found(world, challenge, **more)
+    return str(error.value)
+
+
+def test_clients_must_use_protected_resource_metadata_to_discover_the_authorization_server():
+    result, asked = found(USUAL)
+    assert (result.resource, result.issuer, result.authority.token_endpoint) == (SERVER, ISSUER, f"{ISSUER}/token")
+    assert [request.url for request in asked] == [AT_RESOURCE, AT_ISSUER]
+    assert {request.method for request in asked} == {"GET"}
+
+
+def test_the_address_that_a_challenge_names_must_be_used():
+    there = "https://tools.example/described"
+    _, asked = found({there: RESOURCE, AT_ISSUER: AUTHORITY}, Challenge("bearer", {"resource_metadata": there}))
+    assert [request.url for request in asked] == [there, AT_ISSUER]
+
+
+def test_without_it_the_address_at_the_path_is_tried_then_that_at_the_root():
+    result, asked = found({AT_ROOT: {**RESOURCE, "resource": "https://tools.example"}, AT_ISSUER: AUTHORITY})
+    assert [request.url for request in asked] == [AT_RESOURCE, AT_ROOT, AT_ISSUER]
+    assert result.resource == "https://tools.example"
+
+
+def test_a_server_at_the_root_has_one_address_only():
+    assert resource_metadata_addresses("https://tools.example", None) == [AT_ROOT]
+
+
+def test_if_both_fail_the_client_aborts_or_uses_what_was_configured():
+    assert "does not say who signs in for it" in refused({AT_ISSUER: AUTHORITY})
+    result, _ = found({AT_ISSUER: AUTHORITY}, issuer=ISSUER)
+    assert (result.resource, result.scopes) == (SERVER, None)
+
+
+def test_authorization_servers_must_be_present():
+    assert "authorization_servers" in refused({**USUAL, AT_RESOURCE: {"resource": SERVER, "authorization_servers": []}})
+
+
+def test_an_issuer_with_a_path_is_looked_for_at_three_addresses_in_order():
+    assert authority_addresses("https://login.example/tenant") == [
+        "https://login.example/.well-known/oauth-authorization-server/tenant",
+        "https://login.example/.well-known/openid-configuration/tenant",
+        "https://login.example/tenant/.well-known/openid-configuration",
+    ]
+
+
+def test_an_issuer_without_a_path_is_looked_for_at_two_addresses_in_order():
+    assert authority_addresses(ISSUER) == [AT_ISSUER, f"{ISSUER}/.well-known/openid-configuration"]
+
+
+def test_clients_must_support_both_metadata_mechanisms():
+    result, asked = found({AT_RESOURCE: RESOURCE, f"{ISSUER}/.well-known/openid-configuration": AUTHORITY})
+    assert len(asked) == 3
+    assert result.authority.issuer == ISSUER
+
+
+def test_without_metadata_nothing_is_guessed():
+    assert "does not describe itself" in refused({AT_RESOURCE: RESOURCE})
+
+
+@pytest.mark.parametrize("methods", [None, [], ["plain"]])
+def test_a_server_that_does_not_say_that_it_supports_pkce_must_be_refused(methods):
+    world = {**USUAL, AT_ISSUER: {**AUTHORITY, "code_challenge_methods_supported": methods}}
+    assert "S256" in refused(world)
+    result, _ = found(world, without_pkce=True)
+    assert result.issuer == ISSUER
+
+
+@pytest.mark.parametrize("other", ["https://evil.example", f"{ISSUER}/", "HTTPS://login.example"])
+def test_the_issuer_of_the_metadata_must_be_the_very_issuer_that_was_asked(other):
+    assert "another authorization server" in refused({**USUAL, AT_ISSUER: {**AUTHORITY, "issuer": other}})
+
+
+@pytest.mark.parametrize(
+    "other", ["https://evil.example/mcp", "https://tools.example/other", "https://tools.example/mcp/deeper"]
+)
+def test_metadata_of_another_resource_is_refused(other):
+    assert "another resource" in refused({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": other}})
+
+
+@pytest.mark.parametrize(
+    "member", ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"]
+)
+@pytest.mark.parametrize(
+    "url", ["http://login.example/x", "http://127.0.0.1/x", "javascript:alert(1)", "file:///etc/passwd"]
+)
+def test_every_endpoint_must_be_encrypted(member, url):
+    assert "names a" in refused({**USUAL, AT_ISSUER: {**AUTHORITY, member: url}})
+
+
+def test_a_described_issuer_without_https_is_not_even_asked():
+    world = {AT_RESOURCE: {**RESOURCE, "authorization_servers": ["http://login.example"]}}
+    assert "without https" in refused(world)
+
+
+def test_a_challenge_that_leads_elsewhere_without_https_is_not_followed():
+    challenge = Challenge("bearer", {"resource_metadata": "http://169.254.169.254/latest"})
+    assert "without https" in refused(USUAL, challenge)
+
+
+def test_a_redirect_is_no_description():
+    assert "does not say who" in refused({AT_RESOURCE: answered(302, location="https://evil.example/")})
+
+
+def test_hostile_text_of_a_server_is_told_without_its_control_characters():
+    said = refused({**USUAL, AT_ISSUER: {**AUTHORITY, "issuer": "https://x/\x1b[31m\u202e"}})
+    assert said.isprintable()
+    assert "\u202e" not in said
