@@ -1,0 +1,153 @@
+"""Grants are kept where nobody else reads them, and come back as they were."""
+
+import asyncio
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+
+from rolloutlab.auth import kept as rooms
+from rolloutlab.auth.grants import Grant
+from rolloutlab.auth.kept import InFolder, InKeyring, InMemory, kept
+from rolloutlab.auth.registration import Client
+from rolloutlab.errors import LabError
+
+GRANT = Grant(
+    server="https://tools.example/mcp",
+    resource="https://tools.example/mcp",
+    issuer="https://login.example",
+    token_endpoint="https://login.example/token",
+    revocation_endpoint=None,
+    client=Client("me", "s3cret-client"),
+    access_token="s3cret-access",
+    refresh_token="s3cret-refresh",
+    scopes=("lab:read",),
+    expires_at=1000.0,
+    lifetime=600.0,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "lab" / "sign-in"
+
+
+@pytest.mark.parametrize("kind", [InMemory, InFolder])
+def test_a_grant_comes_back_until_it_is_forgotten(kind, folder):
+    place = kind(folder) if kind is InFolder else kind()
+    assert place.read(GRANT.server) is None
+    place.write(GRANT)
+    assert place.read(GRANT.server) == GRANT
+    assert place.read("https://other.example/mcp") is None
+    place.forget(GRANT.server)
+    place.forget(GRANT.server)
+    assert place.read(GRANT.server) is None
+
+
+def test_files_are_readable_by_their_owner_alone(folder):
+    InFolder(folder).write(GRANT)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_file_that_others_may_read_is_refused(folder):
+    place = InFolder(folder)
+    place.write(GRANT)
+    [path] = folder.glob("*.json")
+    path.chmod(0o644)
+    with pytest.raises(LabError, match="others may read"):
+        place.read(GRANT.server)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"server": "https://evil.example/mcp"},
+        {"resource": "https://evil.example/mcp"},
+        {"token_endpoint": "http://evil.example/token"},
+        {"scopes": None},
+        {"client": None},
+        {"more": 1},
+    ],
+)
+def test_a_file_that_was_changed_into_something_else_is_no_grant(folder, change):
+    place = InFolder(folder)
+    place.write(GRANT)
+    [path] = folder.glob("*.json")
+    path.write_text(json.dumps(GRANT.to_json() | change))
+    assert place.read(GRANT.server) is None
+
+
+def test_a_damaged_file_is_no_grant(folder):
+    place = InFolder(folder)
+    place.write(GRANT)
+    [path] = folder.glob("*.json")
+    path.write_text("{")
+    assert place.read(GRANT.server) is None
+
+
+def test_one_at_a_time_changes_a_grant(folder):
+    async def story():
+        order = []
+
+        async def change(name):
+            async with InFolder(folder).alone(GRANT.server):
+                order.append(name)
+                await asyncio.sleep(0)
+                order.append(name)
+
+        await asyncio.gather(change("a"), change("b"))
+        return order
+
+    order = asyncio.run(story())
+    assert order[0] == order[1]
+    assert order[2] == order[3]
+
+
+def test_without_a_real_keyring_it_is_a_file(folder, monkeypatch):
+    monkeypatch.setattr(rooms, "_has_keyring", lambda: False)
+    assert type(kept(folder)) is InFolder
+    monkeypatch.setattr(rooms, "_has_keyring", lambda: True)
+    assert type(kept(folder)) is InKeyring
+
+
+def test_the_keyring_holds_what_a_file_would(folder):
+    keyring = pytest.importorskip("keyring")
+    from keyring.backend import KeyringBackend
+    from keyring.errors import PasswordDeleteError
+
+    class Ring(KeyringBackend):
+        priority = 1
+        held = {}
+
+        def get_password(self, service, name):
+            return self.held.get((service, name))
+
+        def set_password(self, service, name, password):
+            self.held[service, name] = password
+
+        def delete_password(self, service, name):
+            if self.held.pop((service, name), None) is None:
+                raise PasswordDeleteError
+
+    before = keyring.get_keyring()
+    keyring.set_keyring(Ring())
+    try:
+        place = kept(folder)
+        place.write(GRANT)
+        assert place.read(GRANT.server) == GRANT
+        place.forget(GRANT.server)
+        place.forget(GRANT.server)
+        assert place.read(GRANT.server) is None
+        assert not list(folder.glob("*.json"))
+    finally:
+        keyring.set_keyring(before)
+
+
+def test_a_grant_shows_nothing_secret():
+    assert "s3cret" not in repr(GRANT)
+    assert GRANT.fresh(now=960)
+    assert not GRANT.fresh(now=975)
+    assert replace(GRANT, expires_at=None).fresh(now=10**10)

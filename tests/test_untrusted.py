@@ -1,0 +1,125 @@
+"""Somebody who is not trusted is asked once, briefly, and only where it may lead us."""
+
+import asyncio
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
+from rolloutlab.untrusted import addresses, fetch
+
+
+@pytest.fixture
+def served():
+    """Answers by what the test puts into `answer`, and counts."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.seen.append((self.path, dict(self.headers)))
+            self.server.answer(self)
+
+        do_POST = do_GET
+
+        def log_message(self, *_told):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.seen, server.release = [], threading.Event()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield server
+    server.release.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def told(status, headers=(), body=b""):
+    def answer(handler):
+        handler.send_response(status)
+        for name, value in headers:
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def asked(url, method="GET", reachable=lambda address: True, most=1000, patience=20.0, **more):
+    return asyncio.run(fetch(method, url, headers={}, reachable=reachable, most=most, patience=patience, **more))
+
+
+def test_an_answer_is_given_whatever_its_status(served):
+    served.answer = told(418, [("WWW-Authenticate", "A"), ("WWW-Authenticate", "B")], b"short")
+    found = asked(f"{served.url}/x", "POST", content=b"a=1")
+    assert (found.status, found.body) == (418, b"short")
+    assert [value for name, value in found.headers if name.lower() == "www-authenticate"] == ["A", "B"]
+
+
+def test_a_redirect_is_an_answer_and_not_followed(served):
+    served.answer = told(302, [("Location", f"{served.url}/elsewhere")])
+    assert asked(f"{served.url}/x").status == 302
+    assert [path for path, _ in served.seen] == ["/x"]
+
+
+def test_no_more_than_allowed_is_read(served):
+    served.answer = told(200, body=b"x" * 5000)
+    with pytest.raises(ServiceError, match="was not read"):
+        asked(served.url)
+
+
+def test_what_is_packed_small_and_unpacks_large_is_not_read(served):
+    import gzip
+
+    served.answer = told(200, [("Content-Encoding", "gzip")], gzip.compress(b"x" * 10_000_000))
+    with pytest.raises(ServiceError, match="was not read"):
+        asked(served.url, most=100_000)
+
+
+def test_a_stream_of_events_is_not_waited_for(served):
+    def endless(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        handler.wfile.flush()
+        served.release.wait(20)
+
+    served.answer = endless
+    assert asked(served.url).status == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(served):
+    served.answer = lambda handler: served.release.wait(20)
+    with pytest.raises(BrokenOffError, match=r"did not answer in 0\.05 s"):
+        asked(served.url, patience=0.05)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_address_that_is_connected_to_is_checked_whether_it_is_written_or_looked_up(served, host):
+    looked_at = []
+    with pytest.raises(UnreachableError, match="must not lead us into"):
+        asked(served.url.replace("127.0.0.1", host), reachable=looked_at.append)
+    assert "127.0.0.1" in looked_at
+    assert served.seen == []
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "0x7f000001"])
+def test_an_address_written_in_another_way_is_checked_too(served, host):
+    with pytest.raises(UnreachableError):
+        asked(served.url.replace("127.0.0.1", host), reachable=lambda address: False)
+    assert served.seen == []
+
+
+def test_no_proxy_of_the_environment_is_used(served, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    served.answer = told(200)
+    assert asked(served.url).status == 200
+
+
+def test_the_addresses_of_a_host_are_found():
+    assert asyncio.run(addresses("http://127.0.0.1:1/x")) == ["127.0.0.1"]
+    with pytest.raises(UnreachableError, match=r"no host is called nowhere\.invalid"):
+        asyncio.run(addresses("https://nowhere.invalid/"))
