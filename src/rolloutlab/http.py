@@ -4,12 +4,12 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import httpx
@@ -28,6 +28,16 @@ MAX_CONNECTIONS = 512
 _LONGEST_CLEAN_UP = 0.5
 _LONGEST_SILENCE = 0.2
 SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
+
+
+class Bearer(Protocol):
+    """Where a token comes from that may be renewed while requests are under way."""
+
+    async def token(self) -> str | None:
+        """The token as it is now."""
+
+    async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
+        """Whether, after this answer to a request that bore a token, it is to be sent once more."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class Http:
         method: str,
         url: str,
         *,
-        token: str | None = None,
+        token: str | Bearer | None = None,
         json: Any = None,
         content: str | AsyncIterable[bytes] | None = None,
         params: Mapping[str, str | int] | None = None,
@@ -128,13 +138,13 @@ class Http:
         body = _Body(json, content, params, headers or {})
         again = method in {"GET", "DELETE"} if retry is None else retry
         response = await self._sent(method, url, token, body, patience, again=again)
-        return _answer(response, token)
+        return _answer(response)
 
     async def events(
         self,
         url: str,
         *,
-        token: str | None = None,
+        token: str | Bearer | None = None,
         content: str,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
@@ -151,7 +161,7 @@ class Http:
         try:
             if not response.is_success:
                 await response.aread()
-                _answer(response, token)
+                _answer(response)
             if "text/event-stream" not in response.headers.get("Content-Type", ""):
                 yield (await response.aread()).decode(errors="replace")
                 return
@@ -168,7 +178,7 @@ class Http:
         self,
         method: str,
         url: str,
-        token: str | None,
+        token: str | Bearer | None,
         body: "_Body",
         patience: float,
         *,
@@ -176,8 +186,6 @@ class Http:
         stream: bool = False,
     ) -> httpx.Response:
         """The response to a request, tried again where that can help."""
-        if token and not (token.isascii() and token.isprintable()):
-            raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
         kind = {"Content-Type": "application/json"} if body.content is not None else {}
         request = httpx.Request(
             method,
@@ -185,12 +193,14 @@ class Http:
             json=body.json,
             content=body.content,
             params=body.params,
-            headers={**SAID_OF_US, **_bearer(token), **kind, **body.headers},
+            headers={**SAID_OF_US, **kind, **body.headers},
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
         again = again and not isinstance(body.content, AsyncIterable)
         retries = Retries(self._tries if again else 1, self._backoff)
         while True:
+            said = token if isinstance(token, str | None) else await token.token()
+            request.headers.update(_bearing(said))
             try:
                 response = await self._answered(request, stream=stream)
             except (httpx.RequestError, aiohttp.ClientError) as error:
@@ -198,6 +208,11 @@ class Http:
                 if pause is None:
                     raise unanswered(url, error) from error
             else:
+                if not isinstance(token, str | None):
+                    told = response.status_code, response.headers.multi_items()
+                    if await token.after(*told, f"{method} {request.url.path}", said):
+                        await response.aclose()
+                        continue
                 pause = retries.after_answer(response.status_code, response.headers)
                 if pause is None:
                     return response
@@ -290,8 +305,9 @@ def unanswered(url: str, error: Exception) -> UnreachableError:
     return kind(f"nothing answers at {origin(url)}: {_why(error)}", hint=what_to_look_at(httpx.URL(url).host))
 
 
-def _answer(response: httpx.Response, token: str | None) -> Any:
+def _answer(response: httpx.Response) -> Any:
     if not response.is_success:
+        token = response.request.headers.get("Authorization", "").removeprefix("Bearer ") or None
         raise refusal(origin(str(response.url)), response.status_code, response.reason_phrase, response.content, token)
     try:
         return from_json(response.content)
@@ -311,7 +327,9 @@ def checked(url: str) -> httpx.URL:
     return parsed
 
 
-def _bearer(token: str | None) -> dict[str, str]:
+def _bearing(token: str | None) -> dict[str, str]:
+    if token and not (token.isascii() and token.isprintable()):
+        raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -13,20 +13,12 @@ from mcp.shared.exceptions import MCPError
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
+from rolloutlab.context.tool import ContextTool
 from rolloutlab.errors import RefusedError, RolloutlabError, UnreachableError
 
 T = TypeVar("T")
 
 _PATIENCE = 60.0
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A tool as its server describes it. schema: the JSON schema of its arguments."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
 
 
 class ContextServer:
@@ -39,19 +31,22 @@ class ContextServer:
         self._opened: asyncio.Future[Client] | None = None
         self._end = asyncio.Event()
 
-    async def tools(self) -> list[Tool]:
+    async def tools(self) -> list[ContextTool]:
         """All of its tools.
 
         Raises:
             SignInError: it wants a sign-in, or more of it than was allowed. UnreachableError: nothing answers.
         """
 
-        async def listed(client: Client) -> list[Tool]:
-            found: list[Tool] = []
+        async def listed(client: Client) -> list[ContextTool]:
+            found: list[ContextTool] = []
             cursor: str | None = None
             while True:
                 page = await client.list_tools(cursor=cursor)
-                found += [Tool(each.name, each.description or "", each.input_schema) for each in page.tools]
+                found += [
+                    ContextTool(each.name, each.description or "", each.input_schema, partial(self.call, each.name))
+                    for each in page.tools
+                ]
                 cursor = page.next_cursor
                 if cursor is None:
                     return found

@@ -1,11 +1,11 @@
-"""Python functions as tools that a policy may call."""
+"""What a policy may call: Python functions, and tools of context servers."""
 
 import asyncio
 import inspect
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,30 +13,39 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
-from rolloutlab.errors import InputError
+from rolloutlab.context.tool import ContextTool
+from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError
 from rolloutlab.wire.chat import FunctionTool, ToolCall, ToolMessage
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
 
 
+_ARGUMENTS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
 class Tools:
-    """Functions that a policy may call by name; each is described by its signature and docstring.
+    """What a policy may call by name: functions, described by signature and docstring, and tools of context servers.
 
     Raises:
-        InputError: something is not a function, two have one name, or a signature cannot be described.
+        InputError: something is neither, two have one name, or a signature cannot be described.
     """
 
-    def __init__(self, functions: Iterable[Callable[..., Any]] | None = None) -> None:
+    def __init__(self, tools: Iterable[Callable[..., Any] | ContextTool] | None = None) -> None:
         self._adapters: dict[str, TypeAdapter[Any]] = {}
+        self._elsewhere: dict[str, ContextTool] = {}
         self.schemas: list[FunctionTool] = []
-        for function in functions or ():
-            name = getattr(function, "__name__", "")
-            if not callable(function) or not re.fullmatch(r"[\w-]{1,64}", name):
-                raise InputError(f"a {type(function).__name__} is no function with a name", hint="--tools FUNCTION")
-            if name in self._adapters:
+        for tool in tools or ():
+            name = tool.name if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
+            if not (callable(tool) or isinstance(tool, ContextTool)) or not re.fullmatch(r"[\w-]{1,64}", name):
+                raise InputError(f"a {type(tool).__name__} is no function with a name", hint="--tools FUNCTION")
+            if name in self._adapters or name in self._elsewhere:
                 raise InputError(f"there are two tools called {name!r}", hint="give each function its own name")
-            self._adapters[name], schema = _described(function)
-            self.schemas.append(schema)
+            if isinstance(tool, ContextTool):
+                self._elsewhere[name] = tool
+                self.schemas.append(_schema(name, tool.description, tool.schema))
+            else:
+                self._adapters[name], schema = _described(tool)
+                self.schemas.append(schema)
 
     def check(self, collection: str, names: Sequence[str]) -> None:
         """InputError unless these are the tools that a collection was sampled with."""
@@ -48,8 +57,11 @@ class Tools:
     async def answer(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[str]]:
         """What the calls of one message come to, in their order, and what went wrong with any of them.
 
-        An error is an answer too: the policy reads it, and it is told to the user. Each call runs in a thread of its
-        own, a coroutine in a loop of its own.
+        An error is an answer too: the policy reads it, and it is told to the user. Each call of a function runs in a
+        thread of its own, a coroutine in a loop of its own.
+
+        Raises:
+            SignInError: a context server wants a person to sign in, or they said no: no answer for a policy.
         """
         outcomes = await asyncio.gather(*map(self._outcome, calls))
         messages = [
@@ -60,7 +72,10 @@ class Tools:
 
     async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
         name = call.function.name if call.type == "function" else call.custom.name
-        said, error = await _in_thread(lambda: self._called(call))
+        if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
+            said, error = await _asked(elsewhere, call.function.arguments or "{}")
+        else:
+            said, error = await _in_thread(lambda: self._called(call))
         if error is None:
             return said, None
         what = f"{type(error).__name__}: {error}"
@@ -72,9 +87,20 @@ class Tools:
 
     def _called(self, call: ToolCall) -> str:
         if call.type != "function" or call.function.name not in self._adapters:
-            raise LookupError(f"there is no such tool; there are {', '.join(self._adapters)}")
+            raise LookupError(f"there is no such tool; there are {', '.join([*self._adapters, *self._elsewhere])}")
         result = self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
         return _said(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
+
+
+async def _asked(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
+    """What a context server says, or why it says nothing, as a value; SignInError as it is."""
+    try:
+        said, is_error = await tool.call(_ARGUMENTS.validate_json(arguments))
+    except SignInError:
+        raise
+    except (RolloutlabError, ValidationError) as error:
+        return "", error
+    return (_encodable(said), None) if not is_error else ("", RefusedError(said))
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -113,8 +139,12 @@ def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Function
         schema.pop("title", None)
         if parameter in told:
             schema.setdefault("description", told[parameter])
-    about = {"name": name, "description": doc.partition("\n\n")[0], "parameters": parameters}
-    return adapter, FunctionTool.model_validate({"type": "function", "function": about})
+    return adapter, _schema(name, doc.partition("\n\n")[0], parameters)
+
+
+def _schema(name: str, description: str, parameters: Mapping[str, Any]) -> FunctionTool:
+    about = {"name": name, "description": description, "parameters": dict(parameters)}
+    return FunctionTool.model_validate({"type": "function", "function": about})
 
 
 def _said(result: Any) -> str:

@@ -1,0 +1,80 @@
+"""A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, overload
+
+from rolloutlab.errors import NotFoundError
+
+
+@dataclass(frozen=True)
+class ContextTool:
+    """A tool as its server describes it. schema: the JSON schema of its arguments.
+
+    call: what it says to some arguments, as text, and whether that is an error of the tool; awaited on the loop of
+    `rolloutlab.http.Http`.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Awaitable[tuple[str, bool]]] = field(repr=False, compare=False)
+
+
+class ContextTools(Sequence[ContextTool]):
+    """The tools of one context server, under the name that a notebook gave it."""
+
+    def __init__(self, name: str, url: str, tools: Sequence[ContextTool]) -> None:
+        self.name = name
+        self.url = url
+        self._tools = tuple(tools)
+
+    @overload
+    def __getitem__(self, index: int | str) -> ContextTool: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ContextTool]: ...
+    def __getitem__(self, index: int | str | slice) -> ContextTool | Sequence[ContextTool]:
+        """A tool by its name or place; NotFoundError when there is none of that name."""
+        if not isinstance(index, str):
+            return self._tools[index]
+        for tool in self._tools:
+            if tool.name == index:
+                return tool
+        known = ", ".join(tool.name for tool in self._tools)
+        raise NotFoundError(f"{self.name} has no tool {index!r}", hint=known or "it has none")
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[ContextTool]:
+        return iter(self._tools)
+
+    def __repr__(self) -> str:
+        head = f"{self.name}: {len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
+        return "\n".join([head, *(f"  {_called(tool)}  {_first_line(tool)}".rstrip() for tool in self)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td><code>{escape(_called(tool))}</code></td><td>{escape(_first_line(tool))}</td></tr>"
+            for tool in self
+        )
+        return f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>"
+
+
+def _called(tool: ContextTool) -> str:
+    """The tool with the names of its arguments; what may be left out has a question mark."""
+    properties = tool.schema.get("properties")
+    required = tool.schema.get("required")
+    names = properties if isinstance(properties, Mapping) else {}
+    needed = required if isinstance(required, Sequence) else ()
+    return _plain(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
+
+
+def _first_line(tool: ContextTool) -> str:
+    return _plain(tool.description.strip().partition("\n")[0])[:200]
+
+
+def _plain(text: str) -> str:
+    """Text of a stranger, without what would change how it is shown."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
