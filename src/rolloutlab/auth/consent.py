@@ -9,7 +9,7 @@ from typing import Protocol
 class Question:
     """What a person is shown before a page is opened. scopes: empty where they are not said.
 
-    server: the address that was asked for. authority: the authorization server's host. client: what we are called there.
+    server: the address that was asked for. authority: the authorization server's host. client: our name there.
     """
 
     server: str
