@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 _MOST = 32
 _QUOTES = "<>\"'`"
@@ -14,9 +14,9 @@ def parameters(text: str) -> dict[str, str]:
     Spaces and line ends, which an address has none of, are left out: a terminal may have broken it.
     """
     bare = "".join(text.split()).strip(_QUOTES)
-    query = urlsplit(bare).query if "://" in bare.partition("=")[0] else bare.removeprefix("?").partition("#")[0]
+    query = bare.partition("?")[2] if "://" in bare.partition("=")[0] else bare.removeprefix("?")
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST, errors="strict")
+        pairs = parse_qsl(query.partition("#")[0], keep_blank_values=True, max_num_fields=_MOST, errors="strict")
     except ValueError:
         return {}
     return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else {}

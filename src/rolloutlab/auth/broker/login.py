@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
-from urllib.parse import urlsplit
 
 from rolloutlab.auth.broker.ways import Way, redirect_uri
 from rolloutlab.auth.consent import Pending, Question
@@ -97,7 +96,7 @@ class Login:
         Raises:
             SignInError: what is to be opened is no web page.
         """
-        if urlsplit(pending.url).scheme not in {"http", "https"}:
+        if not pending.url.startswith(("https://", "http://")):
             raise SignInError(f"the sign-in page of {pending.question.authority} has no web address")
         self._pending = pending
         self._ends = time.monotonic() + self._seconds
