@@ -93,22 +93,23 @@ function render({ model, el }) {
 function pasteView(send) {
   const prefix = `rl-${Math.random().toString(36).slice(2)}`;
   const status = statusLine();
-  const field = h("input", { id: prefix, type: "text", autocomplete: "off", spellcheck: "false", "aria-describedby": `${prefix}-said` });
-  status.element.id = `${prefix}-said`;
-  const submit = (event) => {
-    event.preventDefault();
+  const submit = () => {
     status.say("");
     if (field.value.trim()) send(field.value);
   };
-  const form = h(
-    "form",
-    { onsubmit: submit },
-    h("label", { for: prefix }, "Address of the page that the browser ended on"),
-    h("div", { class: "rl-row" }, field, h("button", { type: "submit" }, "Use it")),
-    status.element,
-  );
+  const field = h("input", {
+    id: prefix,
+    type: "text",
+    autocomplete: "off",
+    spellcheck: "false",
+    "aria-describedby": `${prefix}-said`,
+    onkeydown: ({ key }) => key === "Enter" && submit(), // in JupyterLab, a form would not hear of it
+  });
+  status.element.id = `${prefix}-said`;
+  const label = h("label", { for: prefix }, "Address of the page that the browser ended on");
+  const row = h("div", { class: "rl-row" }, field, h("button", { type: "button", onclick: submit }, "Use it"));
   return {
-    element: h("details", {}, h("summary", {}, "Paste an address instead"), form),
+    element: h("details", {}, h("summary", {}, "Paste an address instead"), label, row, status.element),
     complain: status.complain,
     clear() {
       field.value = "";
