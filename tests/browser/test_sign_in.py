@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from .authority import authority
 from .conftest import OPENED
@@ -62,12 +62,19 @@ def sign_in_page() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser of its own: it is signed in at this Jupyter server alone."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield context
+    context.close()
+
+
 @pytest.fixture
 def notebook(
-    request: pytest.FixtureRequest, hub: Jupyter, browser: Browser, sign_in_page: str, front_end: str
+    request: pytest.FixtureRequest, hub: Jupyter, context: BrowserContext, sign_in_page: str, front_end: str
 ) -> Iterator[NotebookPage]:
-    """A new notebook in a browser of its own that has signed in at the Jupyter server, ready to sign in elsewhere."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    """A new notebook that is ready to sign in elsewhere."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     page = NotebookPage(context.new_page(), hub.url, hub.notebooks / f"{name}.ipynb", front_end, TOKEN)
     request.node.stash[OPENED] = page
@@ -75,7 +82,6 @@ def notebook(
     page.run(CELL.format(server=SERVER, authority=sign_in_page))
     yield page
     page.close()
-    context.close()
 
 
 @contextmanager
