@@ -25,6 +25,11 @@ def unload_ipython_extension(shell: "InteractiveShell") -> None:
     unregister(shell)
 
 
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    """What a Jupyter server loads; it never imports what a kernel needs."""
+    return [{"module": "rolloutlab.jupyter"}]
+
+
 def __getattr__(name: str) -> Any:
     """`rolloutlab.Session` and `rolloutlab.lab`, imported when they are first used."""
     if name in {"Session", "lab"}:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import rolloutlab
@@ -18,18 +18,24 @@ OPTIONS = (
     "--no-browser",
     "--ip=127.0.0.1",
     "--port=0",
-    "--IdentityProvider.token=",
     "--LabApp.expose_app_in_browser=True",
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--ServerApp.allow_root=True",
-    "--ServerApp.disable_check_xsrf=True",
 )
+OPEN = ("--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True")
+"""Whoever comes may do anything."""
 
 
 class Jupyter:
     """The server: `notebooks` is the folder it serves, `url` where it does. python: whose JupyterLab it is."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        python: str = sys.executable,
+        options: Sequence[str] = OPEN,
+    ) -> None:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir()
         self.log = folder / "jupyter.log"
@@ -38,7 +44,7 @@ class Jupyter:
         news = self._settings / NEWS
         news.parent.mkdir(parents=True)
         news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
-        command = [python, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={self.notebooks}"]
+        command = [python, "-m", "jupyterlab", *OPTIONS, *options, f"--ServerApp.root_dir={self.notebooks}"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=surroundings(folder, environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -20,15 +20,16 @@ class NotebookPage:
     """One notebook with its kernel, in JupyterLab (`lab`) or Notebook 7 (`notebook7`).
 
     `page` is playwright's, `path` the notebook's file, `said` what the page has complained of so far. Cells count from
-    0, and the last one is always empty.
+    0, and the last one is always empty. token: of a server that asks for one.
     """
 
-    def __init__(self, page: Page, server: str, path: Path, front_end: str) -> None:
+    def __init__(self, page: Page, server: str, path: Path, front_end: str, token: str = "") -> None:
         self.page = page
         self.path = path
         self.front_end = front_end
         self._sessions = f"{server}/api/sessions"
-        self._url = URLS[front_end].format(server=server, name=path.stem)
+        self._url = URLS[front_end].format(server=server, name=path.stem) + (f"?token={token}" if token else "")
+        self._signed = {"Authorization": f"token {token}"} if token else {}
         self.said: list[str] = []
         page.set_default_timeout(LONGEST)
         page.add_init_script(path=HARNESS)
@@ -40,7 +41,9 @@ class NotebookPage:
         """Make the file, open it, and wait until its kernel is idle."""
         self.path.write_text(json.dumps(EMPTY))
         wanted = {"path": self.path.name, "name": self.path.name, "type": "notebook", "kernel": {"name": "python3"}}
-        answer = self.page.request.post(self._sessions, data=wanted)  # the kernel starts while the page loads
+        answer = self.page.request.post(
+            self._sessions, data=wanted, headers=self._signed
+        )  # the kernel starts while the page loads
         assert answer.ok, answer.text()
         self._running = answer.json()["id"]
         self.page.goto(self._url)
@@ -129,7 +132,7 @@ class NotebookPage:
 
     def close(self) -> None:
         """End the kernel and close the page."""
-        self.page.request.delete(f"{self._sessions}/{self._running}")
+        self.page.request.delete(f"{self._sessions}/{self._running}", headers=self._signed)
         self.page.close()
 
     def _console(self, message: ConsoleMessage) -> None:

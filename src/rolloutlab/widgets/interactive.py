@@ -39,6 +39,11 @@ class Interactive:
         if widget := self.__dict__.get("_widget"):
             widget.send({"event": event, **data})
 
+    def renew(self) -> None:
+        """Send the state anew, so that pages show it, and those that are loaded later; from any thread."""
+        if widget := self.__dict__.get("_widget"):
+            widget.send_state("state")
+
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
         told = _told(lambda: {"result": self.calls()[asked["call"]](**asked.get("args") or {})}, "error")

@@ -1,0 +1,135 @@
+"""Asks a person, through whatever front end there is, and waits until the first right answer has come back."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from rolloutlab.auth.broker import loopback
+from rolloutlab.auth.broker.login import Login, Standing
+from rolloutlab.auth.broker.ways import Way
+from rolloutlab.auth.consent import Prepare
+from rolloutlab.callback import handover
+from rolloutlab.errors import RolloutlabError, SignInError
+
+LIFETIME = 600.0
+"""Seconds in which a sign-in has to be answered."""
+PATIENCE = 8.0
+"""Seconds in which a page has to say where it is; it may have to load first."""
+
+
+class FrontEnd(Protocol):
+    """Shows sign-ins to a person."""
+
+    @property
+    def way(self) -> Way:
+        """How answers come back from where the browser is."""
+
+    def show(self, login: Login) -> None:
+        """Show this one from now on, however it goes on. It is called on the loop and returns at once."""
+
+    def tick(self) -> None:
+        """Called over and over by the thread that waits: the one that runs cells, and may display."""
+
+
+class Broker:
+    """The `Consent` of this process: any number of sign-ins at once, each with a way back of its own.
+
+    front_end: shows them. hint: what to do where there is nobody to ask. seconds: in which an answer has to come.
+    patience: seconds in which a page has to say where it is. places: folders for sockets.
+    """
+
+    def __init__(
+        self,
+        front_end: FrontEnd,
+        *,
+        hint: str = "ROLLOUTLAB_API_KEY=TOKEN",
+        seconds: float = LIFETIME,
+        patience: float = PATIENCE,
+        places: Sequence[Path] | None = None,
+    ) -> None:
+        self._front_end = front_end
+        self._hint = hint
+        self._seconds = seconds
+        self._patience = patience
+        self._places = handover.folders() if places is None else list(places)
+        self._newest: dict[str, Login] = {}
+
+    def tick(self) -> None:
+        """For `Http.run(..., tick)`: lets the front end show what there is to show."""
+        self._front_end.tick()
+
+    async def __call__(self, server: str, prepare: Prepare) -> Mapping[str, str]:
+        """The parameters of the first answer whose state is right, also of one that says `error`.
+
+        Raises:
+            SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.
+        """
+        if self._front_end.way is Way.NONE:
+            raise SignInError(f"signing in to {server} wants a person at a browser; nobody is here", hint=self._hint)
+        login = self._newest[server] = Login(server, self._seconds)
+        try:
+            async with AsyncExitStack() as stack:
+                return await self._answered(login, prepare, stack)
+        except RolloutlabError as error:
+            login.settle(Standing.FAILED, error.message)
+            raise
+        finally:
+            login.settle(Standing.CANCELLED)
+
+    def signed_in(self, server: str, who: str) -> None:
+        """Tell the front end what came of the answer: who is signed in there now."""
+        self._settle(server, Standing.SIGNED_IN, who)
+
+    def failed(self, server: str, why: str) -> None:
+        """Tell the front end that nothing came of the answer."""
+        self._settle(server, Standing.FAILED, why)
+
+    def _settle(self, server: str, standing: Standing, note: str) -> None:
+        if login := self._newest.pop(server, None):
+            login.settle(standing, note)
+
+    async def _answered(self, login: Login, prepare: Prepare, stack: AsyncExitStack) -> Mapping[str, str]:
+        """Show it, find the way back, open it, and wait."""
+        await self._open_door(login.ticket, login.hear, stack)
+        self._front_end.show(login)
+        redirect = await self._way_back(login, stack)
+        if login.answer.done():  # cancelled while a page was looked for
+            return login.answer.result()
+        pending = await prepare(redirect)
+        await self._open_door(pending.state, lambda told: {"taken": login.offer(str(told.get("query")))}, stack)
+        login.ask(pending)
+        try:
+            return await asyncio.wait_for(asyncio.shield(login.answer), self._seconds)
+        except TimeoutError:
+            if not login.settle(Standing.EXPIRED):  # answered in the same moment
+                return await login.answer
+            message = f"nobody has answered the sign-in at {login.server} within {_duration(self._seconds)}"
+            raise SignInError(message, hint=f"%login {login.server}") from None
+
+    async def _way_back(self, login: Login, stack: AsyncExitStack) -> str:
+        """The redirect URI: of the page's Jupyter server if it can hand answers over, else of a listener."""
+        way = self._front_end.way
+        redirect = await self._page(login) if way is Way.PAGE else None
+        if redirect:
+            login.way = Way.PAGE
+            return redirect
+        login.way = Way.PASTE if way is Way.PASTE else Way.LOOPBACK
+        return await stack.enter_async_context(loopback.listening(login.offer))
+
+    async def _page(self, login: Login) -> str | None:
+        """What the page says, or that the sign-in is given up; None where it says nothing in time."""
+        either: set[asyncio.Future[Any]] = {login.redirect, login.answer}
+        await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+        return login.redirect.result() if login.redirect.done() else None
+
+    async def _open_door(self, secret: str, hear: handover.Hear, stack: AsyncExitStack) -> None:
+        """Be there for the Jupyter server under this secret; where there are no such sockets, other ways are left."""
+        if self._front_end.way is Way.PAGE:
+            with suppress(OSError):
+                await stack.enter_async_context(handover.listening(secret, hear, self._places))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"

@@ -1,0 +1,118 @@
+"""Sign-ins where there is only text: the link is printed, and the address that a browser ends on can be pasted."""
+
+import os
+import select
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from rolloutlab.auth.broker.login import Login
+from rolloutlab.auth.broker.ways import Way
+from rolloutlab.errors import InputError
+from rolloutlab.widgets import login as shown
+
+_LONGEST = 16 * 1024
+PASTE = "Or paste the address that the browser ends on (it is not shown), and press Enter."
+
+
+class ConsoleFrontEnd:
+    """Prints each sign-in, and waits for an address to be pasted. say: prints. terminal: opens what is typed into."""
+
+    way = Way.LOOPBACK
+
+    def __init__(self, say: Callable[[str], None] = print, terminal: Callable[[], IO[bytes]] | None = None) -> None:
+        self._say = say
+        self._terminal = terminal
+        self._news: deque[Callable[[], None]] = deque()
+        self._asked: dict[Login, HiddenLines] = {}
+
+    def show(self, login: Login) -> None:
+        login.listen(lambda: self._changed(login))
+
+    def tick(self) -> None:
+        while self._news:
+            self._news.popleft()()
+
+    def _changed(self, login: Login) -> None:
+        if login.url:
+            self._news.append(lambda: self._ask(login))
+        elif asked := self._asked.pop(login, None):
+            asked.give_up()
+
+    def _ask(self, login: Login) -> None:
+        if not (url := login.url):
+            return
+        facts = [f"  {name}: {value}" for name, value in shown.facts(login.told())]
+        self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
+        if self._terminal:
+            self._say(PASTE)
+            self._asked[login] = HiddenLines(self._terminal, lambda text: self._pasted(login, text))
+            if not login.is_open:  # answered meanwhile
+                self._changed(login)
+
+    def _pasted(self, login: Login, text: str) -> bool:
+        try:
+            login.paste(text)
+        except InputError as error:
+            self._say(error.message)
+        return login.is_open
+
+
+class HiddenLines:
+    """Reads lines from a terminal without showing them, as `getpass` does, in a thread that can be given up.
+
+    heard: gets each line; whether another is wanted.
+    """
+
+    def __init__(self, terminal: Callable[[], IO[bytes]], heard: Callable[[str], bool]) -> None:
+        self._given_up, self._giving_up = socket.socketpair()
+        self._heard = heard
+        self._thread = threading.Thread(target=self._read, args=(terminal,), name="rolloutlab-paste", daemon=True)
+        self._thread.start()
+
+    def give_up(self) -> None:
+        """Read no more; the terminal shows again what is typed."""
+        with suppress(OSError):  # it may have ended by itself
+            self._giving_up.send(b".")
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _read(self, open_terminal: Callable[[], IO[bytes]]) -> None:
+        with self._given_up, self._giving_up, suppress(OSError), open_terminal() as terminal, _hidden(terminal):
+            while self._next(terminal):
+                pass
+
+    def _next(self, terminal: IO[bytes]) -> bool:
+        """Whether another line is wanted after the next one."""
+        ready, _, _ = select.select([terminal.fileno(), self._given_up.fileno()], [], [])
+        if self._given_up.fileno() in ready:
+            return False
+        line = os.read(terminal.fileno(), _LONGEST)
+        return bool(line) and (not line.strip() or self._heard(line.decode(errors="replace")))
+
+
+def own_terminal() -> Callable[[], IO[bytes]] | None:
+    """Opens the terminal of this process; None where there is none that can be read unseen."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        return None
+    return lambda: open("/dev/tty", "rb", buffering=0)  # noqa: PTH123 - closed by who opens it
+
+
+@contextmanager
+def _hidden(terminal: IO[bytes]) -> Iterator[None]:
+    """What is typed there is not shown meanwhile."""
+    import termios
+
+    descriptor = terminal.fileno()
+    before = termios.tcgetattr(descriptor)
+    quiet = [*before]
+    quiet[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSAFLUSH, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)

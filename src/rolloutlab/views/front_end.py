@@ -1,0 +1,49 @@
+"""Which front end shows sign-ins here: a widget, text, or nobody."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rolloutlab.auth.broker.broker import FrontEnd
+from rolloutlab.auth.broker.login import Login
+from rolloutlab.auth.broker.ways import Surroundings, Way, way_of
+from rolloutlab.views.console import ConsoleFrontEnd, own_terminal
+from rolloutlab.views.login import NotebookFrontEnd
+
+
+class Nobody:
+    """Where there is nobody to ask: a notebook that a program runs, a script without a terminal."""
+
+    way = Way.NONE
+
+    def show(self, login: Login) -> None:
+        """Nobody sees it."""
+
+    def tick(self) -> None:
+        """There is nothing to show."""
+
+
+def surroundings(shell: Any, environment: Mapping[str, str] = os.environ) -> Surroundings:
+    """What there is to decide by. shell: IPython's, or None in a script.
+
+    A program that runs a notebook says with every cell that it takes no questions (nbclient does); that is what
+    ipykernel keeps for the cell that is running.
+    """
+    kernel = getattr(shell, "kernel", None)
+    asks = bool(getattr(kernel, "_allow_stdin", False)) if kernel else sys.stdin is not None and sys.stdin.isatty()
+    names = frozenset(name for name in getattr(shell, "user_ns", ()) if name.startswith("__vsc"))
+    return Surroundings(kernel is not None, asks, environment, names)
+
+
+def front_end(around: Surroundings, *, paste: bool = False) -> FrontEnd:
+    """The front end for these surroundings, found out while the cell runs that signs in.
+
+    paste: ask for the address below the cell, where neither a page nor a listener can be reached.
+    """
+    way = way_of(around)
+    if way is Way.NONE:
+        return Nobody()
+    if not around.kernel:
+        return ConsoleFrontEnd(terminal=own_terminal())
+    return NotebookFrontEnd(Way.PASTE if paste else way)

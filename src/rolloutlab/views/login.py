@@ -1,0 +1,103 @@
+"""A sign-in as a notebook shows it, and the front end that shows sign-ins so."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from getpass import getpass
+from typing import Any
+
+from rolloutlab.auth.broker.login import Login
+from rolloutlab.auth.broker.ways import Way
+from rolloutlab.errors import InputError
+from rolloutlab.widgets import login as shown
+from rolloutlab.widgets.interactive import Interactive
+
+PULSE = 0.5
+"""Seconds between what is said to a page that may not have been there the last time."""
+
+
+class LoginView(Interactive):
+    """One sign-in. What is secret about it goes to the page in messages, which nobody saves; never in a trait."""
+
+    module = "login"
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        login.listen(self._changed)
+
+    def state(self) -> Mapping[str, Any]:
+        told = self._login.told()
+        facts = [list(fact) for fact in shown.facts(told)]
+        return {"facts": facts, "standing": told["standing"], "words": shown.standing(told), "way": told["way"]}
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return self._login.calls()
+
+    def open_door(self) -> None:
+        """Tell the page by which ticket the kernel is found, also while it is busy, and what there is to open."""
+        if self._login.is_open:
+            minutes = self._login.minutes
+            self.push("door", ticket=self._login.ticket, url=self._login.url, minutes=minutes)
+
+    def _changed(self) -> None:
+        """On any thread: pages that are open, and those that open later, show how it stands."""
+        self.renew()
+        self.open_door()
+
+    def __repr__(self) -> str:
+        return shown.text(self._login.told())
+
+    def _repr_html_(self) -> str:
+        return shown.html(self._login.told())
+
+
+class NotebookFrontEnd:
+    """Shows each sign-in as a widget below the cell that waits for it."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._to_show: deque[tuple[Login, LoginView]] = deque()
+        self._pulses: set[asyncio.Task[None]] = set()
+
+    @property
+    def way(self) -> Way:
+        return self._way
+
+    def show(self, login: Login) -> None:
+        view = LoginView(login)
+        self._to_show.append((login, view))
+        pulse = asyncio.get_running_loop().create_task(_pulse(login, view))
+        self._pulses.add(pulse)
+        pulse.add_done_callback(self._pulses.discard)
+
+    def tick(self) -> None:
+        from IPython.display import display
+
+        if not self._to_show:
+            return
+        login, view = self._to_show[0]
+        if self._way is not Way.PASTE:
+            self._to_show.popleft()
+            display(view)  # type: ignore[no-untyped-call]
+        elif login.url or not login.is_open:  # then a question below it holds the thread that runs cells
+            self._to_show.popleft()
+            display(view)  # type: ignore[no-untyped-call]
+            ask_for_address(login)
+
+
+def ask_for_address(login: Login) -> None:
+    """Ask for the address where no page reaches a busy kernel. `getpass`, as what is typed must not be saved."""
+    prompt = "the address that you end on: "
+    while login.is_open and (text := getpass(prompt)):
+        try:
+            login.paste(text)
+        except InputError as error:
+            prompt = f"{error.message}; once more: "
+    login.cancel()
+
+
+async def _pulse(login: Login, view: LoginView) -> None:
+    """A page may be loaded late, or again: what it must know is said until the sign-in has ended."""
+    while login.is_open:
+        view.open_door()
+        await asyncio.sleep(PULSE)

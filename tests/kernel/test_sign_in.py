@@ -1,0 +1,107 @@
+"""Signing in where no page of a Jupyter server is: IPython in a terminal, a kernel nobody sits at, Colab."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pexpect
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import start_new_kernel
+
+LONGEST = 60
+DEFINE = """
+from rolloutlab.auth.broker.broker import Broker; from rolloutlab.auth.consent import Pending, Question
+from rolloutlab.http import Http; from rolloutlab.views.front_end import front_end, surroundings
+question = Question("https://mcp.example/mcp", "id.example", "https://mcp.example/mcp", (), "rolloutlab"); http = Http()
+async def prepare(redirect): return Pending("https://id.example/authorize?redirect=" + redirect, "right", question)
+"""
+SIGN_IN = """
+broker = Broker(front_end(surroundings(get_ipython())))
+print("came:", sorted(http.run(broker(question.server, prepare), broker.tick).items()))
+"""
+CAME = "came: [('code', 'c'), ('state', 'right')]"
+
+
+@pytest.fixture
+def terminal(tmp_path) -> Iterator["pexpect.spawn[str]"]:
+    script = tmp_path / "sign_in.ipy"
+    script.write_text(DEFINE + SIGN_IN)
+    command = ["-m", "IPython", "--simple-prompt", "--colors=NoColor", "--no-banner", str(script)]
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "TERM": "dumb"}
+    process = pexpect.spawn(sys.executable, command, env=environment, encoding="utf-8", timeout=LONGEST)
+    process.expect(r"redirect=(http://127\.0\.0\.1:\d+/[\w-]+)")
+    yield process
+    process.close(force=True)
+
+
+def test_in_a_terminal_the_answer_comes_back_to_the_listener(terminal):
+    answer = httpx.get(f"{terminal.match[1]}?code=c&state=right", trust_env=False)
+    assert "You can close this page" in answer.text
+    terminal.expect_exact(CAME)
+
+
+def test_in_a_terminal_the_address_can_be_pasted_and_is_not_shown(terminal):
+    terminal.expect_exact("and press Enter.")
+    terminal.waitnoecho(LONGEST)
+    terminal.sendline("http://127.0.0.1:1/x?code=c&state=right")
+    terminal.expect_exact(CAME)
+    assert "code=c" not in terminal.before
+
+
+class Kernel:
+    """A kernel and whoever talks to it. variables: of its environment. asks: whether it may ask something."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        self.manager, self.client = start_new_kernel(env={**os.environ, **variables})
+        self.client: BlockingKernelClient
+
+    def run(self, cell: str, answer=None) -> dict:
+        """The reply to a cell. answer: what is typed when it asks; without one, it is told that nobody is there."""
+        self.said = ""
+
+        def heard(message):
+            content = message["content"]
+            self.said += content.get("text") or content.get("data", {}).get("text/plain", "")
+
+        def asked(message):
+            self.prompt = message["content"]
+            self.client.input(answer)
+
+        options = {"allow_stdin": bool(answer), "stdin_hook": asked}
+        return self.client.execute_interactive(cell, timeout=LONGEST, output_hook=heard, **options)["content"]
+
+    def shut_down(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy()
+
+
+@pytest.fixture
+def kernel() -> Iterator:
+    started = []
+
+    def start(**variables: str) -> Kernel:
+        started.append(Kernel(variables))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.shut_down()
+
+
+def test_a_notebook_that_a_program_runs_is_told_how_to_provide_a_token_and_nothing_is_asked(kernel):
+    reply = kernel(JPY_SESSION_NAME="/first.ipynb").run(DEFINE + SIGN_IN)
+    assert (reply["status"], reply["ename"]) == ("error", "SignInError")
+    assert "nobody is here" in reply["evalue"]
+    assert "ROLLOUTLAB_API_KEY" in "".join(reply["traceback"])
+
+
+def test_in_colab_the_address_is_asked_for_unseen_while_no_message_of_a_page_is_heard(kernel):
+    colab = kernel(COLAB_RELEASE_TAG="release")
+    assert colab.run(DEFINE + SIGN_IN, "http://127.0.0.1:1/x?code=c&state=right")["status"] == "ok"
+    assert colab.prompt["password"] is True
+    assert CAME in colab.said
+    assert not re.search("code=c|state=right", colab.said)
