@@ -4,12 +4,12 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import httpx
@@ -19,6 +19,7 @@ from pydantic_core import from_json
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
 from rolloutlab.retries import Retries
+from rolloutlab.settings import Bearers
 
 T = TypeVar("T")
 
@@ -28,16 +29,6 @@ MAX_CONNECTIONS = 512
 _LONGEST_CLEAN_UP = 0.5
 _LONGEST_SILENCE = 0.2
 SAID_OF_US = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
-
-
-class Bearer(Protocol):
-    """Where a token comes from that may be renewed while requests are under way."""
-
-    async def token(self) -> str | None:
-        """The token as it is now."""
-
-    async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether, after this answer to a request that bore a token, it is to be sent once more."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +109,7 @@ class Http:
         method: str,
         url: str,
         *,
-        token: str | Bearer | None = None,
+        token: str | Bearers | None = None,
         json: Any = None,
         content: str | AsyncIterable[bytes] | None = None,
         params: Mapping[str, str | int] | None = None,
@@ -144,7 +135,7 @@ class Http:
         self,
         url: str,
         *,
-        token: str | Bearer | None = None,
+        token: str | Bearers | None = None,
         content: str,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
@@ -178,7 +169,7 @@ class Http:
         self,
         method: str,
         url: str,
-        token: str | Bearer | None,
+        token: str | Bearers | None,
         body: "_Body",
         patience: float,
         *,
@@ -198,8 +189,9 @@ class Http:
         )
         again = again and not isinstance(body.content, AsyncIterable)
         retries = Retries(self._tries if again else 1, self._backoff)
+        bearer = None if isinstance(token, str | None) else token.of(url)
         while True:
-            said = token if isinstance(token, str | None) else await token.token()
+            said = await bearer.token() if bearer else token if isinstance(token, str) else None
             request.headers.update(_bearing(said))
             try:
                 response = await self._answered(request, stream=stream)
@@ -208,9 +200,9 @@ class Http:
                 if pause is None:
                     raise unanswered(url, error) from error
             else:
-                if not isinstance(token, str | None):
+                if bearer:
                     told = response.status_code, response.headers.multi_items()
-                    if await token.after(*told, f"{method} {request.url.path}", said):
+                    if await bearer.after(*told, f"{method} {request.url.path}", said):
                         await response.aclose()
                         continue
                 pause = retries.after_answer(response.status_code, response.headers)

@@ -1,10 +1,10 @@
 """Where the lab lives and which service it talks to; from the environment, then the settings file, then defaults."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -25,16 +25,33 @@ from rolloutlab.settings_file import (
 _DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": EMBEDDED}
 
 
+class Bearer(Protocol):
+    """A token that may be renewed while requests are under way."""
+
+    async def token(self) -> str | None:
+        """The token as it is now; None where nobody has signed in."""
+
+    async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
+        """Whether, after this answer to a request that bore a token, it is to be sent once more."""
+
+
+class Bearers(Protocol):
+    """Tokens of several servers."""
+
+    def of(self, url: str) -> Bearer | None:
+        """The one that requests to an address may carry."""
+
+
 @dataclass(frozen=True)
 class Address:
-    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token` is the bearer token, if any.
+    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or who has it.
 
     project: TEAM/PROJECT, under which the service counts tokens. key_env: where the token came from.
     """
 
     base_url: str
     inference_base_url: str
-    token: str | None = None
+    token: str | Bearers | None = None
     project: str | None = None
     key_env: str | None = field(default=None, compare=False)
 
@@ -84,7 +101,8 @@ class Settings:
     home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
     loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
     under, unless the service has its own. embedding: by what texts are compared. search: where `%search` looks, None
-    for the lab. prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
+    for the lab. client_metadata_url: where our client ID metadata document is, for servers to read who signs in.
+    prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
     whether there is one or not. origins: where each setting came from, in a word.
     """
 
@@ -95,6 +113,7 @@ class Settings:
     project: str | None = None
     embedding: Embedding | None = None
     search: Served | None = None
+    client_metadata_url: str | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     file: Path | None = field(default=None, compare=False)
@@ -107,6 +126,10 @@ class Settings:
     @property
     def search_database(self) -> Path:
         return self.home / "search.db"
+
+    @property
+    def sign_in_folder(self) -> Path:
+        return self.home / "sign-in"
 
     @property
     def service_folder(self) -> Path:
@@ -135,6 +158,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         project=project,
         embedding=Embedding(embedding, model, key_env) if embedding else None,
         search=Served(search, search_key_env) if search else None,
+        client_metadata_url=found["client_metadata_url"][0],
         prices=file.prices,
         profiles=file.profiles,
         file=path,

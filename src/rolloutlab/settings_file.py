@@ -112,6 +112,14 @@ def project_name(value: Any) -> str:
     return value.strip()
 
 
+def document_url(value: Any) -> str:
+    """The https address of a document, with a path."""
+    parts = urlsplit(some_text(value))
+    if parts.scheme != "https" or not parts.hostname or len(parts.path) < 2 or parts.fragment or parts.username:
+        raise InputError(f"{value!r} is no https address of a document", hint="https://lab.example/rolloutlab.json")
+    return parts.geturl()
+
+
 CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "home": some_text,
     "policy": some_text,
@@ -123,6 +131,7 @@ CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "embedding_key_env": variable_name,
     "search": some_text,
     "search_key_env": variable_name,
+    "client_metadata_url": document_url,
 }
 """The settings that the file and the environment share."""
 

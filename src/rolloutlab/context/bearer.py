@@ -24,7 +24,7 @@ class Bearer(httpx2.Auth):
         try:
             while again:
                 token = await self._access.token()
-                if token and self._access.covers(str(request.url)):
+                if token:
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
                 headers = response.headers.multi_items()

@@ -1,6 +1,6 @@
 """A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, overload
@@ -19,7 +19,7 @@ class ContextTool:
     name: str
     description: str
     schema: Mapping[str, Any]
-    call: Callable[[Mapping[str, Any]], Awaitable[tuple[str, bool]]] = field(repr=False, compare=False)
+    call: Callable[[Mapping[str, Any]], Coroutine[Any, Any, tuple[str, bool]]] = field(repr=False, compare=False)
 
 
 class ContextTools(Sequence[ContextTool]):

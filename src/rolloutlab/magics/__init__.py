@@ -23,6 +23,8 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.reward import RewardMagics
     from rolloutlab.magics.search import SearchMagics
     from rolloutlab.magics.service import ServiceMagics
+    from rolloutlab.magics.sign_in import SignInMagics
+    from rolloutlab.magics.tools import ToolMagics
     from rolloutlab.magics.train import TrainMagics
     from rolloutlab.session import Session
 
@@ -37,6 +39,8 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         RewardMagics,
         SearchMagics,
         ServiceMagics,
+        SignInMagics,
+        ToolMagics,
         TrainMagics,
     )
     session = session or next((magics.session for magics in registered(shell)), None) or Session()

@@ -12,6 +12,8 @@ from rolloutlab.session.model import ModelCalls
 from rolloutlab.session.reward import RewardCalls
 from rolloutlab.session.search import SearchCalls
 from rolloutlab.session.service import ServiceCalls
+from rolloutlab.session.sign_in import SignInCalls
+from rolloutlab.session.tools import ToolCalls
 from rolloutlab.session.train import TrainCalls
 
 __all__ = ["CONCURRENT", "DEFAULT_MODEL", "Session", "lab"]
@@ -26,6 +28,8 @@ class Session(  # each before those that it calls
     ConnectCalls,
     SearchCalls,
     CollectionCalls,
+    ToolCalls,
+    SignInCalls,
     TrainCalls,
     JobCalls,
     ModelCalls,

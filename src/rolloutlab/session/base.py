@@ -3,12 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rolloutlab.client.embedded import Embedded
+from rolloutlab.context.tool import ContextTools
 from rolloutlab.http import Http
 from rolloutlab.scoring import Functions
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
+
+if TYPE_CHECKING:
+    from rolloutlab.context.server import ContextServer
 
 DEFAULT_MODEL = "lab/practice"
 
@@ -25,6 +30,11 @@ class SessionBase:
         """Services' addresses and the models registered there."""
         self._scorers: dict[str, tuple[Functions, Mapping[str, float] | None]] = {}
         """What last scored each generation, and its weights, by label; under the bare name, what last scored any."""
+        self._context: dict[str, ContextTools] = {}
+        """Context servers by the names that a notebook gave them."""
+        self._servers: dict[str, ContextServer] = {}
+        """The connections to them, by address."""
+        self._paste = False
         self._former: list[Address] = []
         """Services talked to before, newest first."""
         self.seen = {DEFAULT_MODEL}

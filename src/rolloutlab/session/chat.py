@@ -1,6 +1,6 @@
 """Sampling: `chat`, and what looks ahead of it, completes it and goes on from it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -14,6 +14,7 @@ from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled
 from rolloutlab.session.collections import CollectionCalls
 from rolloutlab.session.model import ModelCalls
+from rolloutlab.session.tools import Tool, ToolCalls
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
@@ -21,7 +22,7 @@ CONCURRENT = 64
 """Requests under way at once; a service batches what is."""
 
 
-class ChatCalls(CollectionCalls, ModelCalls):
+class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
     """Prompts to collections."""
 
     def chat(
@@ -38,7 +39,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
-        tools: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[Tool] = (),
         max_turns: int = 10,
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
@@ -50,8 +51,9 @@ class ChatCalls(CollectionCalls, ModelCalls):
         over: a DataFrame or a list, one group per row. system: a system message before the prompt.
         model: a model to sample instead of the selected one's newest checkpoint. seed: the group of row i is sampled
         with seed + i; drawn and recorded when absent. stop: texts that end a completion.
-        tools: functions that the policy may call; described by signature and docstring, run here, their results and
-        errors recorded as tool messages. max_turns: answers in a row that may call tools.
+        tools: what the policy may call: functions, described by signature and docstring and run here, and names of
+        context servers that `add_tools` gave, or of their tools (`docs.find`); results and errors are recorded as tool
+        messages. max_turns: answers in a row that may call tools.
         concurrency: requests under way at once.
 
         Every completion is stored as it arrives: what had arrived before an interrupt or an error is kept, and `resume`
@@ -72,7 +74,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
             "seed": seed,
             "max_turns": max_turns,
         }
-        work = sampled(name, prompt, over, system, variables or {}, settings, Tools(tools))
+        work = sampled(name, prompt, over, system, variables or {}, settings, Tools(self._all(tools)))
         return self._sample(work, concurrency, register=model is None)
 
     def preview(
@@ -84,7 +86,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
         continue_chat: bool = False,
         over: Any = None,
         system: str | None = None,
-        tools: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[Tool] = (),
         variables: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Preview:
@@ -95,7 +97,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
         Raises:
             InputError, NotFoundError: as the call itself.
         """
-        known = Tools(tools)
+        known = Tools(self._all(tools))
         if resume:
             return Preview(resumed(self.store, name, known))
         settings = {"model": self._selected} | {k: v for k, v in settings.items() if v is not None}
@@ -104,9 +106,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
             return Preview(continued(self.store, name, prompt, variables or {}, settings, known))
         return Preview(sampled(name, prompt, over, system, variables or {}, settings, known))
 
-    def resume(
-        self, name: str, *, tools: Sequence[Callable[..., Any]] = (), concurrency: int = CONCURRENT
-    ) -> Collection:
+    def resume(self, name: str, *, tools: Sequence[Tool] = (), concurrency: int = CONCURRENT) -> Collection:
         """Sample what is missing of a collection, as it was begun; nothing that is there is sampled again.
 
         tools: the functions that it was begun with.
@@ -114,7 +114,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
         Raises:
             NotFoundError: no such collection. InputError: it was not sampled here, or with other tools; and as `chat`.
         """
-        return self._sample(resumed(self.store, name, Tools(tools)), concurrency)
+        return self._sample(resumed(self.store, name, Tools(self._all(tools))), concurrency)
 
     def continue_chat(
         self,
@@ -127,7 +127,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
-        tools: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[Tool] = (),
         max_turns: int | None = None,
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
@@ -146,7 +146,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
             "seed": seed,
             "max_turns": max_turns,
         }
-        work = continued(self.store, name, prompt, variables or {}, settings, Tools(tools))
+        work = continued(self.store, name, prompt, variables or {}, settings, Tools(self._all(tools)))
         return self._sample(work, concurrency, register=model is None)
 
     def _sample(self, work: Work, concurrency: int, *, register: bool = False) -> Collection:
@@ -167,7 +167,7 @@ class ChatCalls(CollectionCalls, ModelCalls):
             try:
                 self._http.run(
                     player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS)),
-                    lambda: shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text),
+                    lambda: self._tick(shown, arrivals),
                 )
             except BaseException:
                 shown.keep(arrivals.kept())
@@ -175,6 +175,11 @@ class ChatCalls(CollectionCalls, ModelCalls):
         arrivals.check()
         assert arrivals.collection, "without any answer the check has raised"
         return self._held(self.store.kept(arrivals.collection.id))
+
+    def _tick(self, shown: Progress, arrivals: Arrivals) -> None:
+        """How far it is, and a sign-in that a tool wants on the way."""
+        shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text)
+        self._show_sign_ins()
 
 
 def _check_concurrency(concurrency: Any) -> None:

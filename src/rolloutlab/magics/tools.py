@@ -1,0 +1,62 @@
+"""`%tools`."""
+
+import json
+from typing import Any
+
+from IPython.core.magic import line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import magic_arguments
+
+from rolloutlab.context.tool import ContextTools
+from rolloutlab.errors import InputError
+from rolloutlab.magics.cells import LabMagics, argument, unquoted
+
+
+@magics_class
+class ToolMagics(LabMagics):
+    """Context servers, whose tools a policy may call."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument(
+        "words", nargs="*", type=unquoted, values="", help="add URL as NAME; NAME; NAME.TOOL; call NAME.TOOL {...}"
+    )
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
+    @line_magic
+    def tools(self, line: str) -> ContextTools | list[ContextTools] | str:
+        """Add a context server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
+
+        For example:
+
+            %tools add https://tools.example/mcp as docs
+            %tools docs
+            %tools call docs.find {"query": "paris"}
+        """
+        options = self.options(self.tools, line)
+        return self.bound(options.output, self._done(*options.words))
+
+    def _done(self, *words: str) -> ContextTools | list[ContextTools] | str:
+        match words:
+            case ():
+                return self.session.tools()
+            case ("add", url):
+                return self.session.add_tools(url)
+            case ("add", url, "as", name) | ("add", url, name):
+                return self.session.add_tools(url, name)
+            case ("call", name, *given):
+                return self.session.call_tool(name, **_arguments(" ".join(given)))
+            case (name,):
+                return self.session.tools(name)
+            case _:
+                raise InputError("that is not what %tools takes", hint="%tools add https://tools.example/mcp as docs")
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text or "{}")
+    except ValueError as error:
+        raise InputError(
+            f"the arguments are no JSON: {error}", hint='%tools call docs.find {"query": "paris"}'
+        ) from None
+    if not isinstance(given, dict):
+        raise InputError("the arguments are no object", hint='%tools call docs.find {"query": "paris"}')
+    return given

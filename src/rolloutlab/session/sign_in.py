@@ -1,0 +1,126 @@
+"""Signing in to servers, and what one is signed in to."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+from rolloutlab.auth.accesses import Accesses
+from rolloutlab.auth.addresses import checked_server
+from rolloutlab.auth.bearer import Terms
+from rolloutlab.auth.broker.broker import Broker
+from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.registration import Client
+from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.session.base import SessionBase
+from rolloutlab.settings import Address
+from rolloutlab.views.front_end import front_end, surroundings
+from rolloutlab.views.standings import Standings
+
+
+class SignInCalls(SessionBase):
+    """OAuth 2.1 with PKCE, through the notebook's own browser."""
+
+    def login(
+        self,
+        server: str | None = None,
+        *,
+        keep: bool = False,
+        paste: bool = False,
+        issuer: str | None = None,
+        client_id: str | None = None,
+        secret_env: str | None = None,
+        dangerously_without_pkce: bool = False,
+    ) -> Standings:
+        """Sign in to a server: a context server, or a service; by default the one that is connected.
+
+        A page of its authorization server opens in the browser, which says what is asked for; the cell waits for the
+        answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
+        for every kernel of this lab. paste: ask for the address that the browser ends on. issuer: the authorization
+        server, where the server does not name it. client_id: as registered there for rolloutlab; secret_env: the
+        environment variable that holds its secret. dangerously_without_pkce: go on where the authorization server does
+        not say that it checks a proof of the code, which somebody could then steal.
+
+        Raises:
+            SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
+            UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
+        """
+        address = checked_server(server) if server else self._connected()
+        terms = Terms(
+            issuer, self._client(client_id, secret_env), self.settings.client_metadata_url, dangerously_without_pkce
+        )
+        self._paste = paste
+        access = self.accesses.renewed(address, terms, keep=keep)
+        try:
+            standing = self._http.run(access.sign_in(), self._show_sign_ins)
+        except RolloutlabError as error:
+            self._broker.failed(address, error.message)
+            raise
+        finally:
+            self._show_sign_ins()
+        assert standing, "signing in has raised otherwise"
+        self._broker.signed_in(address, standing.client)
+        self._show_sign_ins()
+        return Standings([standing])
+
+    def whoami(self) -> Standings:
+        """Every server that this notebook is signed in to: as whom, with which scopes, until when."""
+        return Standings(each.standing for each in self.accesses if each.standing)
+
+    def logout(self, server: str | None = None) -> Standings:
+        """Give the tokens of a server back and forget them, or of all; what is left.
+
+        Raises:
+            NotFoundError: you are not signed in there.
+        """
+        leaving = [self.accesses.signed_in(server)] if server else [each for each in self.accesses if each.standing]
+        for access in leaving:
+            self._http.run(access.sign_out())
+        return self.whoami()
+
+    @cached_property
+    def accesses(self) -> Accesses:
+        """The ways in to servers."""
+        return Accesses(self._ask, self.settings.sign_in_folder)
+
+    async def _ask(self, server: str, prepare: Prepare) -> Mapping[str, str]:
+        return await self._broker(server, prepare)
+
+    @cached_property
+    def _broker(self) -> Broker:
+        """Asks the person who sits at this notebook; found out while a cell runs."""
+        from IPython import get_ipython
+
+        return Broker(front_end(surroundings(get_ipython()), paste=self._paste))
+
+    def _show_sign_ins(self) -> None:
+        """Called over and over by the thread of a cell that waits for something."""
+        if "_broker" in self.__dict__:
+            self._broker.tick()
+
+    def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
+        """The service, with the tokens of those signed in where it has no key."""
+        address = super()._address(tick)
+        if address.token is not None:
+            return address
+        for url in (f"{address.base_url}/v1", address.inference_base_url):
+            with suppress(InputError):  # without https no token is sent, and none may be needed
+                self.accesses.at(url)
+        return replace(address, token=self.accesses)
+
+    def _connected(self) -> str:
+        if self.settings.service is None:
+            raise InputError("the embedded service needs no sign-in", hint="%login https://tools.example/mcp")
+        return f"{self.settings.service.base_url}/v1"
+
+    @staticmethod
+    def _client(client_id: str | None, secret_env: str | None) -> Client | None:
+        if client_id is None:
+            if secret_env:
+                raise InputError("a secret belongs to a client", hint=f"--client-id ID --secret-env {secret_env}")
+            return None
+        secret = os.environ.get(secret_env) if secret_env else None
+        if secret_env and not secret:
+            raise InputError(f"the environment variable {secret_env} is not set", hint=f"%env {secret_env}=")
+        return Client(client_id, secret, "client_secret_basic" if secret else "none")

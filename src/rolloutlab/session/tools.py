@@ -1,0 +1,93 @@
+"""Tools of context servers, for a policy to call."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rolloutlab.auth.addresses import checked_server
+from rolloutlab.context.tool import ContextTool, ContextTools
+from rolloutlab.errors import InputError, NotFoundError, RefusedError
+from rolloutlab.session.sign_in import SignInCalls
+
+if TYPE_CHECKING:
+    from rolloutlab.context.server import ContextServer
+
+Tool = Callable[..., Any] | ContextTool | ContextTools | str
+"""A function; a tool of a context server, or all of them; or names of those that were added: `docs`, `docs.find`."""
+
+
+class ToolCalls(SignInCalls):
+    """Context servers by name."""
+
+    def add_tools(self, url: str, name: str | None = None) -> ContextTools:
+        """Know a context server by a name (by default, its host's): `--tools NAME` lets a policy call its tools.
+
+        Raises:
+            SignInError: it wants you to sign in first. UnreachableError: no context server answers there.
+        """
+        address = checked_server(url)
+        called = name or re.sub(r"\W", "_", (urlsplit(address).hostname or "").split(".")[0])
+        if not called.isidentifier():
+            raise InputError(f"{called!r} is no name", hint=f"%tools add {url} as docs")
+        server = self._context_server(address)
+        tools = self._http.run(server.tools(), self._show_sign_ins)
+        self._context[called] = ContextTools(called, address, tools)
+        return self._context[called]
+
+    def tools(self, name: str | None = None) -> ContextTools | list[ContextTools]:
+        """The tools of a context server that was added, or of all of them.
+
+        Raises:
+            NotFoundError: none was added by that name.
+        """
+        if name is None:
+            return list(self._context.values())
+        if name not in self._context:
+            known = ", ".join(self._context) or "%tools add URL as NAME"
+            raise NotFoundError(f"there is no context server {name!r}", hint=known)
+        return self._context[name]
+
+    def call_tool(self, name: str, **arguments: Any) -> str:
+        """Try a tool: what `NAME.TOOL` says to some arguments.
+
+        Raises:
+            NotFoundError: no such tool. RefusedError: the server or the tool did not take them.
+        """
+        server, _, part = name.partition(".")
+        tools = self.tools(server)
+        assert isinstance(tools, ContextTools)
+        tool = tools[part]
+        said, is_error = self._http.run(tool.call(arguments), self._show_sign_ins)
+        if is_error:
+            raise RefusedError(f"{name} says: {said[:500]}")
+        return said
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            self._http.run(server.close())
+        super().close()
+
+    def _all(self, tools: Iterable[Tool]) -> list[Callable[..., Any] | ContextTool]:
+        """Every tool that is meant, one by one."""
+        found: list[Callable[..., Any] | ContextTool] = []
+        for tool in tools:
+            if isinstance(tool, str):
+                name, _, part = tool.partition(".")
+                server = self.tools(name)
+                assert isinstance(server, ContextTools)
+                found += [server[part]] if part else server
+            elif isinstance(tool, ContextTools):
+                found += tool
+            else:
+                found.append(tool)
+        return found
+
+    def _context_server(self, address: str) -> "ContextServer":
+        try:
+            from rolloutlab.context.server import ContextServer
+        except ModuleNotFoundError as error:
+            raise InputError(f"context servers need {error.name}", hint="pip install 'rolloutlab[context]'") from error
+        if address not in self._servers:
+            self._servers[address] = ContextServer(address, self.accesses.at(address))
+        return self._servers[address]
