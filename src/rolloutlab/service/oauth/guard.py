@@ -57,5 +57,5 @@ class Guard:
         said = {"error": error, "error_description": description} if error else {}
         challenge = {**said, "scope": scope, "resource_metadata": self._resource.metadata_url}
         header = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in challenge.items())
-        detail = description or "a valid bearer token is required"
+        detail = "a valid bearer token is required" if status == 401 else description
         return HTTPException(status, detail, headers={"WWW-Authenticate": header, "Cache-Control": "no-store"})
