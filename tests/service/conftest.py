@@ -91,7 +91,7 @@ class Visitor:
         """The code of a request that the owner allows."""
         return parameters(self.decides(self.asks(client_id, **said)))["code"]
 
-    def redeems(self, client_id: str, code: str, *, auth: Any = None, **said: str | None) -> httpx.Response:
+    def redeems(self, client_id: str | None, code: str, /, *, auth: Any = None, **said: str | None) -> httpx.Response:
         """Sends a code to the token endpoint."""
         asked = {
             "grant_type": "authorization_code",
