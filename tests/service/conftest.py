@@ -171,37 +171,48 @@ def fields() -> Callable[[httpx.Response], dict[str, str]]:
     return hidden
 
 
+@pytest.fixture(scope="session")
+def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
+    """What a service has besides who may use it: made once, since nothing here samples or trains."""
+    from rolloutlab.policy.sampler import Sampler
+    from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.registry import Registry
+    from rolloutlab.service.usage import Ledger
+
+    folder = tmp_path_factory.mktemp("parts")
+    database = open_service_database(folder)
+    registry = Registry(database, folder, policy)
+    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
+    yield registry, sampler, jobs, Ledger(database)
+    for part in (jobs, sampler, database):
+        part.close()
+
+
 @pytest.fixture
-def visit(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Visitor]]:
+def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visitor]]:
     """Starts a service on a port and a folder of its own, and sends somebody there; options: of the authority."""
     import uvicorn
 
-    from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.context.memory import Memory
     from rolloutlab.service.database import open_service_database
-    from rolloutlab.service.jobs import Jobs
     from rolloutlab.service.oauth.server import AuthorizationServer
-    from rolloutlab.service.registry import Registry
-    from rolloutlab.service.usage import Ledger
 
     closing: list[Callable[[], Any]] = []
 
     def begin(**options: Any) -> Visitor:
         listener = socket.create_server(("127.0.0.1", 0))
         clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
-        database = open_service_database(tmp_path / "service")
-        registry = Registry(database, tmp_path / "service", policy)
-        sampler, jobs = Sampler(policy), Jobs(database, tmp_path / "service", registry, pause=0.01)
-        memory = Memory(Settings(home=tmp_path))
+        database, memory = open_service_database(tmp_path / "service"), Memory(Settings(home=tmp_path))
         authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
-        app = make_app(registry, sampler, jobs, Ledger(database), KEY, {"policy": policy.name}, authority, memory)
+        app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         visitor = Visitor(url, clock, tmp_path)
         closing.extend([visitor.browser.close, lambda: setattr(server, "should_exit", True), thread.join])
-        closing.extend([jobs.close, sampler.close, memory.close, database.close, listener.close])
+        closing.extend([memory.close, database.close, listener.close])
         return visitor
 
     yield begin

@@ -8,6 +8,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
@@ -85,8 +86,7 @@ class Fetcher:
         addresses = await self._resolve(host, port)
         if not addresses or not all(map(self._allowed, addresses)):
             raise FetchError("it is not on the public network")
-        context = self._context or ssl.create_default_context()
-        reader, writer = await asyncio.open_connection(addresses[0], port, ssl=context, server_hostname=host)
+        reader, writer = await self._connect(addresses, host, port)
         try:
             exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGEST)
             name = f"[{host}]" if ":" in host else host
@@ -97,6 +97,16 @@ class Fetcher:
             return await _read(exchange, reader)
         finally:
             writer.transport.abort()  # what is still to come is not wanted
+
+    async def _connect(
+        self, addresses: Sequence[str], host: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the first address where one can be had, and whose certificate is the host's."""
+        context = self._context or ssl.create_default_context()
+        for address in addresses[:-1]:
+            with suppress(OSError):  # a machine may have no IPv6
+                return await asyncio.open_connection(address, port, ssl=context, server_hostname=host)
+        return await asyncio.open_connection(addresses[-1], port, ssl=context, server_hostname=host)
 
 
 async def _read(exchange: h11.Connection, reader: asyncio.StreamReader) -> Answer:
