@@ -32,6 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread w
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the suite in its background ignores it
 
 TOKEN = "of-this-test"
+PASSCODE = "lab1-open-says"
 collect_ignore = ["acceptance"]  # its clients are not installed here: make acceptance
 
 
@@ -226,18 +227,22 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
 def _service(policy: "Policy", folder: Path) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
+    from rolloutlab.service.context.memory import Memory
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.oauth.server import AuthorizationServer
     from rolloutlab.service.registry import Registry
     from rolloutlab.service.usage import Ledger
 
     database = open_service_database(folder)
     registry = Registry(database, folder, policy)
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
-    app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name})
+    memory = Memory(Settings(home=folder.parent))
+    authority = AuthorizationServer("http://127.0.0.1", database, lambda: PASSCODE)
+    app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
     http = Http(httpx.ASGITransport(app), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
-    closing = http.close, jobs.close, sampler.close, database.close
+    closing = http.close, jobs.close, sampler.close, memory.close, database.close
     return Service(http, address, policy.name, folder, database, jobs, closing)
 
 

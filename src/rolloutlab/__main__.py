@@ -1,11 +1,12 @@
-"""The command line: `rolloutlab serve`."""
+"""The command line: `rolloutlab serve`, and what a person needs who signs in to it."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
 
-from rolloutlab.errors import PolicyError, RolloutlabError
+from rolloutlab.errors import InputError, PolicyError, RolloutlabError
 from rolloutlab.settings import read_settings
 
 _PATIENCE = 60.0
@@ -16,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0 when it ended well, 2 when it was refused, 130 when it was interrupted."""
     try:
         options = _parser().parse_args(arguments)
-        _serve(options)
+        options.command(options)
     except RolloutlabError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
         return 2
@@ -33,7 +34,16 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
     serve.add_argument("--policy", default=settings.policy, help="practice, a folder or a hub name (%(default)s)")
+    serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
     serve.add_argument("--linger", type=float, help="stop after this many seconds without a client (default: never)")
+    serve.set_defaults(command=_serve)
+    passcode = commands.add_parser("passcode", help="show what the sign-in page of this lab asks its owner for")
+    passcode.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
+    passcode.set_defaults(command=_passcode)
+    document = commands.add_parser("client-metadata", help="print the document by which sign-in pages know notebooks")
+    document.add_argument("url", help="the https address where you will put it")
+    document.add_argument("--redirect", action="append", metavar="URI", help="an address that answers may come to")
+    document.set_defaults(command=_client_metadata)
     return parser
 
 
@@ -49,7 +59,21 @@ def _serve(options: argparse.Namespace) -> None:
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:
         raise PolicyError(f"the embedded service needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
-    serve(folder, options.port, options.policy, options.linger)
+    serve(folder, options.port, options.policy, options.linger, options.token_lifetime)
+
+
+def _passcode(options: argparse.Namespace) -> None:
+    from rolloutlab.service.lifecycle import Folder
+
+    print(Folder(options.home.expanduser().absolute() / "service").passcode())
+
+
+def _client_metadata(options: argparse.Namespace) -> None:
+    try:
+        from rolloutlab.service.oauth.documents import REDIRECTS, document
+    except ModuleNotFoundError as error:
+        raise InputError(f"this needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
+    print(json.dumps(document(options.url, options.redirect or REDIRECTS), indent=2))
 
 
 if __name__ == "__main__":

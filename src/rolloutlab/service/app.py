@@ -1,11 +1,10 @@
 """The HTTP application: its routes, and who may call them."""
 
-import secrets
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -14,7 +13,13 @@ from rolloutlab.policy.scoring import Scorer
 from rolloutlab.service import chat, logprobs, models, training_jobs
 from rolloutlab.service.body import add_schemas
 from rolloutlab.service.completer import Completer
+from rolloutlab.service.context.memory import Memory
+from rolloutlab.service.context.server import ContextServer
 from rolloutlab.service.jobs import Jobs
+from rolloutlab.service.oauth.guard import Guard
+from rolloutlab.service.oauth.refusal import OAuthRefusal, answer_refusal
+from rolloutlab.service.oauth.resources import SERVICE
+from rolloutlab.service.oauth.server import AuthorizationServer
 from rolloutlab.service.refusals import CHAT, TRAINING, add_refusals
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
@@ -23,15 +28,26 @@ _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 
 def make_app(
-    registry: Registry, sampler: Sampler, jobs: Jobs, ledger: Ledger, token: str, identity: dict[str, str]
+    registry: Registry,
+    sampler: Sampler,
+    jobs: Jobs,
+    ledger: Ledger,
+    token: str,
+    identity: dict[str, str],
+    authority: AuthorizationServer,
+    memory: Memory,
 ) -> FastAPI:
     """The application over its parts.
 
-    token: what every caller but a health check must bear. identity: what a health check says besides `status`.
+    token: what a caller but of a health check must bear, or a token that the authority issued. identity: what a health
+    check says besides `status`. memory: the lab, as the context server shows it; that needs the application's lifespan.
     """
-    app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None)
+    context = ContextServer(memory, authority.guards_context(), authority.issuer)
+    app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None, lifespan=context.lifespan)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
-    bearer = [Depends(_bearer(token))]
+    app.router.routes += [*authority.routes(), context.route()]
+    app.add_exception_handler(OAuthRefusal, answer_refusal)
+    bearer = [Depends(_bearer(authority.guards_api(token)))]
     completer = Completer(registry, sampler, ledger)
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
     for router in (
@@ -51,11 +67,12 @@ def make_app(
     return app
 
 
-def _bearer(token: str) -> Callable[..., Awaitable[None]]:
+def _bearer(guard: Guard) -> Callable[..., Awaitable[None]]:
     scheme = HTTPBearer(auto_error=False)
 
-    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> None:
-        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
-            raise HTTPException(401, "a valid bearer token is required", headers={"WWW-Authenticate": "Bearer"})
+    async def check(
+        request: Request, _documented: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]
+    ) -> None:
+        guard.demand(await guard.access(request), (SERVICE,))
 
     return check

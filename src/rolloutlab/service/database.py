@@ -1,4 +1,4 @@
-"""What the embedded service remembers: models, checkpoints, jobs and their events."""
+"""What the embedded service remembers: models, checkpoints, jobs and their events, who may do what."""
 
 from pathlib import Path
 
@@ -38,6 +38,22 @@ _MIGRATIONS = [
     ALTER TABLE jobs ADD COLUMN digest TEXT
     """,
     "ALTER TABLE models ADD COLUMN base TEXT",
+    """
+    CREATE TABLE oauth_clients (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, secret_hash TEXT, metadata TEXT NOT NULL,
+        created_at INTEGER NOT NULL
+    );
+    CREATE TABLE oauth_grants (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, client_id TEXT NOT NULL, client_name TEXT NOT NULL,
+        resource TEXT NOT NULL, redirect_uri TEXT NOT NULL, challenge TEXT NOT NULL, renews INTEGER NOT NULL
+    );
+    CREATE TABLE oauth_tokens (
+        hash TEXT PRIMARY KEY, grant_id INTEGER NOT NULL REFERENCES oauth_grants ON DELETE CASCADE, kind TEXT NOT NULL,
+        scope TEXT NOT NULL, expires_at REAL NOT NULL, used INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX oauth_tokens_of_grant ON oauth_tokens (grant_id);
+    CREATE INDEX oauth_grants_of_client ON oauth_grants (client_id)
+    """,
 ]
 
 

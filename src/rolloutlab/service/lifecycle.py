@@ -16,6 +16,9 @@ from filelock import FileLock, Timeout
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.store.disk import flush
 
+_LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Letters and digits that nobody takes for another."""
+
 
 class Folder:
     """The service's folder in a lab: what it publishes there, and who is attached."""
@@ -42,15 +45,30 @@ class Folder:
 
     def token(self) -> str:
         """The bearer token of this folder, made on first use in a file that only the user can read."""
-        path, draft = self.path / "token", self.path / "token.draft"
+        path = self.path / "token"
         if not path.exists() or not path.read_text():
-            draft.unlink(missing_ok=True)
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(secrets.token_urlsafe(32))
-            flush(draft)
-            draft.replace(path)  # whole or not at all: an empty token would let anyone in
+            self._keep_secret(path, secrets.token_urlsafe(32))
         return path.read_text()
+
+    def passcode(self) -> str:
+        """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits."""
+        path = self.path / "passcode"
+        with FileLock(self.path / "passcode.lock"):  # the service and a command line may both be first
+            if not path.exists() or not path.read_text().strip():
+                chars = [secrets.choice(_LEGIBLE) for _ in range(12)]
+                self._keep_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
+        return path.read_text().strip()
+
+    def last_port(self) -> int:
+        """The port that the service had last, 0 when there is none: what was granted is bound to its address."""
+        try:
+            return int((self.path / "port").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def keep_port(self, port: int) -> None:
+        """Remember the port for the next time."""
+        (self.path / "port").write_text(str(port))
 
     def publish(self, base_url: str) -> None:
         """Let clients find the service; the file appears whole."""
@@ -66,6 +84,17 @@ class Folder:
         """Whether any process holds a client lock; the files of those that ended are removed."""
         held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
         return any(held)
+
+    @staticmethod
+    def _keep_secret(path: Path, text: str) -> None:
+        """Write a file that only the user can read, whole or not at all: an empty secret would let anyone in."""
+        draft = path.with_suffix(".draft")
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        flush(draft)
+        draft.replace(path)
 
     @staticmethod
     def _held(path: Path) -> bool:

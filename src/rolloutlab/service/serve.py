@@ -4,6 +4,7 @@ import asyncio
 import socket
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import transformers
 import uvicorn
@@ -12,12 +13,14 @@ from rolloutlab.errors import InputError
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
+from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.database import open_service_database
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
+from rolloutlab.service.oauth.server import AuthorizationServer
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
-from rolloutlab.settings import named_policy
+from rolloutlab.settings import named_policy, read_settings
 
 
 class Server(uvicorn.Server):
@@ -32,10 +35,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> None:
+def serve(folder: Folder, port: int, policy_name: str, linger: float | None, token_lifetime: float) -> None:
     """Serve a claimed folder on 127.0.0.1 until interrupted, or, with `linger`, until nobody has needed it that long.
 
-    port 0 takes any free one.
+    port 0 takes the one it had last, or any free one. token_lifetime: seconds of an OAuth access token.
 
     Raises:
         PolicyError: the policy cannot be loaded.
@@ -43,11 +46,9 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder.withdraw()
-    try:
-        listener = socket.create_server(("127.0.0.1", port))
-    except (OSError, OverflowError) as error:
-        raise InputError(f"port {port} cannot be used: {error}", hint="--port 0 takes a free one") from error
+    listener = _listen(port) if port else _listen_again(folder)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
+    folder.keep_port(listener.getsockname()[1])
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     database = open_service_database(folder.path)
     policy = load_policy(policy_name)
@@ -55,13 +56,16 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
     registry = Registry(database, folder.path, policy)
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
-    app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity)
+    settings = replace(read_settings(), home=folder.path.parent)
+    memory = Memory(settings)
+    authority = AuthorizationServer(url, database, folder.passcode, lifetime=token_lifetime)
+    app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity, authority, memory)
 
     def hang_up() -> None:
         jobs.hang_up()
         sampler.close()
 
-    server = Server(uvicorn.Config(app, log_level="warning", lifespan="off"), hang_up)
+    server = Server(uvicorn.Config(app, log_level="warning", lifespan="on"), hang_up)
 
     async def run() -> None:
         folder.publish(url)
@@ -81,3 +85,19 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None) -> 
         folder.withdraw()
         jobs.close()
         sampler.close()
+        memory.close()
+
+
+def _listen_again(folder: Folder) -> socket.socket:
+    """Where the service listened last, so that what was granted for that address still holds; else anywhere."""
+    try:
+        return _listen(folder.last_port())
+    except InputError:
+        return _listen(0)
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise InputError(f"port {port} cannot be used: {error}", hint="--port 0 takes a free one") from error

@@ -1,0 +1,61 @@
+"""The authorization endpoint: what is asked is checked before anybody is shown it (OAuth 2.1, 4.1)."""
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from rolloutlab.service.oauth.clients import Client
+from rolloutlab.service.oauth.consent import Consent
+from rolloutlab.service.oauth.documents import Documents
+from rolloutlab.service.oauth.form import first, pairs
+from rolloutlab.service.oauth.page import Pages
+from rolloutlab.service.oauth.refusal import OAuthRefusal
+from rolloutlab.service.oauth.registration import Register
+from rolloutlab.service.oauth.requests import answer_url, read_request
+from rolloutlab.service.oauth.resources import Resource
+
+
+class Authorize:
+    """Takes requests of browsers. Who asks and where the answer goes is settled first; other errors are told there."""
+
+    def __init__(
+        self,
+        issuer: str,
+        resources: tuple[Resource, ...],
+        register: Register,
+        documents: Documents,
+        consent: Consent,
+        pages: Pages,
+    ) -> None:
+        self._issuer = issuer
+        self._resources = resources
+        self._register = register
+        self._documents = documents
+        self._consent = consent
+        self._pages = pages
+
+    async def answer(self, request: Request) -> Response:
+        """The page that asks the owner, or what is wrong, on a page or at the client's address."""
+        query = request.url.query
+        try:
+            client = await self._client(first(query, "client_id"))
+            redirect_uri = client.check_redirect(first(query, "redirect_uri"))
+        except OAuthRefusal as refusal:
+            return self._pages.refused(refusal)
+        try:
+            asked = read_request(pairs(query), client, redirect_uri, self._resources)
+        except OAuthRefusal as refusal:
+            said = {"error": refusal.error, "error_description": refusal.description}
+            url = answer_url(redirect_uri, self._issuer, first(query, "state"), **said)
+            return RedirectResponse(url, 303, headers={"Cache-Control": "no-store"})
+        return self._consent.ask(request, asked)
+
+    async def _client(self, client_id: str | None) -> Client:
+        if client_id is None:
+            raise OAuthRefusal("invalid_request", "the parameter client_id is missing")
+        if client_id.startswith("https:"):
+            return await self._documents.get(client_id)
+        found = await run_in_threadpool(self._register.get, client_id)
+        if found is None:
+            raise OAuthRefusal("invalid_client", "no client of that id has registered here")
+        return found

@@ -1,0 +1,83 @@
+"""The authorization server, put together: its parts over one database, and their routes."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rolloutlab.service.oauth.authorize import Authorize
+from rolloutlab.service.oauth.consent import Consent
+from rolloutlab.service.oauth.documents import Documents
+from rolloutlab.service.oauth.fetch import Fetcher
+from rolloutlab.service.oauth.grants import Grants
+from rolloutlab.service.oauth.guard import Guard
+from rolloutlab.service.oauth.metadata import AUTHORIZE, CONSENT, PATHS, REGISTER, REVOKE, TOKEN, metadata
+from rolloutlab.service.oauth.page import Pages
+from rolloutlab.service.oauth.passcode import Passcode
+from rolloutlab.service.oauth.registration import Register
+from rolloutlab.service.oauth.resources import api, context_server
+from rolloutlab.service.oauth.token import TokenEndpoint
+from rolloutlab.store.sqlite import Database
+
+
+class AuthorizationServer:
+    """Issues tokens for the two resources of a lab, and knows who guards them.
+
+    issuer: the origin of the service. read_passcode: the lab's passcode as it is now. lifetime: seconds of an access
+    token. fetcher: for client ID metadata documents. clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        database: Database,
+        read_passcode: Callable[[], str],
+        *,
+        lifetime: float = 600.0,
+        fetcher: Fetcher | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.issuer = issuer
+        self._context, self._api = context_server(issuer), api(issuer)
+        self._resources = (self._context, self._api)
+        self._grants = Grants(database, lifetime, clock)
+        self._register = Register(database, clock)
+        self._pages = Pages()
+        passcode = Passcode(read_passcode, clock)
+        self._consent = Consent(issuer, self._grants, passcode, self._pages, clock)
+        self._documents = Documents(fetcher or Fetcher(), clock)
+
+    def guards_api(self, key: str) -> Guard:
+        """The guard of the training and chat API, where the folder's own token is good too."""
+        return Guard(self._api, self._grants, key)
+
+    def guards_context(self) -> Guard:
+        """The guard of the context server."""
+        return Guard(self._context, self._grants)
+
+    def routes(self) -> list[Route]:
+        """Where clients and browsers come."""
+        given = (self._resources, self._register, self._documents, self._consent, self._pages)
+        authorize = Authorize(self.issuer, *given)
+        token = TokenEndpoint(self._resources, self._register, self._grants)
+        said = metadata(self.issuer, self._resources)
+        documents = [(path, said) for path in PATHS]
+        documents += [(resource.metadata_path, resource.metadata()) for resource in self._resources]
+        return [
+            *(Route(path, _says(document), methods=["GET"]) for path, document in documents),
+            Route(AUTHORIZE, authorize.answer, methods=["GET"]),
+            Route(CONSENT, self._consent.answer, methods=["POST"]),
+            Route(TOKEN, token.answer, methods=["POST"]),
+            Route(REVOKE, token.revoke, methods=["POST"]),
+            Route(REGISTER, self._register.answer, methods=["POST"]),
+        ]
+
+
+def _says(document: dict[str, Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def say(_request: Request) -> Response:
+        return JSONResponse(document)
+
+    return say

@@ -1,0 +1,226 @@
+"""Fixtures of the service's room: an application that signs in, with its browser, at a service that listens."""
+
+import base64
+import hashlib
+import html
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from rolloutlab.settings import Settings
+
+if TYPE_CHECKING:
+    from rolloutlab.policy.model import Policy
+
+KEY, PASSCODE = "of-the-folder", "abcd-efgh-jkmn"
+VERIFIER = "v" * 43
+CALLBACK = "http://127.0.0.1:7777/callback"
+
+
+@dataclass
+class Clock:
+    """Time as the service is told."""
+
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Visitor:
+    """A client and the browser of whoever uses it. url: the service's origin."""
+
+    url: str
+    clock: Clock
+    home: Path
+    browser: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
+
+    @property
+    def context(self) -> str:
+        return f"{self.url}/context"
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.browser.get(f"{self.url}{path}", **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.browser.post(f"{self.url}{path}", **options)
+
+    def registers(self, **said: Any) -> dict[str, Any]:
+        """What a public client that renews is told when it registers."""
+        asked = {
+            "client_name": "a notebook",
+            "redirect_uris": [CALLBACK],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "token_endpoint_auth_method": "none",
+            **said,
+        }
+        answer = self.post("/oauth/register", json=asked)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    def asks(self, client_id: str, **said: str | None) -> httpx.Response:
+        """Opens the authorization address. None leaves a parameter out."""
+        asked = {
+            "response_type": "code",
+            "client_id": client_id,
+            "redirect_uri": CALLBACK,
+            "code_challenge": challenge(VERIFIER),
+            "code_challenge_method": "S256",
+            "resource": self.context,
+            "scope": "lab:read",
+            "state": "s-1",
+            **said,
+        }
+        return self.get("/oauth/authorize", params={name: value for name, value in asked.items() if value is not None})
+
+    def decides(self, page: httpx.Response, **said: str) -> httpx.Response:
+        """Sends the form of the consent page."""
+        filled = {**hidden(page), "decision": "allow", "passcode": PASSCODE, **said}
+        return self.post("/oauth/consent", data=filled, headers={"Origin": self.url})
+
+    def code(self, client_id: str, **said: str | None) -> str:
+        """The code of a request that the owner allows."""
+        return parameters(self.decides(self.asks(client_id, **said)))["code"]
+
+    def redeems(self, client_id: str | None, code: str, /, *, auth: Any = None, **said: str | None) -> httpx.Response:
+        """Sends a code to the token endpoint."""
+        asked = {
+            "grant_type": "authorization_code",
+            "client_id": client_id,
+            "code": code,
+            "code_verifier": VERIFIER,
+            "redirect_uri": CALLBACK,
+            "resource": self.context,
+            **said,
+        }
+        filled = {name: value for name, value in asked.items() if value is not None}
+        return self.post("/oauth/token", data=filled, auth=auth)
+
+    def renews(self, client_id: str, token: str, **said: str) -> httpx.Response:
+        """Sends a refresh token to the token endpoint."""
+        filled = {"grant_type": "refresh_token", "client_id": client_id, "refresh_token": token, **said}
+        return self.post("/oauth/token", data=filled)
+
+    def signs_in(self, **said: str) -> dict[str, Any]:
+        """The answer of the token endpoint for a client that was just registered, with its `client_id`."""
+        client_id = self.registers()["client_id"]
+        resource = {"resource": said["resource"]} if "resource" in said else {}
+        answer = self.redeems(client_id, self.code(client_id, **said), **resource)
+        assert answer.status_code == 200, answer.text
+        return {"client_id": client_id, **answer.json()}
+
+    def calls(self, method: str, token: str | None, params: Any = None, **options: Any) -> httpx.Response:
+        """A message to the context server."""
+        headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
+        return self.post("/context", json=message, headers=headers, **options)
+
+    def models(self, token: str) -> httpx.Response:
+        """A request to the API."""
+        return self.get("/v1/models", headers={"Authorization": f"Bearer {token}"})
+
+
+def challenge(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+def hidden(page: httpx.Response) -> dict[str, str]:
+    """The hidden fields of a form."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page.text)
+    assert found, f"{page.status_code} {page.text}"
+    return {name: html.unescape(value) for name, value in found}
+
+
+def parameters(answer: httpx.Response) -> dict[str, str]:
+    """What a redirect brings back to the client."""
+    assert answer.status_code == 303, f"{answer.status_code} {answer.text}"
+    return {name: value for name, (value,) in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+
+
+@pytest.fixture
+def challenges() -> Callable[[httpx.Response], dict[str, str]]:
+    """The parameters of the Bearer challenge of an answer."""
+
+    def read(answer: httpx.Response) -> dict[str, str]:
+        scheme, _, rest = answer.headers["www-authenticate"].partition(" ")
+        assert scheme == "Bearer"
+        return dict(re.findall(r'(\w+)="([^"]*)"', rest))
+
+    return read
+
+
+@pytest.fixture
+def told() -> Callable[[httpx.Response], dict[str, str]]:
+    """The parameters that a redirect brings back to the client."""
+    return parameters
+
+
+@pytest.fixture
+def fields() -> Callable[[httpx.Response], dict[str, str]]:
+    """The hidden fields of a page's form."""
+    return hidden
+
+
+@pytest.fixture(scope="session")
+def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
+    """What a service has besides who may use it: made once, since nothing here samples or trains."""
+    from rolloutlab.policy.sampler import Sampler
+    from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.registry import Registry
+    from rolloutlab.service.usage import Ledger
+
+    folder = tmp_path_factory.mktemp("parts")
+    database = open_service_database(folder)
+    registry = Registry(database, folder, policy)
+    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
+    yield registry, sampler, jobs, Ledger(database)
+    for part in (jobs, sampler, database):
+        part.close()
+
+
+@pytest.fixture
+def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visitor]]:
+    """Starts a service on a port and a folder of its own, and sends somebody there; options: of the authority."""
+    import uvicorn
+
+    from rolloutlab.service.app import make_app
+    from rolloutlab.service.context.memory import Memory
+    from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.oauth.server import AuthorizationServer
+
+    closing: list[Callable[[], Any]] = []
+
+    def begin(**options: Any) -> Visitor:
+        listener = socket.create_server(("127.0.0.1", 0))
+        clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
+        database, memory = open_service_database(tmp_path / "service"), Memory(Settings(home=tmp_path))
+        authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
+        app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        visitor = Visitor(url, clock, tmp_path)
+        closing.extend([visitor.browser.close, lambda: setattr(server, "should_exit", True), thread.join])
+        closing.extend([memory.close, database.close, listener.close])
+        return visitor
+
+    yield begin
+    for close in closing:
+        close()
+
+
+@pytest.fixture
+def visitor(visit: Callable[..., Visitor]) -> Visitor:
+    """Somebody at a service of their own."""
+    return visit()

@@ -1,0 +1,186 @@
+"""The tools, as a client of the context server sees them, over a lab that a notebook filled."""
+
+import json
+import threading
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rolloutlab.service.context.tools import TOOLS
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Recorded
+from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+
+@pytest.fixture
+def lab(visitor):
+    """A lab with two prompts and two answers to each."""
+    lab = Lab(visitor.home / "lab.db")
+    told = {"France": ("Paris", "Lyon"), "Italy": ("Rome", "Milano")}
+    with lab.draft() as draft:
+        draft.add(
+            Recorded(
+                place="a test",
+                collection="capitals",
+                group=country,
+                prompt=[UserMessage(role="user", content=f"the capital of {country}?")],
+                items=[AssistantMessage(role="assistant", content=answer)],
+                row={"country": country},
+                reward=float(not wrong),
+                source="function",
+                model="lab/practice",
+            )
+            for country, answers in told.items()
+            for wrong, answer in enumerate(answers)
+        )
+        draft.publish()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def call(visitor, lab):
+    """Calls a tool with a token that may do everything; the answer, which must be none of an error."""
+    token = visitor.signs_in(scope="lab:read lab:write")["access_token"]
+
+    def send(name: str, error: bool = False, /, **arguments: Any) -> Any:
+        result = visitor.calls("tools/call", token, {"name": name, "arguments": arguments}).json()["result"]
+        assert result["isError"] is error, result
+        text = result["content"][0]["text"]
+        if error:
+            return text
+        assert json.loads(text) == result["structuredContent"]
+        return result["structuredContent"]
+
+    return send
+
+
+def test_a_search_dictionary_finds_trajectories_with_passage_and_metadata(call):
+    found = call("search_trajectories", where={"reward": {"$lt": 0.5}}, rank={"$knn": {"query": "Milano"}}, limit=1)
+    (hit,) = found["hits"]
+    assert hit["id"] == "capitals:1/1/1"
+    assert "assistant: Milano" in hit["document"]
+    assert hit["metadata"]["row.country"] == "Italy"
+    assert isinstance(hit["score"], float)
+
+
+def test_a_search_that_is_none_says_where_and_what_instead(call):
+    said = call("search_trajectories", True, where={"reward": {"$less": 1}})
+    assert "$less" in said
+    assert "->" in said
+
+
+def test_a_search_gives_ten_rows_unless_it_says_how_many(call):
+    assert len(call("search_trajectories")["hits"]) == 4
+    assert len(call("search_trajectories", limit={"limit": 3, "offset": 2})["hits"]) == 2
+
+
+def test_a_search_sees_what_was_just_added(call):
+    messages = [{"role": "user", "content": "a beast?"}, {"role": "assistant", "content": "a wombat"}]
+    added = call("add_trajectory", into="beasts", messages=messages)
+    found = call("search_trajectories", where={"#document": {"$contains": "wombat"}})
+    assert [hit["id"] for hit in found["hits"]] == [added["id"]]
+
+
+def test_one_trajectory_is_told_whole(call):
+    found = call("get_trajectory", id="capitals/0/1")
+    assert found["id"] == "capitals:1/0/1"
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant"]
+    assert found["reward"] == 0.0
+    assert found["row"] == {"country": "France"}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "capitals", "capitals/0", "capitals/9/0", "capitals/0/9", "../0/0", "capitals/-1/0"]
+)
+def test_a_trajectory_that_is_not_there_is_an_error_with_a_hint(call, name):
+    assert "->" in call("get_trajectory", True, id=name)
+
+
+def test_collections_and_groups_are_listed_with_rewards(call):
+    (collection,) = call("list_groups")["collections"]
+    assert collection == {
+        "collection": "capitals:1", "groups": 2, "trajectories": 4, "scored": 4, "mean_reward": 0.5,
+    }  # fmt: skip
+    listed = call("list_groups", collection="capitals", limit=1, offset=1)
+    assert listed["total"] == 2
+    assert [group["group"] for group in listed["groups"]] == ["capitals:1/1"]
+    assert [each["reward"] for each in listed["groups"][0]["trajectories"]] == [1.0, 0.0]
+
+
+def test_an_added_conversation_is_a_generation_of_its_own_or_joins_a_group(call, lab):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    first = call("add_trajectory", into="capitals", messages=messages, model="me")
+    assert first == {"id": "capitals:2/0/0", "group": "capitals:2/0", "reward": None}
+    second = call("add_trajectory", into=first["group"], messages=messages, reward=0.5, note="good")
+    assert second["id"] == "capitals:2/0/1"
+    (group,) = lab.groups(lab.find("capitals"))
+    assert [each.reward for each in group.trajectories] == [None, 0.5]
+    assert [each.model for each in group.trajectories] == ["me", "a notebook"]
+
+
+def test_conversations_that_are_added_at_once_all_get_a_place(call):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    group = call("add_trajectory", into="many", messages=messages)["group"]
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(call("add_trajectory", into=group, messages=messages)["id"]))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [f"{group}/{place}" for place in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]},
+        {"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]},
+        {"messages": [{"role": "king", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"messages": []},
+        {"messages": "a"},
+        {"into": "no name!"},
+        {"into": "capitals/0"},
+        {"reward": "high"},
+        {"surprise": 1},
+    ],
+)
+def test_a_conversation_that_is_none_is_refused_and_nothing_is_kept(call, lab, said):
+    good = {"into": "new", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    call("add_trajectory", True, **{**good, **said})
+    assert list(lab.sizes()) == ["capitals"]
+
+
+def test_a_reward_is_set_by_hand_logged_and_can_be_taken_back(call, lab):
+    told = call("set_reward", id="capitals/0/1", reward=0.25, note="half right")
+    assert told == {"id": "capitals/0/1", "reward": 0.25, "before": 0.0}
+    edit = lab.rewards.history_of(lab.find("capitals"))[0]
+    assert (edit.source, edit.note) == ("hand", "half right (through a notebook)")
+    lab.rewards.undo(lab.find("capitals"))
+    assert call("get_trajectory", id="capitals/0/1")["reward"] == 0.0
+
+
+@pytest.mark.parametrize("reward", ["good", None, [1]])
+def test_a_reward_is_a_number(call, reward):
+    assert "reward" in call("set_reward", True, id="capitals/0/1", reward=reward)
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_the_schemas_are_schemas(name):
+    jsonschema.Draft202012Validator.check_schema(dict(TOOLS[name].schema))
+
+
+def test_the_examples_of_the_search_tool_fit_its_schema():
+    tool = TOOLS["search_trajectories"]
+    decoder, rest, found = json.JSONDecoder(), tool.description.partition("Examples: ")[2], []
+    while rest.startswith("{"):
+        example, end = decoder.raw_decode(rest)
+        found.append(example)
+        rest = rest[end:].lstrip("; ")
+    assert len(found) == 2
+    for example in found:
+        jsonschema.validate(example, dict(tool.schema))

@@ -1,0 +1,160 @@
+"""The page that asks the owner of the lab."""
+
+import re
+
+import httpx
+import pytest
+
+
+@pytest.fixture
+def client_id(visitor):
+    return visitor.registers()["client_id"]
+
+
+@pytest.fixture
+def page(visitor, client_id):
+    return visitor.asks(client_id)
+
+
+def test_an_allowed_request_brings_code_state_and_iss(visitor, page, told):
+    answer = told(visitor.decides(page))
+    assert answer.keys() == {"code", "state", "iss"}
+    assert answer["state"] == "s-1"
+    assert answer["iss"] == visitor.url
+
+
+def test_a_request_without_state_gets_an_answer_without_state(visitor, client_id, told):
+    assert "state" not in told(visitor.decides(visitor.asks(client_id, state=None)))
+
+
+def test_the_redirect_hostname_must_be_displayed(visitor):
+    uri = "https://notebooks.example:8443/callback"
+    shown = visitor.asks(visitor.registers(redirect_uris=[uri])["client_id"], redirect_uri=uri).text
+    assert "<strong>notebooks.example:8443</strong>" in shown
+
+
+def test_scopes_are_shown_in_words(visitor, client_id):
+    shown = visitor.asks(client_id, scope="lab:read lab:write").text
+    assert "add conversations to this lab, and set rewards" in shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}", "a\u202egnp.exe", "a\nb" * 200],
+)
+def test_a_hostile_client_name_is_text(visitor, name):
+    shown = visitor.asks(visitor.registers(client_name=name)["client_id"]).text
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "49" not in re.findall(r"<bdi>(.*?)</bdi>", shown)
+    (said,) = re.findall(r"<bdi>(.*?)</bdi>", shown, re.DOTALL)
+    assert "\n" not in said
+    assert "\u202e" not in said
+    assert len(said) < 400
+
+
+def test_the_page_has_no_script_is_in_no_frame_and_is_kept_by_no_cache(page):
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "base-uri 'none'" in policy
+    assert "script-src" not in policy
+    assert "<script" not in page.text
+    assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["cross-origin-opener-policy"] == "same-origin"
+    assert page.headers["cache-control"] == "no-store"
+
+
+def test_the_form_may_lead_to_the_client_and_nowhere_else(page):
+    assert page.headers["content-security-policy"].endswith("form-action 'self' http://127.0.0.1:7777")
+
+
+def test_the_page_reads_with_labels_and_a_language(page):
+    assert '<html lang="en">' in page.text
+    assert '<label for="passcode">' in page.text
+    assert "<main>" in page.text
+
+
+def test_consent_needs_the_passcode(visitor, page, told):
+    for wrong in ("", "wrong", "abcd-efgh-jkm"):
+        answer = visitor.decides(page, passcode=wrong)
+        assert answer.status_code == 403
+        assert 'role="alert"' in answer.text
+    assert "code" in told(visitor.decides(page))
+
+
+def test_a_passcode_may_be_typed_without_dashes_and_in_capitals(visitor, page, told):
+    assert "code" in told(visitor.decides(page, passcode=" ABCD efgh jkmn "))
+
+
+def test_five_wrong_passcodes_end_a_request(visitor, page, told):
+    answers = [visitor.decides(page, passcode="wrong") for _ in range(5)]
+    assert told(answers[-1])["error"] == "access_denied"
+    assert visitor.decides(page).status_code == 400
+
+
+def test_after_many_wrong_passcodes_none_is_looked_at_for_a_minute(visitor, client_id, told):
+    for _ in range(4):
+        page = visitor.asks(client_id)
+        for _ in range(5):
+            visitor.decides(page, passcode="wrong")
+    page = visitor.asks(client_id)
+    assert visitor.decides(page).status_code == 429
+    visitor.clock.now += 61
+    assert "code" in told(visitor.decides(page))
+
+
+def test_a_denied_consent_is_told_to_the_client_with_iss_and_state(visitor, page, told):
+    answer = told(visitor.decides(page, decision="deny", passcode=""))
+    assert answer["error"] == "access_denied"
+    assert answer["iss"] == visitor.url
+    assert answer["state"] == "s-1"
+
+
+def test_a_decision_is_made_once(visitor, page, told):
+    told(visitor.decides(page, decision="deny"))
+    assert visitor.decides(page).status_code == 400
+
+
+def test_a_request_waits_for_ten_minutes(visitor, page):
+    visitor.clock.now += 601
+    assert visitor.decides(page).status_code == 400
+
+
+def test_a_form_without_the_proof_of_the_page_is_refused(visitor, page):
+    for forged in ("", "0" * 64, "é"):
+        assert visitor.decides(page, proof=forged).status_code == 403
+
+
+def test_a_form_that_another_browser_was_shown_is_refused(visitor, page, fields):
+    with httpx.Client(timeout=30) as other:
+        filled = {**fields(page), "decision": "allow", "passcode": "abcd-efgh-jkmn"}
+        assert other.post(f"{visitor.url}/oauth/consent", data=filled).status_code == 403
+
+
+def test_a_form_that_another_origin_sends_is_refused(visitor, page, fields):
+    filled = {**fields(page), "decision": "allow", "passcode": "abcd-efgh-jkmn"}
+    for origin in ("https://evil.example", "http://127.0.0.1:1", "null"):
+        answer = visitor.post("/oauth/consent", data=filled, headers={"Origin": origin})
+        assert answer.status_code == 403
+
+
+def test_the_proof_of_one_request_is_none_for_another(visitor, client_id, page, fields):
+    other = fields(visitor.asks(client_id))
+    assert visitor.decides(page, request=other["request"]).status_code == 403
+
+
+def test_the_cookie_is_for_forms_of_our_own_pages_only(page):
+    cookie = page.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "path=/oauth" in cookie
+
+
+def test_no_cookie_stands_for_the_passcode(visitor, client_id, page, told):
+    told(visitor.decides(page))
+    assert visitor.decides(visitor.asks(client_id), passcode="").status_code == 403
+
+
+def test_a_page_is_not_answered_when_another_site_names_itself_as_host(visitor, client_id):
+    assert visitor.get("/oauth/authorize", headers={"Host": "evil.example"}).status_code == 400

@@ -1,0 +1,313 @@
+"""Client ID metadata documents: fetched with care, believed only where they are consistent."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rolloutlab.errors import InputError
+from rolloutlab.service.oauth.documents import document, freshness
+from rolloutlab.service.oauth.fetch import Fetcher, is_public
+
+CALLBACK = "http://127.0.0.1:7777/callback"
+
+
+@dataclass
+class Host:
+    """A web server of a client. pages: by path, a status, headers and a body. url: its origin, which resolves here."""
+
+    url: str
+    context: ssl.SSLContext
+    pages: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def serves(self, path: str = "/client.json", /, **said: Any) -> str:
+        """Puts a document there; the client's id."""
+        full = {"client_id": f"{self.url}{path}", "client_name": "a hosted client", "redirect_uris": [CALLBACK]}
+        self.puts(path, self._json({name: value for name, value in {**full, **said}.items() if value is not None}))
+        return f"{self.url}{path}"
+
+    def puts(self, path: str, body: bytes, status: int = 200, **headers: str) -> None:
+        self.pages[path] = (status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+
+    @staticmethod
+    def _json(value: Any) -> bytes:
+        return json.dumps(value).encode()
+
+    def fetcher(self, **options: Any) -> Fetcher:
+        """Fetches from here, though it is no public address."""
+
+        async def resolve(_host: str, _port: int) -> list[str]:
+            return ["127.0.0.1"]
+
+        return Fetcher(**{"resolve": resolve, "allowed": lambda _address: True, "context": self.context, **options})
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Files of a certificate for client.example that signs itself, and of its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "client.example")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("client.example")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("certificate")
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "key.pem").write_bytes(pem)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def host(certificate) -> Iterator[Host]:
+    found: list[Host] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found[0].asked.append(self.path)
+            status, headers, body = found[0].pages.get(self.path, (404, {}, b""))
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            try:
+                self.wfile.write(body)
+            except OSError:  # it has heard enough
+                self.close_connection = True
+
+        def log_message(self, *_said: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(*certificate)
+    server.socket = served.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_said: None  # who hangs up is no error of this server
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    found.append(Host(f"https://client.example:{server.server_port}", trusting))
+    yield found[0]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def visitor(visit, host):
+    return visit(fetcher=host.fetcher())
+
+
+def test_a_client_with_a_document_signs_in(visitor, host):
+    client_id = host.serves(grant_types=["authorization_code", "refresh_token"])
+    page = visitor.asks(client_id)
+    assert "a hosted client" in page.text
+    assert client_id in page.text
+    told = visitor.redeems(client_id, visitor.code(client_id)).json()
+    assert visitor.calls("ping", told["access_token"]).status_code == 200
+    assert visitor.renews(client_id, told["refresh_token"]).status_code == 200
+
+
+def test_a_client_that_only_answers_on_this_machine_should_be_warned_of(visitor, host):
+    warning = "Any program on this computer can claim to be this application"
+    assert warning in visitor.asks(host.serves()).text
+    elsewhere = "https://client.example/callback"
+    client_id = host.serves("/other.json", redirect_uris=[elsewhere])
+    assert warning not in visitor.asks(client_id, redirect_uri=elsewhere).text
+
+
+def test_the_redirect_uri_must_be_in_the_document(visitor, host):
+    answer = visitor.asks(host.serves(), redirect_uri="http://127.0.0.1:7778/callback")
+    assert answer.status_code == 400
+    assert "location" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"client_id": "https://client.example/other.json"},
+        {"client_id": None},
+        {"client_name": None},
+        {"client_name": 7},
+        {"redirect_uris": None},
+        {"redirect_uris": []},
+        {"redirect_uris": ["http://evil.example/callback"]},
+        {"token_endpoint_auth_method": "client_secret_post"},
+        {"token_endpoint_auth_method": "private_key_jwt"},
+        {"client_secret": "known to all"},
+    ],
+)
+def test_a_document_must_equal_its_address_and_have_the_required_fields(visitor, host, said):
+    answer = visitor.asks(host.serves(**said))
+    assert answer.status_code == 400
+    assert "invalid_client" in answer.text
+    assert "location" not in answer.headers
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b"\xff\xfe", b"{" * 2000])
+def test_a_document_must_be_valid_json(visitor, host, body):
+    host.puts("/client.json", body)
+    answer = visitor.asks(f"{host.url}/client.json")
+    assert answer.status_code == 400
+    assert "invalid_client" in answer.text
+
+
+def test_a_redirect_of_a_document_is_not_followed(visitor, host):
+    target = host.serves("/real.json", client_id=f"{host.url}/client.json")
+    host.puts("/client.json", b"", 302, Location=target)
+    assert visitor.asks(f"{host.url}/client.json").status_code == 400
+    assert host.asked == ["/client.json"]
+
+
+def test_a_document_of_a_megabyte_is_refused(visitor, host):
+    host.serves(client_name="x" * 1_000_000)
+    answer = visitor.asks(f"{host.url}/client.json")
+    assert answer.status_code == 400
+    assert "larger than 65,536 bytes" in answer.text
+
+
+def test_a_document_that_is_not_there_or_whose_host_lies_is_refused(visitor, host):
+    assert visitor.asks(f"{host.url}/none.json").status_code == 400
+    host.serves()
+    lied = host.url.replace("client.example", "other.example")
+    assert visitor.asks(f"{lied}/client.json").status_code == 400
+    assert host.asked == ["/none.json"]
+
+
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        "https://client.example",
+        "https://client.example/",
+        "https://client.example/a/../b",
+        "https://me@client.example/c",
+        "https://client.example/c#d",
+        "https://client.example:port/c",
+        "https:///c",
+    ],
+)
+def test_a_client_id_must_be_an_https_address_with_a_path(visitor, host, client_id):
+    assert visitor.asks(client_id).status_code == 400
+    assert not host.asked
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.9.9.9",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+    ],
+)
+def test_server_side_request_forgery_is_considered_at_connection_time(visit, host, address):
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["93.184.215.14", address]
+
+    assert not is_public(address)
+    visitor = visit(fetcher=Fetcher(resolve=resolve, context=host.context))
+    answer = visitor.asks(host.serves())
+    assert answer.status_code == 400
+    assert "not on the public network" in answer.text
+    assert not host.asked
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
+def test_public_addresses_are_public(address):
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
+def test_a_document_on_this_machine_is_not_fetched(visit, host, name):
+    visitor = visit(fetcher=Fetcher(context=host.context))
+    host.serves()
+    url = host.url.replace("client.example", name)
+    assert visitor.asks(f"{url}/client.json").status_code == 400
+    assert not host.asked
+
+
+def test_a_document_should_be_kept_as_long_as_its_headers_say(visitor, host):
+    client_id = host.serves()
+    _, _, body = host.pages["/client.json"]
+    host.puts("/client.json", body, Cache_Control="public, max-age=60")
+    for _ in range(3):
+        visitor.asks(client_id)
+    assert len(host.asked) == 1
+    visitor.clock.now += 61
+    visitor.asks(client_id)
+    assert len(host.asked) == 2
+
+
+def test_a_refusal_is_not_kept(visitor, host):
+    host.puts("/client.json", b"{}", Cache_Control="max-age=60")
+    assert visitor.asks(f"{host.url}/client.json").status_code == 400
+    assert visitor.asks(host.serves()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, 0),
+        ({"cache-control": "max-age=60"}, 60),
+        ({"cache-control": 'Public, Max-Age="60"'}, 60),
+        ({"cache-control": "max-age=99999999"}, 86400),
+        ({"cache-control": "max-age=-1"}, 0),
+        ({"cache-control": "no-store, max-age=60"}, 0),
+        ({"cache-control": "no-cache"}, 0),
+        ({"expires": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90),
+        ({"expires": "0"}, 0),
+        ({"cache-control": "max-age=5", "expires": "Thu, 01 Jan 1970 00:01:40 GMT"}, 5),
+    ],
+)
+def test_freshness_is_read_from_the_headers(headers, seconds):
+    assert freshness(headers, now=10.0) == seconds
+
+
+def test_the_document_that_we_print_is_one_that_we_take(visitor, host):
+    url = f"{host.url}/rolloutlab.json"
+    host.serves("/rolloutlab.json", **document(url, [CALLBACK]))
+    assert visitor.asks(url).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("url", "redirect"), [("http://a.example/c", CALLBACK), ("https://a.example/c", "http://b.example")]
+)
+def test_a_document_that_nobody_would_take_is_not_printed(url, redirect):
+    with pytest.raises(InputError):
+        document(url, [redirect])

@@ -1,0 +1,49 @@
+"""The command line."""
+
+import json
+import stat
+
+import pytest
+
+from rolloutlab.__main__ import main
+
+
+def test_the_passcode_is_made_once_for_the_owners_eyes_only(tmp_path, capsys):
+    said = []
+    for _ in range(2):
+        assert main(["passcode", "--home", str(tmp_path)]) == 0
+        said.append(capsys.readouterr().out.strip())
+    assert said[0] == said[1]
+    assert len(said[0].replace("-", "")) == 12
+    file = tmp_path / "service" / "passcode"
+    assert file.read_text() == said[0]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_passcode_that_was_written_by_hand_is_kept(tmp_path, capsys):
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "passcode").write_text("my own words\n")
+    main(["passcode", "--home", str(tmp_path)])
+    assert capsys.readouterr().out == "my own words\n"
+
+
+def test_a_client_metadata_document_is_printed_for_its_address(capsys):
+    url = "https://example.org/rolloutlab.json"
+    assert main(["client-metadata", url, "--redirect", "https://hub.example/user/jo/rolloutlab/callback"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["client_id"] == url
+    assert said["client_name"] == "rolloutlab"
+    assert said["redirect_uris"] == ["https://hub.example/user/jo/rolloutlab/callback"]
+    assert said["token_endpoint_auth_method"] == "none"
+
+
+def test_a_client_metadata_document_without_redirects_is_for_a_notebook_on_this_machine(capsys):
+    main(["client-metadata", "https://example.org/rolloutlab.json"])
+    uris = json.loads(capsys.readouterr().out)["redirect_uris"]
+    assert uris == ["http://127.0.0.1:8888/rolloutlab/callback", "http://localhost:8888/rolloutlab/callback"]
+
+
+@pytest.mark.parametrize("url", ["http://example.org/c", "https://example.org", "example.org/c"])
+def test_an_address_that_is_none_for_a_document_is_refused(url, capsys):
+    assert main(["client-metadata", url]) == 2
+    assert "https" in capsys.readouterr().err
