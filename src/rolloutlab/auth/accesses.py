@@ -41,10 +41,10 @@ class Accesses:
         return self._known[address]
 
     def renewed(self, server: str, terms: Terms, *, keep: bool) -> Access:
-        """A way in on other terms, for a new sign-in. keep: beyond the end of the kernel."""
-        address = checked_server(server)
-        self._known[address] = Access(address, self._consent, kept(self._folder) if keep else InMemory(), terms)
-        return self._known[address]
+        """The way in to a server on other terms, for a new sign-in. keep: beyond the end of the kernel."""
+        access = self.at(server)
+        access.arrange(terms, kept(self._folder) if keep else InMemory())
+        return access
 
     def signed_in(self, server: str) -> Access:
         """The way in to a server that one is signed in to; NotFoundError when one is not."""

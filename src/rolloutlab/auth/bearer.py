@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rolloutlab.auth.addresses import checked_server, covers, host
@@ -87,6 +88,11 @@ class Access:
         """Tokens that were refused since one was accepted."""
         self._refused: dict[frozenset[str], SignInError] = {}
         """What a person said no to, until they ask again."""
+
+    def arrange(self, terms: Terms, kept: Kept) -> None:
+        """Sign in on these terms from now on, and keep there what comes of it; nobody is signed in before."""
+        self._terms, self._kept, self._grant = terms, kept, None
+        self._clients.clear()
 
     @property
     def standing(self) -> Standing | None:
@@ -246,8 +252,12 @@ class Access:
             self._clients.clear()  # it does not know us any more
             grant = await self._granted(transport, found, scopes)
         async with self._kept.alone(self.server):
+            before = self._reread()
             self._keep(grant)
         self._rejected.clear()
+        if before:
+            with suppress(ServiceError):  # what nobody uses any more, nobody can steal
+                await transport.run(given_back(before))
 
     async def _granted(self, transport: Transport, found: Found, scopes: Sequence[str]) -> Grant:
         """The grant that a person gives. A broker may prepare several requests, of which one is answered."""

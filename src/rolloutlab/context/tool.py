@@ -7,6 +7,8 @@ from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
 
+_LONGEST = 74
+
 
 @dataclass(frozen=True)
 class ContextTool:
@@ -52,7 +54,9 @@ class ContextTools(Sequence[ContextTool]):
 
     def __repr__(self) -> str:
         head = f"{self.name}: {len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
-        return "\n".join([head, *(f"  {_called(tool)}  {_first_line(tool)}".rstrip() for tool in self)])
+        return "\n".join(
+            [head, *(line for tool in self for line in (f"  {_called(tool)}", f"      {_first_line(tool)}"))]
+        )
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -72,7 +76,9 @@ def _called(tool: ContextTool) -> str:
 
 
 def _first_line(tool: ContextTool) -> str:
-    return _plain(tool.description.strip().partition("\n")[0])[:200]
+    """The first sentence of what its server says of it."""
+    said = _plain(tool.description.strip().partition("\n")[0]).partition(". ")[0].rstrip(".")
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
 
 
 def _plain(text: str) -> str:

@@ -10,6 +10,7 @@ from rolloutlab.auth.broker.login import Login
 from rolloutlab.auth.broker.ways import Surroundings, Way, way_of
 from rolloutlab.views.console import ConsoleFrontEnd, own_terminal
 from rolloutlab.views.login import NotebookFrontEnd
+from rolloutlab.views.program import ProgramFrontEnd
 
 
 class Nobody:
@@ -41,6 +42,8 @@ def front_end(around: Surroundings, *, paste: bool = False) -> FrontEnd:
 
     paste: ask for the address below the cell, where neither a page nor a listener can be reached.
     """
+    if program := around.environment.get("ROLLOUTLAB_BROWSER", "").strip():
+        return ProgramFrontEnd(program)
     way = way_of(around)
     if way is Way.NONE:
         return Nobody()
