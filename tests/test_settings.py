@@ -167,6 +167,7 @@ embedding_model = "small"
 embedding_key_env = "EMBED_KEY"
 search = "http://localhost:8001/letters"
 search_key_env = "CHROMA_KEY"
+client_metadata_url = "https://lab.example/client.json"
 
 [profiles.hosted]
 url = "https://train.example/v1"
@@ -189,6 +190,7 @@ def test_every_setting_of_the_file_is_read(with_file, tmp_path):
     assert found.service == Address("https://train.example", "https://infer.example/v1", "sekret", "research/capitals")
     assert found.embedding == Embedding("https://embed.example/v1", "small", "EMBED_KEY")
     assert found.search == Served("http://localhost:8001/letters", "CHROMA_KEY")
+    assert found.client_metadata_url == "https://lab.example/client.json"
     assert found.prices == {"lab/practice": Price(0.1, 2.0)}
     assert list(found.profiles) == ["hosted", "other"]
     assert set(found.origins.values()) == {str(tmp_path / "mine.toml"), f"profile hosted, {tmp_path / 'mine.toml'}"}

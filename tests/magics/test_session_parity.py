@@ -109,6 +109,23 @@ CALLS = {
     "%search --status": "lab.index_status()",
     "%search --reindex": "lab.reindex()",
     "%branch letters:1/0/3 --turn 1 --as again": 'lab.branch("letters:1/0/3", 1).cell("again")',
+    "%%chat x --tools docs,docs.find\nuser: hi": (
+        'lab.chat("x", "user: hi\\n", tools=["docs", "docs.find"], variables=globals())'
+    ),
+    "%login https://a.example/mcp --keep --paste --issuer https://b.example": (
+        'lab.login("https://a.example/mcp", keep=True, paste=True, issuer="https://b.example")'
+    ),
+    "%login --client-id me --secret-env KEY --dangerously-without-pkce": (
+        'lab.login(client_id="me", secret_env="KEY", dangerously_without_pkce=True)'
+    ),
+    "%whoami": "lab.whoami()",
+    "%logout": "lab.logout()",
+    "%logout https://a.example/mcp": 'lab.logout("https://a.example/mcp")',
+    "%tools": "lab.tools()",
+    "%tools docs": 'lab.tools("docs")',
+    "%tools add https://a.example/mcp": 'lab.add_tools("https://a.example/mcp")',
+    "%tools add https://a.example/mcp as docs": 'lab.add_tools("https://a.example/mcp", "docs")',
+    '%tools call docs.find {"query": "the river Seine"}': 'lab.call_tool("docs.find", query="the river Seine")',
     "%service": "lab.service()",
     "%service log": 'lab.service("log")',
 }

@@ -81,10 +81,13 @@ class LabMagics(Magics):
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
     def functions(self, names: str) -> list[Any]:
-        """The notebook's functions of these names, which commas or spaces separate; names of context servers stay."""
-        servers = {each.name for each in self.session.tools()}
+        """The notebook's functions of these names, which commas or spaces separate."""
+        return [self.value(name) for name in names.replace(",", " ").split()]
+
+    def tools_called(self, names: str) -> list[Any]:
+        """The same for tools: what is no variable is the name of a context server, or of a tool of one."""
         said = names.replace(",", " ").split()
-        return [name if name.partition(".")[0] in servers else self.value(name) for name in said]
+        return [self.value(name) if name.partition(".")[0] in self.variables else name for name in said]
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class ChatMagics(LabMagics):
         options = self.options(self.chat, line)
         given = self.given(options, "concurrency")
         if options.tools:
-            given["tools"] = self.functions(options.tools)
+            given["tools"] = self.tools_called(options.tools)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         if options.resume:
             self._alone(options, "--resume", *names, *_BEGINNING, cell=cell)

@@ -41,7 +41,7 @@ class CompareMagics(LabMagics):
         if options.over:
             given["over"] = self.value(options.over)
         if options.tools:
-            given["tools"] = self.functions(options.tools)
+            given["tools"] = self.tools_called(options.tools)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
         comparison = self.session.compare(
             options.name,

@@ -10,6 +10,8 @@ from rolloutlab.context.tool import ContextTools
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
 
+_CALL = '%tools call docs.find {"query": "paris"}'
+
 
 @magics_class
 class ToolMagics(LabMagics):
@@ -39,11 +41,11 @@ class ToolMagics(LabMagics):
             case ():
                 return self.session.tools()
             case ("add", url):
-                return self.session.add_tools(url)
+                return self.session.add_tools(unquoted(url))
             case ("add", url, "as", name) | ("add", url, name):
-                return self.session.add_tools(url, name)
+                return self.session.add_tools(unquoted(url), name)
             case ("call", name, *given):
-                return self.session.call_tool(name, **_arguments(" ".join(given)))
+                return self.session.call_tool(unquoted(name), **_arguments(" ".join(given)))
             case (name,):
                 return self.session.tools(name)
             case _:
@@ -54,9 +56,7 @@ def _arguments(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text or "{}")
     except ValueError as error:
-        raise InputError(
-            f"the arguments are no JSON: {error}", hint='%tools call docs.find {"query": "paris"}'
-        ) from None
+        raise InputError(f"the arguments are no JSON: {error}", hint=_CALL) from None
     if not isinstance(given, dict):
-        raise InputError("the arguments are no object", hint='%tools call docs.find {"query": "paris"}')
+        raise InputError("the arguments are no object", hint=_CALL)
     return given

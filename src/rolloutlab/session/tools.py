@@ -45,7 +45,7 @@ class ToolCalls(SignInCalls):
             return list(self._context.values())
         if name not in self._context:
             known = ", ".join(self._context) or "%tools add URL as NAME"
-            raise NotFoundError(f"there is no context server {name!r}", hint=known)
+            raise NotFoundError(f"there is no function and no context server {name!r}", hint=known)
         return self._context[name]
 
     def call_tool(self, name: str, **arguments: Any) -> str:
