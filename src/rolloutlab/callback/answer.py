@@ -24,4 +24,9 @@ def parameters(text: str) -> dict[str, str]:
 
 def is_for(state: str, answer: Mapping[str, str]) -> bool:
     """Whether an answer carries this state; how long that takes to find out says nothing about the state."""
-    return hmac.compare_digest(answer.get("state", "").encode(), state.encode())
+    return hmac.compare_digest(_bytes(answer.get("state", "")), _bytes(state))
+
+
+def _bytes(text: str) -> bytes:
+    """Also of text with halves of characters, which a page may send."""
+    return text.encode("utf-8", "surrogatepass")

@@ -12,8 +12,8 @@ from rolloutlab.errors import InputError
 from rolloutlab.widgets import login as shown
 from rolloutlab.widgets.interactive import Interactive
 
-PULSE = 0.5
-"""Seconds between what is said to a page that may not have been there the last time."""
+SOONEST, LATEST = 0.05, 1.0
+"""Seconds between what is said to a page that may not have been there the last time: at first, and later."""
 
 
 class LoginView(Interactive):
@@ -98,6 +98,8 @@ def ask_for_address(login: Login) -> None:
 
 async def _pulse(login: Login, view: LoginView) -> None:
     """A page may be loaded late, or again: what it must know is said until the sign-in has ended."""
+    pause = SOONEST
     while login.is_open:
         view.open_door()
-        await asyncio.sleep(PULSE)
+        await asyncio.sleep(pause)
+        pause = min(1.25 * pause, LATEST)

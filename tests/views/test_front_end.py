@@ -1,0 +1,37 @@
+"""Which front end shows sign-ins where."""
+
+import io
+
+import pytest
+
+from rolloutlab.auth.broker.ways import Surroundings, Way
+from rolloutlab.views.console import ConsoleFrontEnd
+from rolloutlab.views.front_end import Nobody, front_end, surroundings
+from rolloutlab.views.login import NotebookFrontEnd
+
+SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
+
+
+@pytest.mark.parametrize(
+    ("around", "kind", "way"),
+    [
+        (Surroundings(True, True, SERVED), NotebookFrontEnd, Way.PAGE),
+        (Surroundings(True, True, {"COLAB_RELEASE_TAG": "1"}), NotebookFrontEnd, Way.PASTE),
+        (Surroundings(True, True, {}), NotebookFrontEnd, Way.LOOPBACK),
+        (Surroundings(False, True, {}), ConsoleFrontEnd, Way.LOOPBACK),
+        (Surroundings(True, False, SERVED), Nobody, Way.NONE),
+    ],
+)
+def test_a_kernel_gets_a_widget_a_terminal_text_and_a_program_nothing(around, kind, way):
+    found = front_end(around)
+    assert isinstance(found, kind)
+    assert found.way is way
+
+
+def test_a_notebook_whose_kernel_hears_no_page_can_have_the_address_asked_for():
+    assert front_end(Surroundings(True, True, SERVED), paste=True).way is Way.PASTE
+
+
+def test_a_script_that_reads_no_terminal_has_nobody_to_ask(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert surroundings(None, {}) == Surroundings(False, False)
