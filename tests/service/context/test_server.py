@@ -152,3 +152,19 @@ def test_the_official_client_finds_and_calls_the_tools(visitor, writer):
     found = anyio.run(use)
     assert found["id"] == "sums:1/0/0"
     assert found["reward"] == 1.0
+
+
+def test_the_official_client_of_the_newest_revision_finds_and_calls_them_too(visitor, reader):
+    from httpx2 import AsyncClient
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def use() -> object:
+        async with (
+            AsyncClient(headers={"Authorization": f"Bearer {reader}"}) as http,
+            Client(streamable_http_client(visitor.context, http_client=http)) as client,
+        ):
+            assert {each.name for each in (await client.list_tools()).tools} == TOOLS.keys()
+            return (await client.call_tool("list_groups", {})).structured_content
+
+    assert anyio.run(use) == {"collections": [], "total": 0}

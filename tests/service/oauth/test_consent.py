@@ -1,6 +1,7 @@
 """The page that asks the owner of the lab."""
 
 import re
+import threading
 
 import httpx
 import pytest
@@ -114,6 +115,20 @@ def test_a_denied_consent_is_told_to_the_client_with_iss_and_state(visitor, page
 def test_a_decision_is_made_once(visitor, page, told):
     told(visitor.decides(page, decision="deny"))
     assert visitor.decides(page).status_code == 400
+
+
+@pytest.mark.parametrize("passcode", ["abcd-efgh-jkmn", "wrong"])
+def test_a_form_that_is_sent_many_times_at_once_is_decided_once(visitor, page, told, passcode):
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(visitor.decides(page, passcode=passcode))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers} <= {303, 400, 403}
+    assert sum(answer.status_code == 303 for answer in answers) == 1
 
 
 def test_a_request_waits_for_ten_minutes(visitor, page):

@@ -35,6 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.context.tools import TOOLS, Tool
+from rolloutlab.service.oauth.form import whole
 from rolloutlab.service.oauth.grants import Access
 from rolloutlab.service.oauth.guard import Guard
 from rolloutlab.service.oauth.resources import READ
@@ -138,12 +139,10 @@ def _scope_of(message: Any) -> str:
 async def _posted(request: Request) -> bytes:
     if request.method != "POST":  # there is no session to listen to or to end
         raise HTTPException(405, "only POST is served here", headers={"Allow": "POST"})
-    read = bytearray()
-    async for part in request.stream():
-        read += part
-        if len(read) > _LARGEST:
-            raise HTTPException(413, f"the body is larger than {_LARGEST:,} bytes")
-    return bytes(read)
+    try:
+        return await whole(request, _LARGEST)
+    except ValueError as error:
+        raise HTTPException(413, str(error)) from error
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -71,35 +71,43 @@ class Consent:
         """What the form of the page asks for, which then leads back to the client."""
         try:
             said = await form(request)
-            name, waiting = self._proven(request, said)
+            name = self._proven(request, said)
+            if said.get("decision") != "allow":
+                return self._done(name, error="access_denied", error_description="the owner of the lab said no")
+            try:
+                right = await run_in_threadpool(self._passcode.fits, said.get("passcode", ""))
+            except TooMany:
+                return self._page(name, request.cookies[COOKIE], "Too many wrong passcodes. Wait a minute.", 429)
+            return await self._allow(name) if right else self._again(name, request.cookies[COOKIE])
         except OAuthRefusal as refusal:
             return self._pages.refused(refusal)
-        if said.get("decision") != "allow":
-            return self._done(name, error="access_denied", error_description="the owner of the lab said no")
-        try:
-            if await run_in_threadpool(self._passcode.fits, said.get("passcode", "")):
-                return await self._allow(name)
-        except TooMany:
-            return self._page(name, request.cookies[COOKIE], "Too many wrong passcodes. Wait a minute.", 429)
-        waiting.tries -= 1
-        if not waiting.tries:
-            return self._done(name, error="access_denied", error_description="the passcode was wrong too often")
-        return self._page(name, request.cookies[COOKIE], "That is not the passcode of this lab.", 403)
 
-    def _proven(self, request: Request, said: dict[str, str]) -> tuple[str, _Waiting]:
-        """The request that a form decides, once it is sure that our page in this browser sent it."""
+    def _again(self, name: str, browser: str) -> Response:
+        """The page once more after a wrong passcode, or the end of the request after the last try."""
+        waiting = self._find(name)
+        waiting.tries -= 1
+        if waiting.tries <= 0:
+            return self._done(name, error="access_denied", error_description="the passcode was wrong too often")
+        return self._page(name, browser, "That is not the passcode of this lab.", 403)
+
+    def _proven(self, request: Request, said: dict[str, str]) -> str:
+        """The name of the request that a form decides, once it is sure that our page in this browser sent it."""
         if request.headers.get("origin", self._issuer) != self._issuer:
             raise OAuthRefusal("invalid_request", "The form was sent by another page.", 403)
         name, browser = said.get("request", ""), request.cookies.get(COOKIE, "")
         if not browser or not hmac.compare_digest(said.get("proof", "").encode(), self._proof(name, browser).encode()):
             raise OAuthRefusal("invalid_request", "The form was not sent by the page that this browser was shown.", 403)
+        self._find(name)
+        return name
+
+    def _find(self, name: str) -> _Waiting:
         waiting = self._waiting.get(name)
         if waiting is None or waiting.until <= self._clock():
             raise OAuthRefusal("invalid_request", "The request is over, or was answered. Start the sign-in again.")
-        return name, waiting
+        return waiting
 
     async def _allow(self, name: str) -> Response:
-        asked = self._waiting[name].asked
+        asked = self._find(name).asked  # anew: another form of the same page may have been quicker
         client = asked.client
         what = Consented(
             client_id=client.id,
@@ -114,7 +122,9 @@ class Consent:
         return self._back(asked, code=await run_in_threadpool(self._grants.grant, what))
 
     def _done(self, name: str, **said: str) -> Response:
-        return self._back(self._waiting.pop(name).asked, **said)
+        asked = self._find(name).asked
+        del self._waiting[name]
+        return self._back(asked, **said)
 
     def _back(self, asked: AuthorizationRequest, **said: str) -> Response:
         """To the client; 303, so that the form with the passcode is not sent there (OAuth 2.1, 7.5.2)."""
@@ -122,7 +132,7 @@ class Consent:
         return RedirectResponse(url, 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
 
     def _page(self, name: str, browser: str, wrong: str = "", status: int = 200) -> Response:
-        asked = self._waiting[name].asked
+        asked = self._find(name).asked
         parts = urlsplit(asked.redirect_uri)
         return self._pages.show(
             "consent.html",

@@ -3,8 +3,9 @@
 from collections import Counter
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from rolloutlab.errors import Cancelled
 from rolloutlab.service.oauth.refusal import OAuthRefusal
 
 LARGEST = 1 << 16
@@ -42,11 +43,22 @@ async def form(request: Request) -> dict[str, str]:
 
 async def body(request: Request) -> bytes:
     """A whole body; OAuthRefusal (invalid_request, 413) where it is too large."""
+    try:
+        return await whole(request, LARGEST)
+    except ValueError as error:
+        raise OAuthRefusal("invalid_request", str(error), 413) from error
+
+
+async def whole(request: Request, largest: int) -> bytes:
+    """A whole body; ValueError where it has more bytes than that. Cancelled: the client left half way."""
     read = bytearray()
-    async for part in request.stream():
-        read += part
-        if len(read) > LARGEST:
-            raise OAuthRefusal("invalid_request", f"the body is larger than {LARGEST:,} bytes", 413)
+    try:
+        async for part in request.stream():
+            read += part
+            if len(read) > largest:
+                raise ValueError(f"the body is larger than {largest:,} bytes")
+    except ClientDisconnect as error:
+        raise Cancelled from error
     return bytes(read)
 
 

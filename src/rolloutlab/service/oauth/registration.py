@@ -17,7 +17,7 @@ from rolloutlab.service.oauth.form import body, is_json
 from rolloutlab.service.oauth.refusal import NOT_KEPT, OAuthRefusal
 from rolloutlab.store.sqlite import Database
 
-_MOST_UNUSED = 500
+_MOST_UNUSED = 100
 """Clients without a grant that are remembered; anybody on this machine may register as many as they like."""
 
 _FORGET = """
