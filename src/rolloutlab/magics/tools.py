@@ -19,9 +19,7 @@ class ToolMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument(
-        "words", nargs="*", type=unquoted, values="", help="add URL as NAME; NAME; NAME.TOOL; call NAME.TOOL {...}"
-    )
+    @argument("words", nargs="*", values="", help="add URL as NAME; NAME; call NAME.TOOL {...}")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
     def tools(self, line: str) -> ContextTools | list[ContextTools] | str:
