@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
-CLIENTS := openai art schemathesis search
+CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
@@ -57,6 +57,16 @@ endef
 
 .venvs/%/.ready: tests/acceptance/%.txt constraints.txt
 	$(ENVIRONMENT)
+
+.venvs/conformance/.ready: .venvs/conformance/node_modules
+
+# The suite needs a newer node than the bundles; .npmrc runs no package's scripts, so node's own is run by name.
+.venvs/conformance/node_modules: tests/acceptance/conformance/package.json
+	mkdir -p $(@D)
+	cp $< $(@D)/package.json
+	npm install --prefix $(@D) --no-package-lock --silent
+	cd $@/node && node installArchSpecificPackage.js
+	touch $@
 
 .venvs/%/.ready: tests/compat/%.txt pyproject.toml constraints.txt
 	$(ENVIRONMENT)

@@ -1,0 +1,61 @@
+"""Our context client as the conformance suite starts it: with the address of its server, signed in without a person.
+
+The suite's authorization pages answer at once with a redirect, which is read instead of followed.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+
+from rolloutlab.auth.bearer import Access, Terms
+from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.kept import InMemory
+from rolloutlab.auth.registration import Client
+from rolloutlab.context.server import ContextServer
+from rolloutlab.errors import SignInError
+
+REDIRECT = "http://127.0.0.1:3000/callback"
+DOCUMENT = "https://conformance-test.local/client-metadata.json"
+"""The client ID metadata document that the suite knows."""
+
+
+async def allow(_server: str, prepare: Prepare) -> Mapping[str, str]:
+    """The answer of a page that allows everything."""
+    pending = await prepare(REDIRECT)
+    async with httpx.AsyncClient() as browser:
+        response = await browser.get(pending.url)
+    return dict(parse_qsl(urlsplit(response.headers["location"]).query))
+
+
+def registered(context: Mapping[str, str]) -> Client | None:
+    """The client that a scenario has registered before."""
+    if "client_id" not in context:
+        return None
+    secret = context.get("client_secret")
+    return Client(context["client_id"], secret, "client_secret_basic" if secret else "none")
+
+
+async def main(url: str) -> None:
+    """List the tools, signing in where that is asked for, and call each of them."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    access = Access(url, allow, InMemory(), Terms(client=registered(context), document=DOCUMENT))
+    server = ContextServer(url, access)
+    try:
+        try:
+            tools = await server.tools()
+        except SignInError:
+            await access.sign_in()
+            tools = await server.tools()
+        for tool in tools:
+            await tool.call({})
+    finally:
+        await server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
