@@ -63,6 +63,20 @@ def test_a_service_that_one_is_signed_in_to_samples(away, served, browser):
     assert "wants you to sign in" in away.error("%%chat x --max-tokens 4\nuser: hi")
 
 
+def test_a_service_is_connected_once_one_is_signed_in_there(bare, served, browser, tmp_path):
+    url, _ = served
+    session = Session(Settings(home=tmp_path))
+    register(bare, session)
+    notebook = Notebook(bare)
+    try:
+        assert f"-> %login {url}/v1" in notebook.error(f"%connect {url}")
+        notebook.run(f"%login {url}/v1")
+        assert "it samples and trains" in repr(notebook.run(f"%connect {url}"))
+        assert len(notebook.run("%%chat x --max-tokens 4\nuser: hi")) == 1
+    finally:
+        session.close()
+
+
 def test_tools_of_a_context_server_are_added_listed_and_tried(away, served, browser):
     url = f"{served[0]}/context"
     assert f"-> %login {url}" in away.error(f"%tools add {url} as memory")

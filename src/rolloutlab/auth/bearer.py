@@ -145,7 +145,7 @@ class Access:
         if status == 401:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             self._challenge = challenge or self._challenge
-            return await self._unauthorized(token)
+            return await self._unauthorized(token, challenge)
         if status == 403:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             if challenge and challenge.error == "insufficient_scope":
@@ -183,8 +183,10 @@ class Access:
         self._kept.write(grant)
         self._grant = grant
 
-    async def _unauthorized(self, token: str | None) -> bool:
+    async def _unauthorized(self, token: str | None, challenge: Challenge | None) -> bool:
         grant = self._known()
+        if grant is None and not (challenge and challenge.resource_metadata):  # it may want a key
+            return False
         if grant is None:
             raise SignInError(f"{self.server} wants you to sign in", hint=f"%login {self.server}")
         if grant.access_token != token:  # somebody has renewed it meanwhile

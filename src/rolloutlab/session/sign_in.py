@@ -103,8 +103,10 @@ class SignInCalls(SessionBase):
             self._broker.tick()
 
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
-        """The service, with the tokens of those signed in where it has no key."""
-        address = super()._address(tick)
+        return self._bearing(super()._address(tick))
+
+    def _bearing(self, address: Address) -> Address:
+        """A service, with the tokens of who signs in where it has no key."""
         if address.token is not None:
             return address
         for url in (f"{address.base_url}/v1", address.inference_base_url):
