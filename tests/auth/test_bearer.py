@@ -1,6 +1,7 @@
 """A token's life, against a real server: signed in for, attached, renewed, stepped up, given back."""
 
 import asyncio
+import threading
 
 import httpx
 import pytest
@@ -100,6 +101,22 @@ def test_many_requests_at_once_refresh_once(access, world):
 
     assert asyncio.run(story()) == [200] * 64
     assert world.seen["/token"] == 2
+
+
+def test_an_interrupt_in_the_middle_of_a_refresh_loses_no_token(access, world, person):
+    async def story():
+        await access.sign_in()
+        world.revoke_all()
+        world.held["/token"] = threading.Event()
+        request = asyncio.create_task(sent(access))
+        await asyncio.to_thread(world.reached.wait, 20)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        world.held.pop("/token").set()
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+    assert len(person.questions) == 1
 
 
 def test_tokens_that_are_never_taken_end_in_an_error(access, world):

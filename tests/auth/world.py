@@ -40,6 +40,9 @@ class World:
         self.made = 0
         self.replaced: dict[str, Answer] = {}
         """Answers by path that take the place of ours."""
+        self.held: dict[str, threading.Event] = {}
+        """Answers by path that are given, but not sent before somebody lets them go."""
+        self.reached = threading.Event()
         self.changed: dict[str, Any] = {}
         """Members of the authorization server's metadata that are otherwise."""
         self._lock = threading.Lock()
@@ -59,6 +62,13 @@ class World:
         self.scopes.clear()
 
     def answer(self, path: str, asked: dict[str, str], headers: Any) -> Answer:
+        answer = self._answer(path, asked, headers)
+        if path in self.held:
+            self.reached.set()
+            assert self.held[path].wait(20)
+        return answer
+
+    def _answer(self, path: str, asked: dict[str, str], headers: Any) -> Answer:
         with self._lock:
             self.seen[path] += 1
             if path in self.replaced:
@@ -171,6 +181,9 @@ def _json(document: Any, status: int = 200) -> Answer:
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # as many as come at once
+
+    def handle_error(self, *_told: Any) -> None:
+        """A client that has gone is none of ours; one that is there misses its answer."""
 
 
 def _handler(world: World) -> type[BaseHTTPRequestHandler]:

@@ -86,6 +86,7 @@ class Access:
         self._clients: dict[tuple[str, str], Client] = {}
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
+        self._renewals: set[asyncio.Task[Grant]] = set()
         self._rejected: set[str] = set()
         """Tokens that were refused since one was accepted."""
         self._refused: dict[frozenset[str], SignInError] = {}
@@ -219,6 +220,14 @@ class Access:
         return True
 
     async def _renewed(self, stale: Grant) -> Grant:
+        """A fresh grant. Who waits for it may be interrupted: what was exchanged by then must not be lost."""
+        renewal = asyncio.create_task(self._renew(stale))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+        renewal.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be nobody's
+        return await asyncio.shield(renewal)
+
+    async def _renew(self, stale: Grant) -> Grant:
         """A fresh grant: another kernel's, if it was quicker; two would end each other's refresh token."""
         async with self._lock, self._kept.alone(self.server):
             grant = self._reread()
