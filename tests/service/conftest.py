@@ -204,7 +204,8 @@ def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visi
     def begin(embedding: Embedding | None = None, **options: Any) -> Visitor:
         listener = socket.create_server(("127.0.0.1", 0))
         clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
-        database, memory = open_service_database(tmp_path / "service"), Memory(Settings(home=tmp_path, embedding=embedding))
+        settings = Settings(home=tmp_path, embedding=embedding)
+        database, memory = open_service_database(tmp_path / "service"), Memory(settings)
         authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
         app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
