@@ -601,3 +601,39 @@ def test_what_fails_in_the_background_is_logged(caplog):
         http.begin(fail()).result(10)
     http.close()
     assert "what ran in the background failed" in caplog.text
+
+
+class Renewing:
+    """A token that is another after each refusal."""
+
+    def __init__(self):
+        self.tokens, self.told = iter(["old", "new"]), []
+        self.now = next(self.tokens)
+
+    def of(self, url):
+        return self if "/mine" in url else None
+
+    async def token(self):
+        return self.now
+
+    async def after(self, status, headers, operation, token):
+        self.told.append((status, operation, token))
+        if status == 401:
+            self.now = next(self.tokens)
+        return status == 401
+
+
+def test_a_request_is_sent_again_with_a_token_that_was_renewed_and_no_token_goes_elsewhere():
+    seen = []
+
+    async def answer(request):
+        seen.append(request.headers.get("Authorization"))
+        return httpx.Response(401 if seen[-1] == "Bearer old" else 200, json={"ok": True})
+
+    http, bearer = Http(httpx.MockTransport(answer)), Renewing()
+    assert http.run(http.request("GET", "http://a.example/mine", token=bearer)) == {"ok": True}
+    assert seen == ["Bearer old", "Bearer new"]
+    assert bearer.told == [(401, "GET /mine", "old"), (200, "GET /mine", "new")]
+    http.run(http.request("GET", "http://a.example/other", token=bearer))
+    assert seen[-1] is None
+    http.close()

@@ -176,5 +176,5 @@ def _settled(settings: Settings, address: Address | None, given: Mapping[str, st
 
 def _key(address: Address) -> str:
     if not address.key_env:
-        return "given" if address.token else "none"
+        return "given" if isinstance(address.token, str) else "none; %login signs in"
     return address.key_env if address.token else f"{address.key_env}, which is not set"

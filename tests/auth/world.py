@@ -45,7 +45,7 @@ class World:
         self.changed: dict[str, Any] = {}
         """Members of the authorization server's metadata that are otherwise."""
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
         self.origin = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -169,6 +169,10 @@ class Person:
 
 def _json(document: Any, status: int = 200) -> Answer:
     return status, {"Content-Type": "application/json"}, json.dumps(document).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # as many as come at once
 
 
 def _handler(world: World) -> type[BaseHTTPRequestHandler]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
+from rolloutlab.service.lifecycle import Folder
+
 from .authority import authority
 from .conftest import OPENED
 from .jupyter import Jupyter
@@ -43,6 +45,10 @@ def sign_in(server="{server}", **options):
         broker.signed_in(server, "jo")
     return sorted(answer), answer["state"] == states[-1]
 """
+SERVED = """%load_ext rolloutlab
+import rolloutlab
+lab = rolloutlab.lab()
+print(lab.settings.service_folder, lab.embedded.address().base_url + "/context")"""
 CODE_AND_STATE = "(['code', 'state'], True)"
 
 
@@ -286,3 +292,24 @@ def test_a_page_that_is_loaded_again_still_shows_what_became_of_it(notebook):
     notebook.reload()
     expect(standing(notebook.outputs(1).locator(".rl-login"))).to_have_text("signed in as jo")
     expect(notebook.outputs(1).get_by_role("link")).to_have_count(0)
+
+
+def test_a_person_signs_in_to_a_lab_and_its_tools_are_there(hub, context, front_end):
+    notebook = NotebookPage(context.new_page(), hub.url, hub.notebooks / f"whole-{front_end}.ipynb", front_end, TOKEN)
+    notebook.open()
+    told = notebook.run(SERVED)
+    folder, url = notebook.text_of(told).split()
+    out = notebook.start(f"%login {url}")
+    login = out.locator(".rl-login")
+    with opened(notebook, login) as popup:
+        expect(popup.get_by_role("heading")).to_have_text("Allow access to this lab?")
+        popup.get_by_label("The passcode of this lab").fill(Folder(Path(folder)).passcode())
+        popup.get_by_role("button", name="Allow").click()
+        expect(popup.get_by_role("heading")).to_have_text("You can close this page")
+    expect(standing(login)).to_contain_text("signed in")
+    notebook.wait_until_ended()
+    notebook.screenshot(f"signed-in-{front_end}", of=login)
+    assert "search_trajectories" in notebook.text_of(notebook.run(f"%tools add {url} as memory"))
+    assert "signed in nowhere" in notebook.text_of(notebook.run("%logout"))
+    assert notebook.errors() == []
+    notebook.close()

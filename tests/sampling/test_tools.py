@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from rolloutlab.errors import InputError
+from rolloutlab.context.tool import ContextTool
+from rolloutlab.errors import InputError, SignInError, UnreachableError
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.wire.chat import CustomToolCall, FunctionToolCall
 
@@ -201,3 +202,56 @@ def test_half_of_a_character_does_not_reach_a_request():
     for function in (text, nested, fail):
         content, _ = outcome(function)
         assert content.encode().decode() == content
+
+
+def elsewhere(said=("found", False), name="find"):
+    """A tool of a context server; `said` is what it answers, or raises."""
+    asked = []
+
+    async def answered(arguments):
+        asked.append(arguments)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    return ContextTool(name, "Finds.", schema, answered), asked
+
+
+def test_a_tool_of_a_context_server_is_described_as_it_describes_itself_and_called():
+    tool, asked = elsewhere()
+    tools = Tools([tool, add])
+    assert [schema.function.name for schema in tools.schemas] == ["find", "add"]
+    assert tools.schemas[0].function.parameters == tool.schema
+    messages, troubles = asyncio.run(tools.answer([call("find", {"query": "x"}), call("add", {"a": 1}, "d")]))
+    assert [(message.tool_call_id, message.content) for message in messages] == [("c", "found"), ("d", "3")]
+    assert (asked, troubles) == ([{"query": "x"}], [])
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments", "content"),
+    [
+        (("no such record", True), {"query": "x"}, "error: no such record"),
+        (UnreachableError("nothing answers"), {"query": "x"}, "error: nothing answers"),
+        (("found", False), "[1]", "error: Input should be an object"),
+        (("found", False), "{", "error: Invalid JSON"),
+    ],
+)
+def test_what_goes_wrong_at_a_context_server_is_an_answer_too(said, arguments, content):
+    tool, _ = elsewhere(said)
+    messages, troubles = asyncio.run(Tools([tool]).answer([call("find", arguments)]))
+    assert content.removeprefix("error: ") in messages[0].content
+    assert messages[0].content.startswith("error: ")
+    assert troubles[0].startswith("find failed: ")
+
+
+def test_a_sign_in_that_is_wanted_or_denied_is_no_answer_for_a_policy():
+    tool, _ = elsewhere(SignInError("https://tools.example wants you to sign in"))
+    with pytest.raises(SignInError):
+        asyncio.run(Tools([tool]).answer([call("find", {"query": "x"})]))
+
+
+def test_a_function_and_a_tool_of_one_name_are_refused():
+    tool, _ = elsewhere(name="add")
+    with pytest.raises(InputError, match="two tools called 'add'"):
+        Tools([add, tool])

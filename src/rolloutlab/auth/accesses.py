@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rolloutlab.auth.addresses import canonical, checked_server
 from rolloutlab.auth.bearer import Access, Terms
-from rolloutlab.auth.consent import Consent
+from rolloutlab.auth.consent import Consent, Settled
 from rolloutlab.auth.kept import InMemory, Kept, kept
 from rolloutlab.errors import NotFoundError
 
@@ -16,8 +16,9 @@ class Accesses:
     folder: where grants are kept that outlive the kernel, once somebody has asked for that.
     """
 
-    def __init__(self, consent: Consent, folder: Path) -> None:
+    def __init__(self, consent: Consent, settled: Settled, folder: Path) -> None:
         self._consent = consent
+        self._settled = settled
         self._folder = folder
         self._known: dict[str, Access] = {}
 
@@ -37,7 +38,7 @@ class Accesses:
         """
         address = checked_server(server)
         if address not in self._known:
-            self._known[address] = Access(address, self._consent, self._kept(address))
+            self._known[address] = Access(address, self._consent, self._kept(address), settled=self._settled)
         return self._known[address]
 
     def renewed(self, server: str, terms: Terms, *, keep: bool) -> Access:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rolloutlab.auth.addresses import checked_server, covers, host
 from rolloutlab.auth.challenges import Challenge, bearer
-from rolloutlab.auth.consent import Consent, Pending, Question
+from rolloutlab.auth.consent import Consent, Pending, Question, Settled
 from rolloutlab.auth.discovery import Found, discover
 from rolloutlab.auth.grants import Grant, given_back, redeemed, refreshed
 from rolloutlab.auth.kept import Kept
@@ -19,7 +19,7 @@ from rolloutlab.auth.registration import NAME, Client, registered
 from rolloutlab.auth.requests import TokenRefused, authorization_url, code_of
 from rolloutlab.auth.scopes import first_scopes, stepped_up
 from rolloutlab.auth.transport import Transport, transport_for
-from rolloutlab.errors import ServiceError, SignInError
+from rolloutlab.errors import RolloutlabError, ServiceError, SignInError
 
 _ATTEMPTS = 2
 """How often a person is asked for more scopes for one operation that goes on to be refused."""
@@ -72,12 +72,14 @@ class Access:
         consent: Consent,
         kept: Kept,
         terms: Terms | None = None,
+        settled: Settled = lambda _server, _wrong: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.server = checked_server(server)
         self._consent = consent
         self._kept = kept
         self._terms = terms or Terms()
+        self._settled = settled
         self._now = now
         self._lock = asyncio.Lock()
         self._grant: Grant | None = None
@@ -143,7 +145,7 @@ class Access:
         if status == 401:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             self._challenge = challenge or self._challenge
-            return await self._unauthorized(token)
+            return await self._unauthorized(token, challenge)
         if status == 403:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             if challenge and challenge.error == "insufficient_scope":
@@ -181,8 +183,10 @@ class Access:
         self._kept.write(grant)
         self._grant = grant
 
-    async def _unauthorized(self, token: str | None) -> bool:
+    async def _unauthorized(self, token: str | None, challenge: Challenge | None) -> bool:
         grant = self._known()
+        if grant is None and not (challenge and challenge.resource_metadata):  # it may want a key
+            return False
         if grant is None:
             raise SignInError(f"{self.server} wants you to sign in", hint=f"%login {self.server}")
         if grant.access_token != token:  # somebody has renewed it meanwhile
@@ -236,6 +240,14 @@ class Access:
 
     async def _sign_in(self, challenge: Challenge | None, granted: Sequence[str] = ()) -> None:
         """Ask the person. granted: the scopes there are already, where more are needed."""
+        try:
+            await self._ask(challenge, granted)
+        except RolloutlabError as error:
+            self._settled(self.server, error.message)
+            raise
+        self._settled(self.server, None)
+
+    async def _ask(self, challenge: Challenge | None, granted: Sequence[str]) -> None:
         transport = await transport_for(self.server)
         challenge = challenge or await transport.run(_challenged(self.server))
         terms = self._terms

@@ -28,6 +28,8 @@ class Pending:
     question: Question
 
 
+Settled = Callable[[str, str | None], None]
+"""Told of what came of an answer: the server, and what went wrong, None where one is signed in."""
 Prepare = Callable[[str], Awaitable[Pending]]
 """Given the redirect URI: the request, once that address is registered where it has to be."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import httpx2
 
 from rolloutlab.auth.bearer import Access
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import RolloutlabError, SignInError
 
 
 class Bearer(httpx2.Auth):
@@ -29,6 +29,9 @@ class Bearer(httpx2.Auth):
                 response = yield request
                 headers = response.headers.multi_items()
                 again = await self._access.after(response.status_code, headers, operation, token)
+                if response.status_code == 401 and not again:
+                    server = self._access.server
+                    raise SignInError(f"{server} wants you to sign in", hint=f"%login {server}")
         except RolloutlabError as error:
             self.failure = error
             raise

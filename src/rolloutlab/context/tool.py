@@ -54,9 +54,7 @@ class ContextTools(Sequence[ContextTool]):
 
     def __repr__(self) -> str:
         head = f"{self.name}: {len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
-        return "\n".join(
-            [head, *(line for tool in self for line in (f"  {_called(tool)}", f"      {_first_line(tool)}"))]
-        )
+        return "\n".join([head, *(f"  {_called(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -7,10 +7,11 @@ from rolloutlab.connection import Connection, connected, described, inspect
 from rolloutlab.errors import InputError
 from rolloutlab.session.base import DEFAULT_MODEL
 from rolloutlab.session.search import SearchCalls
+from rolloutlab.session.sign_in import SignInCalls
 from rolloutlab.settings import Settings
 
 
-class ConnectCalls(SearchCalls):
+class ConnectCalls(SearchCalls, SignInCalls):
     """From one service to another."""
 
     def connect(
@@ -30,19 +31,19 @@ class ConnectCalls(SearchCalls):
 
         Raises:
             InputError: no such profile, or an argument is wrong. UnreachableError: nothing answers there.
-            SignInError: it wants a key, or another one. ServiceError: it is no such service.
+            SignInError: it wants a key, or another one, or you to sign in first. ServiceError: it is no such service.
             After any of them the notebook talks to the service that it talked to before.
         """
         if search is not None:
             if service or inference or project:
                 raise InputError("a service and a place to search are two things", hint=f"%connect --search {search}")
             self.settings = self._searching(search, key_env)
-            return described(self._http, self.embedded, self.settings)
+            return described(self._http, self.embedded, self._bearing_settings(self.settings))
         options = {"inference": inference, "key_env": key_env, "project": project}
         if service is None and not any(options.values()):
-            return described(self._http, self.embedded, self.settings)
+            return described(self._http, self.embedded, self._bearing_settings(self.settings))
         wanted = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
-        found = inspect(self._http, self.embedded, wanted)
+        found = inspect(self._http, self.embedded, self._bearing_settings(wanted))
         before, self.settings = self.settings.service, wanted
         self.seen |= {*found.models}
         if before:
@@ -50,6 +51,9 @@ class ConnectCalls(SearchCalls):
         if (before and before.base_url) != (found.address and found.address.base_url):
             self._selected = DEFAULT_MODEL
         return found
+
+    def _bearing_settings(self, settings: Settings) -> Settings:
+        return replace(settings, service=self._bearing(settings.service)) if settings.service else settings
 
     @cached_property
     def _configured(self) -> Settings:

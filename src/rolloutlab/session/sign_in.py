@@ -12,7 +12,7 @@ from rolloutlab.auth.bearer import Terms
 from rolloutlab.auth.broker.broker import Broker
 from rolloutlab.auth.consent import Prepare
 from rolloutlab.auth.registration import Client
-from rolloutlab.errors import InputError, RolloutlabError
+from rolloutlab.errors import InputError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.views.front_end import front_end, surroundings
@@ -54,14 +54,9 @@ class SignInCalls(SessionBase):
         access = self.accesses.renewed(address, terms, keep=keep)
         try:
             standing = self._http.run(access.sign_in(), self._show_sign_ins)
-        except RolloutlabError as error:
-            self._broker.failed(address, error.message)
-            raise
         finally:
             self._show_sign_ins()
         assert standing, "signing in has raised otherwise"
-        self._broker.signed_in(address, standing.client)
-        self._show_sign_ins()
         return Standings([standing])
 
     def whoami(self) -> Standings:
@@ -82,10 +77,18 @@ class SignInCalls(SessionBase):
     @cached_property
     def accesses(self) -> Accesses:
         """The ways in to servers."""
-        return Accesses(self._ask, self.settings.sign_in_folder)
+        return Accesses(self._ask, self._settled, self.settings.sign_in_folder)
 
     async def _ask(self, server: str, prepare: Prepare) -> Mapping[str, str]:
         return await self._broker(server, prepare)
+
+    def _settled(self, server: str, wrong: str | None) -> None:
+        if "_broker" not in self.__dict__:  # it has failed before anybody was asked
+            return
+        if wrong is None:
+            self._broker.signed_in(server, "")
+        else:
+            self._broker.failed(server, wrong)
 
     @cached_property
     def _broker(self) -> Broker:
@@ -100,8 +103,10 @@ class SignInCalls(SessionBase):
             self._broker.tick()
 
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
-        """The service, with the tokens of those signed in where it has no key."""
-        address = super()._address(tick)
+        return self._bearing(super()._address(tick))
+
+    def _bearing(self, address: Address) -> Address:
+        """A service, with the tokens of who signs in where it has no key."""
         if address.token is not None:
             return address
         for url in (f"{address.base_url}/v1", address.inference_base_url):

@@ -1,0 +1,92 @@
+"""What the SDK does at /context: it speaks the protocol. It takes a while to load, and most labs are never asked."""
+
+import json
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as ToolOnWire
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from rolloutlab.errors import RolloutlabError
+from rolloutlab.service.context.memory import Memory
+from rolloutlab.service.context.server import ACCESS, LARGEST
+from rolloutlab.service.context.tools import TOOLS, Tool
+from rolloutlab.service.oauth.grants import Access
+
+
+class Speaker:
+    """The tools over a lab's memory. issuer: the origin that browsers may come from."""
+
+    def __init__(self, memory: Memory, issuer: str) -> None:
+        self._memory = memory
+        server: Server[Any] = Server(
+            "rolloutlab",
+            version=version("rolloutlab"),
+            title="rolloutlab",
+            instructions="The memory of a lab: conversations of language models, with rewards.",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+        checks = TransportSecuritySettings(
+            allowed_hosts=[host for name in ("127.0.0.1", "localhost", "[::1]") for host in (name, f"{name}:*")],
+            allowed_origins=[issuer],
+        )
+        self._manager = StreamableHTTPSessionManager(
+            server, json_response=True, stateless=True, security_settings=checks, max_request_body_size=LARGEST
+        )
+
+    def run(self) -> AbstractAsyncContextManager[None]:
+        """What has to be around the answers."""
+        return self._manager.run()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._manager.asgi_app(scope, receive, send)
+
+    async def _list(self, _ctx: ServerRequestContext[Any], _params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[_on_wire(tool) for tool in TOOLS.values()])
+
+    async def _call(self, ctx: ServerRequestContext[Any, Request], params: CallToolRequestParams) -> CallToolResult:
+        """The answer of a tool; what the lab refuses is an answer too, for the policy to read."""
+        access: Access = ctx.request.scope[ACCESS] if ctx.request else Access("", "", ())
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            return _failed(f"there is no tool {params.name!r}; the tools are {', '.join(TOOLS)}")
+        if tool.scope not in access.scopes:  # checked before, too: two readers of one body may see two things
+            return _failed(f"{tool.name} needs the scope {tool.scope}")
+        try:
+            return _answered(await run_in_threadpool(self._done, tool, params.arguments or {}, access.client_name))
+        except RolloutlabError as error:
+            return _failed("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
+
+    def _done(self, tool: Tool, said: dict[str, Any], caller: str) -> dict[str, Any]:
+        with self._memory.in_turn():
+            return tool.call(self._memory, said, caller)
+
+
+def _on_wire(tool: Tool) -> ToolOnWire:
+    hints = ToolAnnotations(read_only_hint=not tool.writes, destructive_hint=False, open_world_hint=False)
+    return ToolOnWire(name=tool.name, description=tool.description, input_schema=dict(tool.schema), annotations=hints)
+
+
+def _answered(result: dict[str, Any]) -> CallToolResult:
+    text = json.dumps(result, ensure_ascii=False)
+    return CallToolResult(content=[TextContent(text=text)], structured_content=result)
+
+
+def _failed(message: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=message)], is_error=True)
