@@ -31,7 +31,7 @@ def person():
 
 @pytest.fixture
 def accesses(person, tmp_path):
-    return Accesses(person, tmp_path / "sign-in")
+    return Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
 
 
 def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no_others(http, worlds, accesses):
@@ -70,7 +70,7 @@ def test_a_request_of_any_client_is_sent_again_after_a_step_up(http, worlds, per
 def test_what_was_kept_is_used_by_the_next_kernel_without_asking(http, worlds, person, accesses, tmp_path):
     world = worlds[0]
     http.run(accesses.renewed(world.url, Terms(), keep=True).sign_in())
-    later = Accesses(person, tmp_path / "sign-in")
+    later = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
     later.at(world.url)
     assert http.run(http.request("GET", f"{world.url}/read", token=later)) == {"done": "read"}
     assert len(person.questions) == 1
