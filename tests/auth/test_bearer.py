@@ -141,6 +141,22 @@ def test_a_refresh_token_that_is_over_ends_the_grant(access, world):
     assert access.standing is None
 
 
+def test_a_token_without_a_refresh_token_ends_with_its_time_and_says_what_to_type(access, world, clock):
+    world.renews = False
+
+    async def story():
+        standing = await access.sign_in()
+        assert not standing.renews
+        assert await sent(access) == 200
+        clock[0] += world.lifetime
+        await sent(access)
+
+    with pytest.raises(SignInError, match="has expired") as error:
+        asyncio.run(story())
+    assert error.value.hint == f"%login {access.server}"
+    assert access.standing is None
+
+
 def test_a_server_that_is_down_ends_no_grant(access, world, clock):
     async def story():
         await access.sign_in()

@@ -132,3 +132,21 @@ def test_hostile_text_of_a_server_is_told_without_its_control_characters():
     said = refused({**USUAL, AT_ISSUER: {**AUTHORITY, "issuer": "https://x/\x1b[31m\u202e"}})
     assert said.isprintable()
     assert "\u202e" not in said
+
+
+def test_of_several_authorization_servers_one_is_selected():
+    several = {**RESOURCE, "authorization_servers": [ISSUER, "https://other.example"]}
+    result, asked = found({**USUAL, AT_RESOURCE: several})
+    assert result.issuer == ISSUER
+    assert len(asked) == 2
+
+
+def test_a_slash_that_the_resource_itself_names_is_kept():
+    result, _ = found({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": f"{SERVER}/"}})
+    assert result.resource == f"{SERVER}/"
+
+
+def test_extensions_are_optional_and_what_is_not_known_of_a_document_is_passed_over():
+    strange = {"of_an_extension": {"version": 7}, "authorization_details_types_supported": ["x"]}
+    result, _ = found({AT_RESOURCE: {**RESOURCE, **strange}, AT_ISSUER: {**AUTHORITY, **strange}})
+    assert (result.resource, result.issuer) == (SERVER, ISSUER)

@@ -32,6 +32,8 @@ class World:
         """The scope that each operation needs."""
         self.granting: Callable[[str], str] = lambda asked: asked
         self.denies = False
+        self.renews = True
+        """Whether refresh tokens are given."""
         self.codes: dict[str, dict[str, str]] = {}
         self.refreshes: dict[str, str] = {}
         self.clients: set[str] = set()
@@ -132,8 +134,8 @@ class World:
             scope = self.granting(of.get("scope", ""))
         access, refresh = self._new("access"), self._new("refresh")
         self.scopes[access], self.refreshes[refresh] = scope, scope
-        tokens = {"access_token": access, "token_type": "Bearer", "expires_in": self.lifetime, "refresh_token": refresh}
-        return _json({**tokens, "scope": scope})
+        tokens = {"access_token": access, "token_type": "Bearer", "expires_in": self.lifetime, "scope": scope}
+        return _json({**tokens, **({"refresh_token": refresh} if self.renews else {})})
 
     def _revoke(self, asked: dict[str, str]) -> Answer:
         self.scopes.pop(asked["token"], None)

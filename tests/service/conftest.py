@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Embedding, Settings
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
@@ -201,10 +201,11 @@ def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visi
 
     closing: list[Callable[[], Any]] = []
 
-    def begin(**options: Any) -> Visitor:
+    def begin(embedding: Embedding | None = None, **options: Any) -> Visitor:
         listener = socket.create_server(("127.0.0.1", 0))
         clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
-        database, memory = open_service_database(tmp_path / "service"), Memory(Settings(home=tmp_path))
+        settings = Settings(home=tmp_path, embedding=embedding)
+        database, memory = open_service_database(tmp_path / "service"), Memory(settings)
         authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
         app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))

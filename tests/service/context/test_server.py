@@ -1,12 +1,15 @@
 """The context server over real HTTP: the protocol, and the scope that each call needs."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import httpx
 import pytest
 
 from rolloutlab.service.context.tools import TOOLS
+from rolloutlab.settings import Embedding
 
 READING = {"search_trajectories", "get_trajectory", "list_groups"}
 WRITING = {"add_trajectory", "set_reward"}
@@ -40,6 +43,7 @@ def test_a_client_is_initialized_and_no_session_is_kept(visitor, reader):
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["result"]["serverInfo"]["name"] == "rolloutlab"
+    assert answer.json()["result"]["protocolVersion"] == "2025-11-25"
     assert "mcp-session-id" not in answer.headers
 
 
@@ -168,3 +172,45 @@ def test_the_official_client_of_the_newest_revision_finds_and_calls_them_too(vis
             return (await client.call_tool("list_groups", {})).structured_content
 
     assert anyio.run(use) == {"collections": [], "total": 0}
+
+
+@pytest.fixture
+def upstream():
+    """An embedding service that keeps the headers of what it is asked."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
+            seen.append(str(self.headers))
+            rows = [{"index": index, "embedding": [1.0, float(len(text))]} for index, text in enumerate(texts)]
+            body = json.dumps({"data": rows}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_said: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_received_token_must_not_be_passed_on_to_an_upstream_api(visit, upstream):
+    url, seen = upstream
+    visitor = visit(embedding=Embedding(url, "small"))
+    token = visitor.signs_in(scope="lab:read lab:write")["access_token"]
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    added = {"name": "add_trajectory", "arguments": {"into": "sums", "messages": messages}}
+    search = {"name": "search_trajectories", "arguments": {"rank": {"$knn": {"query": "a"}}}}
+    for call in (added, search):
+        assert visitor.calls("tools/call", token, call).json()["result"]["isError"] is False
+    assert seen
+    assert token not in "".join(seen)

@@ -128,6 +128,15 @@ def test_a_client_with_a_document_signs_in(visitor, host):
     assert visitor.renews(client_id, told["refresh_token"]).status_code == 200
 
 
+def test_what_a_document_may_hold_besides_is_optional_and_no_address_in_it_is_fetched(visitor, host):
+    links = {"client_uri": f"{host.url}/about", "logo_uri": f"{host.url}/logo.png"}
+    usual = {"grant_types": ["authorization_code"], "response_types": ["code"], "token_endpoint_auth_method": "none"}
+    page = visitor.asks(host.serves(**links, **usual))
+    assert page.status_code == 200
+    assert "logo.png" not in page.text
+    assert host.asked == ["/client.json"]
+
+
 def test_a_client_that_only_answers_on_this_machine_should_be_warned_of(visitor, host):
     warning = "Any program on this computer can claim to be this application"
     assert warning in visitor.asks(host.serves()).text

@@ -1,0 +1,82 @@
+"""Which requests bear which token: those to its own server, whoever sends them, and no others."""
+
+import pytest
+
+from rolloutlab.auth.accesses import Accesses
+from rolloutlab.auth.bearer import Terms
+from rolloutlab.errors import NotFoundError
+from rolloutlab.http import Http
+from tests.auth.world import Person, World
+
+
+@pytest.fixture
+def http():
+    made = Http()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worlds():
+    made = [World(), World()]
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def person():
+    return Person()
+
+
+@pytest.fixture
+def accesses(person, tmp_path):
+    return Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+
+
+def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no_others(http, worlds, accesses):
+    for world in worlds:
+        http.run(accesses.at(world.url).sign_in())
+    for _ in range(2):
+        for world in worlds:
+            http.run(http.request("GET", f"{world.url}/read", token=accesses))
+    for world in worlds:
+        assert len(world.tokens_sent) == 3  # the first asks who guards it
+        assert set(world.tokens_sent[1:]) == set(world.scopes)
+
+
+def test_a_request_that_is_for_no_server_one_is_signed_in_to_bears_no_token(worlds, accesses, http):
+    http.run(accesses.at(worlds[0].url).sign_in())
+    assert accesses.of(f"{worlds[0].url}/read") is not None
+    for url in (worlds[0].origin, f"{worlds[0].origin}/mcp-other", worlds[1].url, "https://tools.example/mcp"):
+        assert accesses.of(url) is None
+
+
+def test_a_request_of_any_client_is_sent_again_once_its_token_is_renewed(http, worlds, person, accesses):
+    world = worlds[0]
+    http.run(accesses.at(world.url).sign_in())
+    world.revoke_all()
+    assert http.run(http.request("GET", f"{world.url}/read", token=accesses)) == {"done": "read"}
+    assert len(person.questions) == 1
+
+
+def test_a_request_of_any_client_is_sent_again_after_a_step_up(http, worlds, person, accesses):
+    world = worlds[0]
+    http.run(accesses.at(world.url).sign_in())
+    assert http.run(http.request("POST", f"{world.url}/write", token=accesses, json={})) == {"done": "write"}
+    assert [question.scopes for question in person.questions] == [("lab:read",), ("lab:read", "lab:write")]
+
+
+def test_what_was_kept_is_used_by_the_next_kernel_without_asking(http, worlds, person, accesses, tmp_path):
+    world = worlds[0]
+    http.run(accesses.renewed(world.url, Terms(), keep=True).sign_in())
+    later = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+    later.at(world.url)
+    assert http.run(http.request("GET", f"{world.url}/read", token=later)) == {"done": "read"}
+    assert len(person.questions) == 1
+
+
+def test_who_is_not_signed_in_is_told_what_to_type(worlds, accesses):
+    with pytest.raises(NotFoundError) as error:
+        accesses.signed_in(worlds[0].url)
+    assert error.value.hint == f"%login {worlds[0].url}"
