@@ -33,14 +33,17 @@ def consent(url: str, passcode: str) -> None:
     """Allow what the page at an address asks for."""
     with httpx.Client() as browser:
         page = browser.get(url)
-        page.raise_for_status()
+        if not page.is_success:  # whose address is a secret
+            sys.exit(f"the sign-in page answered {page.status_code}")
         form = Form(page.text)
         answered = browser.post(
             page.url.join(form.action),
             data={**form.fields, "passcode": passcode, "decision": "allow"},
             headers={"Origin": f"{page.url.scheme}://{page.url.netloc.decode()}"},
         )
-        browser.get(answered.headers["location"]).raise_for_status()
+        if "location" not in answered.headers:
+            sys.exit(f"the consent was answered {answered.status_code}")
+        browser.get(answered.headers["location"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
-from rolloutlab.untrusted import addresses, fetch
+from rolloutlab.untrusted import fetch
 
 
 @pytest.fixture
@@ -119,7 +119,12 @@ def test_no_proxy_of_the_environment_is_used(served, monkeypatch):
     assert asked(served.url).status == 200
 
 
-def test_the_addresses_of_a_host_are_found():
-    assert asyncio.run(addresses("http://127.0.0.1:1/x")) == ["127.0.0.1"]
-    with pytest.raises(UnreachableError, match=r"no host is called nowhere\.invalid"):
-        asyncio.run(addresses("https://nowhere.invalid/"))
+def test_the_address_that_answered_is_told(served):
+    served.answer = told(200)
+    assert asked(served.url).addresses == ("127.0.0.1",)
+    assert "127.0.0.1" in asked(served.url.replace("127.0.0.1", "localhost")).addresses
+
+
+def test_a_host_that_has_no_address_is_told():
+    with pytest.raises(UnreachableError, match="no host has that name"):
+        asked("https://nowhere.invalid/")

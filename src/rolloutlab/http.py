@@ -202,7 +202,8 @@ class Http:
             else:
                 if bearer:
                     told = response.status_code, response.headers.multi_items()
-                    if await bearer.after(*told, f"{method} {request.url.path}", said):
+                    renewed = await bearer.after(*told, f"{method} {request.url.path}", said)
+                    if renewed and not isinstance(body.content, AsyncIterable):  # which was sent, and is gone
                         await response.aclose()
                         continue
                 pause = retries.after_answer(response.status_code, response.headers)

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import httpx
@@ -16,11 +16,12 @@ from rolloutlab.http import SAID_OF_US, checked, origin, unanswered
 
 @dataclass(frozen=True)
 class Fetched:
-    """An answer as it is. headers: a name as often as it came."""
+    """An answer as it is. headers: a name as often as it came. addresses: IP addresses, one of which has given it."""
 
     status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
+    addresses: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(repr=False)
 
 
 async def fetch(
@@ -46,10 +47,12 @@ async def fetch(
         raise _unreachable(there.host)
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
     request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
-    connections = _guarded(reachable, encrypted=there.scheme == "https")
+    guard = _Guard(reachable)
+    connections = _guarded(guard, encrypted=there.scheme == "https")
     try:
         async with asyncio.timeout(patience):
-            return await _read(await connections.handle_async_request(request), most)
+            response = await connections.handle_async_request(request)
+            return await _read(response, tuple(guard.addresses) or (there.host,), most)
     except TimeoutError as error:
         raise BrokenOffError(f"{origin(url)} did not answer in {patience:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
@@ -58,21 +61,13 @@ async def fetch(
         await connections.aclose()
 
 
-async def addresses(url: str) -> list[str]:
-    """The IP addresses of an address's host; UnreachableError where it has none."""
-    there = checked(url)
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(there.host, there.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UnreachableError(f"no host is called {there.host}", hint="check the address") from error
-    return [str(address[4][0]) for address in found]
-
-
 class _Guard(aiohttp.abc.AbstractResolver):
     """Names become addresses, of those that may be talked to: aiohttp connects to these and asks nobody else."""
 
     def __init__(self, reachable: Callable[[str], bool]) -> None:
         self._reachable = reachable
+        self.addresses: list[str] = []
+        """Those that a connection was made to, or might have been."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -81,6 +76,7 @@ class _Guard(aiohttp.abc.AbstractResolver):
         allowed = [each for each in found if self._reachable(str(each[4][0]))]
         if not allowed:
             raise _unreachable(host)
+        self.addresses += [str(each[4][0]) for each in allowed]
         return [
             {
                 "hostname": host,
@@ -109,13 +105,13 @@ def _unreachable(host: str) -> UnreachableError:
     return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
 
 
-def _guarded(reachable: Callable[[str], bool], *, encrypted: bool) -> httpx.AsyncBaseTransport:
+def _guarded(guard: _Guard, *, encrypted: bool) -> httpx.AsyncBaseTransport:
     context = httpx.create_ssl_context() if encrypted else False  # it takes a while to make
-    connector = aiohttp.TCPConnector(resolver=_Guard(reachable), use_dns_cache=False, force_close=True, ssl=context)
+    connector = aiohttp.TCPConnector(resolver=guard, use_dns_cache=False, force_close=True, ssl=context)
     return AiohttpTransport(client=aiohttp.ClientSession(connector=connector, trust_env=False))
 
 
-async def _read(response: httpx.Response, most: int) -> Fetched:
+async def _read(response: httpx.Response, addresses: tuple[str, ...], most: int) -> Fetched:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw)
     body = b""
     try:
@@ -126,4 +122,4 @@ async def _read(response: httpx.Response, most: int) -> Fetched:
                     raise ServiceError(f"an answer of more than {most >> 10:,} KiB was not read")
     finally:
         await response.aclose()
-    return Fetched(response.status_code, headers, body)
+    return Fetched(response.status_code, addresses, headers, body)

@@ -3,7 +3,6 @@
 import pytest
 
 from rolloutlab.auth.accesses import Accesses
-from rolloutlab.auth.bearer import Terms
 from rolloutlab.errors import NotFoundError
 from rolloutlab.http import Http
 from tests.auth.world import Person, World
@@ -69,7 +68,7 @@ def test_a_request_of_any_client_is_sent_again_after_a_step_up(http, worlds, per
 
 def test_what_was_kept_is_used_by_the_next_kernel_without_asking(http, worlds, person, accesses, tmp_path):
     world = worlds[0]
-    http.run(accesses.renewed(world.url, Terms(), keep=True).sign_in())
+    http.run(accesses.at(world.url).sign_in(keep=True))
     later = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
     later.at(world.url)
     assert http.run(http.request("GET", f"{world.url}/read", token=later)) == {"done": "read"}

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolloutlab.auth.addresses import canonical, checked_server
-from rolloutlab.auth.bearer import Access, Terms
+from rolloutlab.auth.bearer import Access
 from rolloutlab.auth.consent import Consent, Settled
-from rolloutlab.auth.kept import InMemory, Kept, kept
+from rolloutlab.auth.kept import Either, kept_servers
 from rolloutlab.errors import NotFoundError
 
 
@@ -23,12 +23,15 @@ class Accesses:
         self._known: dict[str, Access] = {}
 
     def __iter__(self) -> Iterator[Access]:
+        """All that somebody has used, and those whose grants were kept."""
+        for server in kept_servers(self._folder):
+            self.at(server)
         return iter(list(self._known.values()))
 
     def of(self, url: str) -> Access | None:
         """The way in whose token requests to an address may carry: the one that covers least beside it."""
         found = [access for access in self._known.values() if access.covers(url)]
-        return max(found, key=lambda access: len(access.server), default=None)
+        return max(found, key=lambda access: len(access.resource), default=None)
 
     def at(self, server: str) -> Access:
         """The way in to a server; one that was kept is used without asking.
@@ -38,14 +41,8 @@ class Accesses:
         """
         address = checked_server(server)
         if address not in self._known:
-            self._known[address] = Access(address, self._consent, self._kept(address), settled=self._settled)
+            self._known[address] = Access(address, self._consent, Either(self._folder), settled=self._settled)
         return self._known[address]
-
-    def renewed(self, server: str, terms: Terms, *, keep: bool) -> Access:
-        """The way in to a server on other terms, for a new sign-in. keep: beyond the end of the kernel."""
-        access = self.at(server)
-        access.arrange(terms, kept(self._folder) if keep else InMemory())
-        return access
 
     def signed_in(self, server: str) -> Access:
         """The way in to a server that one is signed in to; NotFoundError when one is not."""
@@ -53,10 +50,3 @@ class Accesses:
         if access.standing is None:
             raise NotFoundError(f"you are not signed in to {access.server}", hint=f"%login {access.server}")
         return access
-
-    def _kept(self, server: str) -> Kept:
-        """Where the grant for a server is; a keyring is not opened before somebody has kept something."""
-        if not self._folder.exists():
-            return InMemory()
-        place = kept(self._folder)
-        return place if place.read(server) else InMemory()

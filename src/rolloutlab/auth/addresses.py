@@ -67,7 +67,8 @@ def checked_endpoint(what: str, url: str, server: str) -> str:
         whole = bool(parts.hostname) and (parts.port or True)
     except ValueError:
         whole = False
-    if not whole or parts.username is not None or parts.fragment:
+    odd = any(character.isspace() or not character.isprintable() for character in url)
+    if odd or not whole or parts.username is not None or parts.fragment:
         raise SignInError(f"{host(server)} names a {what} that is no address")
     here = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)
     if parts.scheme != "https" and not here:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rolloutlab.auth.addresses import checked_server, covers, host
 from rolloutlab.auth.challenges import Challenge, bearer
@@ -13,12 +13,12 @@ from rolloutlab.auth.consent import Consent, Pending, Question, Settled
 from rolloutlab.auth.discovery import Found, discover
 from rolloutlab.auth.grants import Grant, given_back, redeemed, refreshed
 from rolloutlab.auth.kept import Kept
-from rolloutlab.auth.messages import Flow, Request
 from rolloutlab.auth.pkce import new_verifier
+from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import NAME, Client, registered
 from rolloutlab.auth.requests import TokenRefused, authorization_url, code_of
 from rolloutlab.auth.scopes import first_scopes, stepped_up
-from rolloutlab.auth.transport import Transport, transport_for
+from rolloutlab.auth.transport import Transport, met
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError
 
 _ATTEMPTS = 2
@@ -60,7 +60,7 @@ class Standing:
 class _Asked:
     client: Client
     redirect_uri: str
-    verifier: str
+    verifier: str = field(repr=False)
 
 
 class Access:
@@ -87,15 +87,16 @@ class Access:
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
         self._renewals: set[asyncio.Task[Grant]] = set()
-        self._rejected: set[str] = set()
-        """Tokens that were refused since one was accepted."""
+        self._rejected: dict[str, set[str]] = {}
+        """Tokens that were refused since one was accepted, by operation."""
         self._refused: dict[frozenset[str], SignInError] = {}
         """What a person said no to, until they ask again."""
 
-    def arrange(self, terms: Terms, kept: Kept) -> None:
-        """Sign in on these terms from now on, and keep there what comes of it; nobody is signed in before."""
-        self._terms, self._kept, self._grant = terms, kept, None
-        self._clients.clear()
+    @property
+    def resource(self) -> str:
+        """What the token is for, or will probably be."""
+        grant = self._known()
+        return grant.resource if grant else self.server
 
     @property
     def standing(self) -> Standing | None:
@@ -109,11 +110,12 @@ class Access:
 
     def covers(self, url: str) -> bool:
         """Whether requests to an address may carry this token: what the grant is for, and nothing beside it."""
-        grant = self._known()
-        return covers(grant.resource if grant else self.server, url)
+        return covers(self.resource, url)
 
-    async def sign_in(self) -> Standing | None:
-        """Ask the person, whatever was allowed or refused before.
+    async def sign_in(self, terms: Terms | None = None, *, keep: bool | None = None) -> Standing | None:
+        """Ask the person, whatever was allowed or refused before; until they have answered, that holds.
+
+        terms: on which, also for later step-ups. keep: beyond the end of the kernel; None is as it was.
 
         Raises:
             SignInError: it was refused, or cannot be trusted. UnreachableError: nothing answers.
@@ -121,7 +123,14 @@ class Access:
         async with self._lock:
             self._refused.clear()
             self._attempts.clear()
-            await self._sign_in(self._challenge)
+            before, self._terms = self._terms, terms or self._terms
+            if terms:
+                self._clients.clear()
+            try:
+                await self._sign_in(self._challenge, keep=keep)
+            except BaseException:
+                self._terms = before
+                raise
         return self.standing
 
     async def token(self) -> str | None:
@@ -146,14 +155,14 @@ class Access:
         if status == 401:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             self._challenge = challenge or self._challenge
-            return await self._unauthorized(token, challenge)
+            return await self._unauthorized(token, challenge, operation)
         if status == 403:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             if challenge and challenge.error == "insufficient_scope":
                 return await self._insufficient(challenge, operation, token)
         elif status < 400:
             self._attempts.pop(operation, None)
-            self._rejected.clear()
+            self._rejected.pop(operation, None)
         return False
 
     async def sign_out(self) -> bool:
@@ -164,7 +173,7 @@ class Access:
             if grant is None:
                 return False
             try:
-                return await (await transport_for(self.server)).run(given_back(grant))
+                return await Transport(Reach(grant.reach)).run(given_back(grant))
             except ServiceError:  # they are forgotten here in any case
                 return False
 
@@ -180,11 +189,11 @@ class Access:
         self._kept.forget(self.server)
         self._grant = None
 
-    def _keep(self, grant: Grant) -> None:
-        self._kept.write(grant)
+    def _keep(self, grant: Grant, keep: bool | None = None) -> None:
+        self._kept.write(grant, keep)
         self._grant = grant
 
-    async def _unauthorized(self, token: str | None, challenge: Challenge | None) -> bool:
+    async def _unauthorized(self, token: str | None, challenge: Challenge | None, operation: str) -> bool:
         grant = self._known()
         if grant is None and not (challenge and challenge.resource_metadata):  # it may want a key
             return False
@@ -192,8 +201,9 @@ class Access:
             raise SignInError(f"{self.server} wants you to sign in", hint=f"%login {self.server}")
         if grant.access_token != token:  # somebody has renewed it meanwhile
             return True
-        self._rejected.add(token)
-        if len(self._rejected) > _RENEWALS:
+        rejected = self._rejected.setdefault(operation, set())
+        rejected.add(token)
+        if len(rejected) > _RENEWALS:
             raise SignInError(f"{host(self.server)} takes none of its own tokens", hint=f"%login {self.server}")
         await self._renewed(grant)
         return True
@@ -235,7 +245,7 @@ class Access:
                 raise SignInError(f"you were signed out of {self.server}", hint=f"%login {self.server}")
             if grant.access_token != stale.access_token and grant.fresh(self._now()):
                 return grant
-            transport = await transport_for(self.server)
+            transport = Transport(Reach(grant.reach))
             try:
                 renewed = await transport.run(refreshed(grant, self._now()))
             except TokenRefused as error:
@@ -247,18 +257,20 @@ class Access:
             self._keep(renewed)  # before it is used: the old refresh token is worth nothing any more
             return renewed
 
-    async def _sign_in(self, challenge: Challenge | None, granted: Sequence[str] = ()) -> None:
+    async def _sign_in(
+        self, challenge: Challenge | None, granted: Sequence[str] = (), *, keep: bool | None = None
+    ) -> None:
         """Ask the person. granted: the scopes there are already, where more are needed."""
         try:
-            await self._ask(challenge, granted)
+            await self._ask(challenge, granted, keep)
         except RolloutlabError as error:
             self._settled(self.server, error.message)
             raise
         self._settled(self.server, None)
 
-    async def _ask(self, challenge: Challenge | None, granted: Sequence[str]) -> None:
-        transport = await transport_for(self.server)
-        challenge = challenge or await transport.run(_challenged(self.server))
+    async def _ask(self, challenge: Challenge | None, granted: Sequence[str], keep: bool | None) -> None:
+        transport, told = await met(self.server)
+        challenge = challenge or told
         terms = self._terms
         found = await transport.run(discover(self.server, challenge, terms.issuer, without_pkce=terms.without_pkce))
         challenged, offered = challenge.scopes if challenge else (), found.authority.scopes_supported
@@ -274,11 +286,11 @@ class Access:
             grant = await self._granted(transport, found, scopes)
         async with self._kept.alone(self.server):
             before = self._reread()
-            self._keep(grant)
+            self._keep(grant, keep)
         self._rejected.clear()
         if before:
             with suppress(ServiceError):  # what nobody uses any more, nobody can steal
-                await transport.run(given_back(before))
+                await Transport(Reach(before.reach)).run(given_back(before))
 
     async def _granted(self, transport: Transport, found: Found, scopes: Sequence[str]) -> Grant:
         """The grant that a person gives. A broker may prepare several requests, of which one is answered."""
@@ -311,6 +323,7 @@ class Access:
                 redirect_uri=of.redirect_uri,
                 verifier=of.verifier,
                 scopes=scopes,
+                reach=transport.reach,
                 now=self._now(),
             )
         )
@@ -323,9 +336,3 @@ class Access:
             flow = registered(found.authority, redirect_uri, preset=terms.client, document=terms.document)
             known = self._clients[key] = await transport.run(flow)
         return known
-
-
-def _challenged(server: str) -> Flow[Challenge | None]:
-    """The challenge of a server to somebody without a token; None where it gives none."""
-    response = yield Request("GET", server, {"Accept": "application/json, text/event-stream"})
-    return bearer(response.values("WWW-Authenticate")) if response.status == 401 else None

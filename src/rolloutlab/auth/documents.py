@@ -1,12 +1,22 @@
 """What servers say of themselves, as they say it; whether it can be trusted is decided where it is used."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Document(BaseModel):
     """Unknown members are nobody's business."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, document: Any) -> Any:
+        """A member that is null is as one that is not there."""
+        if not isinstance(document, dict):
+            return document
+        return {name: value for name, value in document.items() if value is not None}
 
 
 class ResourceMetadata(Document):

@@ -8,6 +8,7 @@ from rolloutlab.auth.addresses import canonical, checked_endpoint, covers
 from rolloutlab.auth.discovery import Found
 from rolloutlab.auth.documents import TokenAnswer
 from rolloutlab.auth.messages import Flow
+from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import TokenRefused, code_request, refresh_request, revocation_request, tokens_of
 
@@ -21,6 +22,7 @@ class Grant:
     """Tokens for a resource. server: the address that was signed in to.
 
     expires_at: seconds since 1970, None where it is not known. lifetime: seconds that the access token lives in all.
+    reach: the network of the server, as a `Reach`.
     """
 
     server: str
@@ -34,6 +36,7 @@ class Grant:
     scopes: tuple[str, ...]
     expires_at: float | None
     lifetime: float = 0.0
+    reach: int = Reach.PUBLIC
 
     def fresh(self, now: float) -> bool:
         """Whether the access token will still be good when it arrives."""
@@ -47,6 +50,7 @@ class Grant:
         """A grant as it was kept; SignInError, ValueError, TypeError or KeyError when it is none."""
         found = cls(**{**kept, "client": Client(**kept["client"]), "scopes": tuple(kept["scopes"])})
         checked_endpoint("token endpoint", found.token_endpoint, found.server)
+        Reach(found.reach)
         if canonical(found.server) != found.server or not covers(found.resource, found.server):
             raise ValueError("a grant for another resource")
         return found
@@ -61,6 +65,7 @@ def redeemed(
     redirect_uri: str,
     verifier: str,
     scopes: Sequence[str],
+    reach: Reach,
     now: float,
 ) -> Flow[Grant]:
     """The grant for a code. scopes: those that were asked for, which hold where the answer names none.
@@ -81,6 +86,7 @@ def redeemed(
         revocation_endpoint=authority.revocation_endpoint,
         client=client,
         refresh_token=answer.refresh_token,
+        reach=int(reach),
         **_of(answer, scopes, now),
     )
 

@@ -5,10 +5,10 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import AsyncFileLock
 
@@ -28,7 +28,8 @@ class Kept(Protocol):
     def read(self, server: str) -> Grant | None:
         """The grant for a server; None where there is none, or none that can be understood."""
 
-    def write(self, grant: Grant) -> None: ...
+    def write(self, grant: Grant, keep: bool | None = None) -> None:
+        """Keep a grant. keep: beyond the end of the process, where there is a choice; None is as it was."""
 
     def forget(self, server: str) -> None: ...
 
@@ -47,7 +48,7 @@ class InMemory:
     def read(self, server: str) -> Grant | None:
         return self._grants.get(server)
 
-    def write(self, grant: Grant) -> None:
+    def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         self._grants[grant.server] = grant
 
     def forget(self, server: str) -> None:
@@ -79,13 +80,24 @@ class InFolder:
         except FileNotFoundError:
             return None
 
-    def write(self, grant: Grant) -> None:
+    def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
+        self._put(grant.server, grant.to_json())
+
+    def servers(self) -> list[str]:
+        """Every server that there is something for."""
+        found = []
+        for path in self._folder.glob("*.json"):
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                found.append(str(json.loads(path.read_text(encoding="utf-8"))["server"]))
+        return sorted(found)
+
+    def _put(self, server: str, document: Mapping[str, Any]) -> None:
         self._own()
         handle, name = tempfile.mkstemp(dir=self._folder)  # 0600
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(grant.to_json(), file)
-            Path(name).replace(self._path(grant.server))
+                json.dump(document, file)
+            Path(name).replace(self._path(server))
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
@@ -108,7 +120,7 @@ class InFolder:
 
 
 class InKeyring(InFolder):
-    """The keyring of the operating system. folder: for the locks alone."""
+    """The keyring of the operating system. folder: for the locks, and for which servers it holds something."""
 
     @property
     def place(self) -> str:
@@ -120,22 +132,62 @@ class InKeyring(InFolder):
         text = keyring.get_password(_SERVICE, server)
         return grant_of(text, server) if text else None
 
-    def write(self, grant: Grant) -> None:
+    def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         import keyring
 
+        self._put(grant.server, {"server": grant.server})
         keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
 
     def forget(self, server: str) -> None:
         import keyring
         import keyring.errors
 
-        try:
+        super().forget(server)
+        with suppress(keyring.errors.PasswordDeleteError):
             keyring.delete_password(_SERVICE, server)
-        except keyring.errors.PasswordDeleteError:
-            return
 
 
-def kept(folder: Path) -> Kept:
+class Either:
+    """In memory, unless somebody has asked for more; what was kept by another kernel is found. folder: where."""
+
+    def __init__(self, folder: Path) -> None:
+        self._memory = InMemory()
+        self._folder = folder
+        self._lasts = False
+
+    @property
+    def place(self) -> str:
+        return kept(self._folder).place if self._lasts else self._memory.place
+
+    def read(self, server: str) -> Grant | None:
+        found = self._memory.read(server)
+        if found is None and self._folder.exists():
+            found = kept(self._folder).read(server)
+            self._lasts = found is not None
+        return found
+
+    def write(self, grant: Grant, keep: bool | None = None) -> None:
+        self._lasts = self._lasts if keep is None else keep
+        place, other = (kept(self._folder), self._memory) if self._lasts else (self._memory, kept(self._folder))
+        place.write(grant)
+        if self._folder.exists():
+            other.forget(grant.server)
+
+    def forget(self, server: str) -> None:
+        self._memory.forget(server)
+        if self._folder.exists():
+            kept(self._folder).forget(server)
+
+    def alone(self, server: str) -> AbstractAsyncContextManager[object]:
+        return kept(self._folder).alone(server) if self._lasts else self._memory.alone(server)
+
+
+def kept_servers(folder: Path) -> list[str]:
+    """The servers for which there is a grant that outlives its kernel."""
+    return InFolder(folder).servers() if folder.exists() else []
+
+
+def kept(folder: Path) -> InFolder:
     """The keyring where there is a real one, else files in a folder."""
     return InKeyring(folder) if _has_keyring() else InFolder(folder)
 

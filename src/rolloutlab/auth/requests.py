@@ -107,6 +107,8 @@ def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
     except ValidationError:
         code = response.error()
         raise TokenRefused(f"{host(endpoint)} gave no token: {code or f'status {response.status}'}", code) from None
+    if not all("!" <= character <= "~" for character in answer.access_token):  # RFC 6749, A.12
+        raise TokenRefused(f"{host(endpoint)} gave a token that no header can carry", None)
     if answer.token_type.lower() != "bearer":
         raise TokenRefused(f"{host(endpoint)} gave a token that is no bearer token", None)
     return answer

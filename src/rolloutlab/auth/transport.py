@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from rolloutlab.auth.addresses import host
-from rolloutlab.auth.messages import Flow, Response, T
+from rolloutlab.auth.challenges import Challenge, bearer
+from rolloutlab.auth.messages import Flow, Request, Response, T
 from rolloutlab.auth.reach import Reach, allows, reach_of_all
 from rolloutlab.errors import SignInError
-from rolloutlab.untrusted import addresses, fetch
+from rolloutlab.untrusted import Fetched, fetch
 
 _MOST = 1 << 20
 """Bytes of an answer."""
@@ -29,15 +30,7 @@ class Transport:
         try:
             request = next(flow)
             while True:
-                answer = await fetch(
-                    request.method,
-                    request.url,
-                    headers=request.headers,
-                    content=request.body,
-                    reachable=lambda address: allows(self.reach, address),
-                    most=_MOST,
-                    patience=_PATIENCE,
-                )
+                answer = await _sent(request, self.reach)
                 request = flow.send(Response(answer.status, answer.headers, answer.body))
         except StopIteration as end:
             result: T = end.value
@@ -46,9 +39,27 @@ class Transport:
             flow.close()
 
 
-async def transport_for(server: str) -> Transport:
-    """How to ask on behalf of a server: no further into private networks than the server is itself."""
-    reach = reach_of_all(await addresses(server))
+async def met(server: str) -> tuple[Transport, Challenge | None]:
+    """How to ask on behalf of a server, and its challenge to somebody without a token, None where it gives none.
+
+    It leads no further into private networks than it is itself: at the address that it has answered from, which another
+    look at its name need not give.
+    """
+    answer = await _sent(Request("GET", server, {"Accept": "application/json, text/event-stream"}), Reach.LOOPBACK)
+    reach = reach_of_all(answer.addresses)
     if reach is None:
         raise SignInError(f"{host(server)} is at an address where no server can be")
-    return Transport(reach)
+    told = Response(answer.status, answer.headers)
+    return Transport(reach), bearer(told.values("WWW-Authenticate")) if answer.status == 401 else None
+
+
+async def _sent(request: Request, reach: Reach) -> Fetched:
+    return await fetch(
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=request.body,
+        reachable=lambda address: allows(reach, address),
+        most=_MOST,
+        patience=_PATIENCE,
+    )

@@ -1,6 +1,7 @@
 """The bearer token on the official SDK's requests, which are another HTTP library's."""
 
 import json
+import time
 from collections.abc import AsyncGenerator
 
 import httpx2
@@ -16,8 +17,16 @@ class Bearer(httpx2.Auth):
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self.failure: RolloutlabError | None = None
-        """Why the newest request was given up; the SDK tells of a closed connection instead."""
+        self._failure: tuple[float, RolloutlabError] | None = None
+        self._sent = ""
+
+    def failure_since(self, begun: float) -> RolloutlabError | None:
+        """Why a request was given up since then; the SDK tells of a closed connection instead."""
+        return self._failure[1] if self._failure and self._failure[0] >= begun else None
+
+    def masked(self, text: str) -> str:
+        """A text without the token that was sent."""
+        return text.replace(self._sent, "...") if self._sent else text
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         operation, again = operation_of(request.content), True
@@ -25,6 +34,7 @@ class Bearer(httpx2.Auth):
             while again:
                 token = await self._access.token()
                 if token:
+                    self._sent = token
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
                 headers = response.headers.multi_items()
@@ -33,7 +43,7 @@ class Bearer(httpx2.Auth):
                     server = self._access.server
                     raise SignInError(f"{server} wants you to sign in", hint=f"%login {server}")
         except RolloutlabError as error:
-            self.failure = error
+            self._failure = time.monotonic(), error
             raise
 
 

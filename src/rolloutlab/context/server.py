@@ -1,6 +1,7 @@
 """One context server: its tools, and calls of them, over one connection that many conversations share."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,12 +14,15 @@ from mcp.shared.exceptions import MCPError
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
-from rolloutlab.context.tool import ContextTool
+from rolloutlab.context.tool import ContextTool, plain
 from rolloutlab.errors import RefusedError, RolloutlabError, UnreachableError
 
 T = TypeVar("T")
 
 _PATIENCE = 60.0
+_PAGES = 50
+"""Pages of a list of tools that are asked for."""
+_LONGEST = 500
 
 
 class ContextServer:
@@ -41,7 +45,7 @@ class ContextServer:
         async def listed(client: Client) -> list[ContextTool]:
             found: list[ContextTool] = []
             cursor: str | None = None
-            while True:
+            for _ in range(_PAGES):
                 page = await client.list_tools(cursor=cursor)
                 found += [
                     ContextTool(each.name, each.description or "", each.input_schema, partial(self.call, each.name))
@@ -49,7 +53,8 @@ class ContextServer:
                 ]
                 cursor = page.next_cursor
                 if cursor is None:
-                    return found
+                    break
+            return found
 
         return await self._with(listed)
 
@@ -75,18 +80,23 @@ class ContextServer:
                 await self._held
 
     async def _with(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        self._bearer.failure = None
+        begun = time.monotonic()
+        why: RolloutlabError
         try:
             return await work(await self._client())
         except MCPError as error:
-            raise self._bearer.failure or RefusedError(f"{self.url} answered: {error}") from error
-        except RolloutlabError:
-            raise
-        except Exception as error:
-            why = self._bearer.failure or UnreachableError(
-                f"{self.url} is no context server that answers: {_root(error)}"
-            )
-            raise why from error
+            why = RefusedError(f"{self.url} answered: {self._told(error)}")
+        except RolloutlabError as error:
+            why = error
+        except Exception as error:  # noqa: BLE001 - the SDK has many ways to say that a connection is gone
+            why = UnreachableError(f"{self.url} is no context server that answers: {self._told(error)}")
+        why = self._bearer.failure_since(begun) or why
+        why.__context__ = why.__cause__ = None  # IPython shows a group of errors in its own way, and at length
+        raise why.with_traceback(None)
+
+    def _told(self, error: BaseException) -> str:
+        """What went wrong, in the words of a stranger, who may repeat what we sent."""
+        return plain(self._bearer.masked(_root(error)))[:_LONGEST]
 
     async def _client(self) -> Client:
         """The open connection, a new one where the last has broken."""
@@ -100,7 +110,7 @@ class ContextServer:
         """Keep a connection open; it has to be entered and left by the same task."""
         try:
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, trust_env=False) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
                 opened.set_result(client)

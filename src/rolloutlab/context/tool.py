@@ -70,15 +70,15 @@ def _called(tool: ContextTool) -> str:
     required = tool.schema.get("required")
     names = properties if isinstance(properties, Mapping) else {}
     needed = required if isinstance(required, Sequence) else ()
-    return _plain(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
+    return plain(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
 
 
 def _first_line(tool: ContextTool) -> str:
     """The first sentence of what its server says of it."""
-    said = _plain(tool.description.strip().partition("\n")[0]).partition(". ")[0].rstrip(".")
+    said = plain(tool.description.strip().partition("\n")[0]).partition(". ")[0].rstrip(".")
     return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
 
 
-def _plain(text: str) -> str:
-    """Text of a stranger, without what would change how it is shown."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+def plain(text: str) -> str:
+    """Text of a stranger, without what would change how it is shown; lines stay lines."""
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)

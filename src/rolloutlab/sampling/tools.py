@@ -35,7 +35,7 @@ class Tools:
         self._elsewhere: dict[str, ContextTool] = {}
         self.schemas: list[FunctionTool] = []
         for tool in tools or ():
-            name = tool.name if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
+            name = _name(tool)
             if not (callable(tool) or isinstance(tool, ContextTool)) or not re.fullmatch(r"[\w-]{1,64}", name):
                 raise InputError(f"a {type(tool).__name__} is no function with a name", hint="--tools FUNCTION")
             if name in self._adapters or name in self._elsewhere:
@@ -123,6 +123,11 @@ async def _in_thread(work: Callable[[], str]) -> tuple[str, BaseException | None
     outcome.set_running_or_notify_cancel()
     threading.Thread(target=run, name="rolloutlab-tool", daemon=True).start()
     return await asyncio.wrap_future(outcome)
+
+
+def _name(tool: Callable[..., Any] | ContextTool) -> str:
+    """What a policy calls a tool: elsewhere names may have characters that a service does not take."""
+    return re.sub(r"[^\w-]", "_", tool.name)[:64] if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
 
 
 def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], FunctionTool]:

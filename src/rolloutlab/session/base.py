@@ -63,6 +63,10 @@ class SessionBase:
         if "store" in self.__dict__:
             self.store.close()
 
+    def _bearing(self, address: Address) -> Address:
+        """A service, with the tokens of who signs in where it has no key."""
+        return address
+
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self.settings.service or self._embedded_address(tick)
 

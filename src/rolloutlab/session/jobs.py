@@ -41,7 +41,8 @@ class JobCalls(SessionBase):
 
         What may have changed is asked of the service, where one runs; none is started.
         """
-        address = self.settings.service or self.embedded.running()
+        service = self.settings.service
+        address = self._bearing(service) if service else self.embedded.running()
         return table(refreshed(self.store.jobs, self._http, address, self._service), self._called)
 
     def _ended(self, job_id: str, events: Sequence[Event]) -> None:
@@ -62,7 +63,7 @@ class JobCalls(SessionBase):
     def _service_of(self, job: SubmittedJob) -> Callable[[bool], Address]:
         """Where to ask for a job. The embedded service has another port each time it starts; with False it is not."""
         known = known_address(job.service, self.settings, self._former)
-        return (lambda _start: known) if known else partial(self._embedded_of, job)
+        return (lambda _start: self._bearing(known)) if known else partial(self._embedded_of, job)
 
     def _embedded_of(self, job: SubmittedJob, start: bool) -> Address:
         if start:

@@ -50,12 +50,13 @@ class SignInCalls(SessionBase):
         terms = Terms(
             issuer, self._client(client_id, secret_env), self.settings.client_metadata_url, dangerously_without_pkce
         )
+        self.__dict__.pop("_broker", None)  # by which way is decided anew
         self._paste = paste
-        access = self.accesses.renewed(address, terms, keep=keep)
         try:
-            standing = self._http.run(access.sign_in(), self._show_sign_ins)
+            standing = self._http.run(self.accesses.at(address).sign_in(terms, keep=keep), self._show_sign_ins)
         finally:
             self._show_sign_ins()
+            self._paste = False
         assert standing, "signing in has raised otherwise"
         return Standings([standing])
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rolloutlab.auth.addresses import checked_server
-from rolloutlab.context.tool import ContextTool, ContextTools
+from rolloutlab.context.tool import ContextTool, ContextTools, plain
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.session.sign_in import SignInCalls
 
@@ -30,7 +30,8 @@ class ToolCalls(SignInCalls):
         called = name or re.sub(r"\W", "_", (urlsplit(address).hostname or "").split(".")[0])
         if not called.isidentifier():
             raise InputError(f"{called!r} is no name", hint=f"%tools add {url} as docs")
-        server = self._context_server(address)
+        slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
+        server = self._context_server(f"{address}{slash}")
         tools = self._http.run(server.tools(), self._show_sign_ins)
         self._context[called] = ContextTools(called, address, tools)
         return self._context[called]
@@ -48,7 +49,7 @@ class ToolCalls(SignInCalls):
             raise NotFoundError(f"there is no function and no context server {name!r}", hint=known)
         return self._context[name]
 
-    def call_tool(self, name: str, **arguments: Any) -> str:
+    def call_tool(self, name: str, /, **arguments: Any) -> str:
         """Try a tool: what `NAME.TOOL` says to some arguments.
 
         Raises:
@@ -60,7 +61,7 @@ class ToolCalls(SignInCalls):
         tool = tools[part]
         said, is_error = self._http.run(tool.call(arguments), self._show_sign_ins)
         if is_error:
-            raise RefusedError(f"{name} says: {said[:500]}")
+            raise RefusedError(f"{name} says: {plain(said[:500])}")
         return said
 
     def close(self) -> None:

@@ -43,4 +43,7 @@ def _until(standing: Standing) -> str:
         return "you sign out; renewed by itself"
     if standing.expires_at is None:
         return "not said"
-    return datetime.fromtimestamp(standing.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        return datetime.fromtimestamp(standing.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return "long after today"
