@@ -22,14 +22,14 @@ KINDS = {
     "rolloutlab.auth.bearer.prepare": "state",
     "rolloutlab.auth.pkce.new_verifier": "verifier",
     "rolloutlab.auth.broker.login.__init__": "ticket of a login",
-    "rolloutlab.auth.broker.loopback.listening": "address of the listener",
     "rolloutlab.service.oauth.consent.ask": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",
     "rolloutlab.service.lifecycle.token": "token of the service",
 }
 """Secrets by who draws them."""
 PUBLIC = {
-    "rolloutlab.service.oauth.registration.register",  # client ids, which %whoami shows
+    "rolloutlab.auth.broker.loopback.listening",  # a redirect URI, which the server keeps with the registration
+    "rolloutlab.service.oauth.registration.add",  # client ids, which %whoami shows
     "rolloutlab.service.oauth.page.show",  # nonces of pages
     "rolloutlab.callback.page.rendered",
 }
@@ -56,10 +56,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "ROLLOUTLAB_HOME": str(home),
         "ROLLOUTLAB_LINGER": "1",
         "ROLLOUTLAB_BROWSER": shlex.join([sys.executable, str(NOTEBOOKS / "browser.py")]),
-        "IPYTHONDIR": str(folder / "ipython"),
     }
     notebook = nbformat.read(NOTEBOOKS / "08_sign_in_and_tools.ipynb", as_version=4)
-    client = NotebookClient(notebook, timeout=LONGEST_CELL, store_widget_state=True)
+    history = str(folder / "history.sqlite")
+    client = NotebookClient(notebook, timeout=LONGEST_CELL, store_widget_state=True, ipython_hist_file=history)
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         client.execute(env=environment, stdout=out, stderr=err)
     nbformat.write(notebook, folder / "notebook.ipynb")
@@ -81,8 +81,8 @@ def readable(folder: Path, home: Path) -> Iterator[tuple[str, bytes]]:
     """What is left behind where others may read it; in the lab, each file whose mode lets them."""
     for name in ("notebook.ipynb", "stdout", "stderr"):
         yield name, (folder / name).read_bytes()
-    for path in (folder / "ipython").rglob("history.sqlite*"):
-        yield f"ipython/{path.name}", path.read_bytes()
+    for path in folder.glob("history.sqlite*"):
+        yield path.name, path.read_bytes()
     yield "service/log", (home / "service" / "log").read_bytes()
     for path in home.rglob("*"):
         if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -108,7 +108,7 @@ def test_what_was_looked_through_is_what_the_notebook_left_behind(ran):
     assert b"signed in by" in ran.places["notebook.ipynb"]
     assert b"application/vnd.jupyter.widget-state+json" in ran.places["notebook.ipynb"]
     assert b"rolloutlab serves" in ran.places["service/log"]
-    assert b"%login embedded" in b"".join(held for name, held in ran.places.items() if name.startswith("ipython/"))
+    assert b"%login embedded" in b"".join(held for name, held in ran.places.items() if name.startswith("history"))
     assert b"tasks:1/0/0" in b"".join(ran.places.values())
     assert any(name.startswith("lab/lab.db") for name in ran.places)
 
