@@ -1,7 +1,9 @@
 """Each notebook runs in a lab of its own, and a mistyped magic fails it."""
 
 import os
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[HOMES] = homes = Path(tempfile.mkdtemp(prefix="rolloutlab-"))
     config.add_cleanup(lambda: shutil.rmtree(homes, ignore_errors=True))
     os.environ["ROLLOUTLAB_LINGER"] = "1"
+    os.environ["ROLLOUTLAB_BROWSER"] = shlex.join([sys.executable, str(Path(__file__).with_name("browser.py"))])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,6 +5,7 @@ With `--save` the file then holds the new outputs.
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,14 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 LONGEST_CELL = 600
+BROWSER = Path(__file__).resolve().with_name("browser.py")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def run(path: Path, home: Path) -> nbformat.NotebookNode:
     """The executed notebook; CellExecutionError when a cell fails."""
     os.environ.update(ROLLOUTLAB_HOME=str(home), ROLLOUTLAB_LINGER="1")
+    os.environ.update(ROLLOUTLAB_BROWSER=shlex.join([sys.executable, str(BROWSER)]))
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

@@ -52,6 +52,10 @@ class Embedded:
             )
         return found
 
+    def context_server(self) -> str:
+        """The address of the context server that it serves; raises as `address` does."""
+        return f"{self.address().base_url}/context"
+
     def running(self) -> Address | None:
         """Where the service listens, or None when nothing answers there, or something else than what was published."""
         try:

@@ -13,7 +13,13 @@ class SignInMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("server", nargs="?", type=unquoted, values="", help="its address; default: the service that is connected")
+    @argument(
+        "server",
+        nargs="?",
+        type=unquoted,
+        values="",
+        help="its address, or embedded: the context server of the embedded service; default: what is connected",
+    )
     @argument("--keep", action="store_true", help="beyond this kernel, in the keyring or a file that only you can read")
     @argument("--paste", action="store_true", help="ask for the address that the browser ends on")
     @argument("--issuer", metavar="URL", type=unquoted, help="the authorization server, where the server names none")
@@ -34,7 +40,7 @@ class SignInMagics(LabMagics):
         For example:
 
             %login https://tools.example/mcp
-            %login --keep
+            %login embedded --keep
         """
         options = self.options(self.login, line)
         names = ("keep", "paste", "issuer", "client_id", "secret_env", "dangerously_without_pkce")

@@ -27,6 +27,7 @@ class ToolMagics(LabMagics):
 
         For example:
 
+            %tools add embedded as memory
             %tools add https://tools.example/mcp as docs
             %tools docs
             %tools call docs.find {"query": "paris"}

@@ -22,4 +22,5 @@ class ServiceCalls(SessionBase):
         if action == "stop":
             self.embedded.stop()
             return "the embedded service has stopped; the next %%chat starts it again"
-        return f"the embedded service runs at {found.base_url}, lab folder {self.settings.home}"
+        runs = f"the embedded service runs at {found.base_url}, lab folder {self.settings.home}"
+        return f"{runs}\nits context server is {found.base_url}/context -> %login embedded"

@@ -15,6 +15,7 @@ from rolloutlab.auth.registration import Client
 from rolloutlab.errors import InputError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
+from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.views.front_end import front_end, surroundings
 from rolloutlab.views.standings import Standings
 
@@ -35,6 +36,8 @@ class SignInCalls(SessionBase):
     ) -> Standings:
         """Sign in to a server: a context server, or a service; by default the one that is connected.
 
+        `embedded` is the context server of the embedded service, which is started for it.
+
         A page of its authorization server opens in the browser, which says what is asked for; the cell waits for the
         answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
         for every kernel of this lab. paste: ask for the address that the browser ends on. issuer: the authorization
@@ -46,7 +49,7 @@ class SignInCalls(SessionBase):
             SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
             UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
         """
-        address = checked_server(server) if server else self._connected()
+        address = checked_server(self._meant(server)) if server else self._connected()
         terms = Terms(
             issuer, self._client(client_id, secret_env), self.settings.client_metadata_url, dangerously_without_pkce
         )
@@ -70,7 +73,11 @@ class SignInCalls(SessionBase):
         Raises:
             NotFoundError: you are not signed in there.
         """
-        leaving = [self.accesses.signed_in(server)] if server else [each for each in self.accesses if each.standing]
+        leaving = (
+            [self.accesses.signed_in(self._meant(server))]
+            if server
+            else [each for each in self.accesses if each.standing]
+        )
         for access in leaving:
             self._http.run(access.sign_out())
         return self.whoami()
@@ -115,9 +122,13 @@ class SignInCalls(SessionBase):
                 self.accesses.at(url)
         return replace(address, token=self.accesses)
 
+    def _meant(self, server: str) -> str:
+        """The address that is meant by what was said."""
+        return self.embedded.context_server() if server == EMBEDDED else server
+
     def _connected(self) -> str:
         if self.settings.service is None:
-            raise InputError("the embedded service needs no sign-in", hint="%login https://tools.example/mcp")
+            raise InputError("the embedded service needs no sign-in, its context server does", hint="%login embedded")
         return f"{self.settings.service.base_url}/v1"
 
     @staticmethod

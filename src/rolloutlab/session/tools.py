@@ -9,6 +9,7 @@ from rolloutlab.auth.addresses import checked_server
 from rolloutlab.context.tool import ContextTool, ContextTools, plain
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.session.sign_in import SignInCalls
+from rolloutlab.settings_file import EMBEDDED
 
 if TYPE_CHECKING:
     from rolloutlab.context.server import ContextServer
@@ -23,11 +24,14 @@ class ToolCalls(SignInCalls):
     def add_tools(self, url: str, name: str | None = None) -> ContextTools:
         """Know a context server by a name (by default, its host's): `--tools NAME` lets a policy call its tools.
 
+        url: its address, or `embedded` for the one of the embedded service, which is started for it.
+
         Raises:
             SignInError: it wants you to sign in first. UnreachableError: no context server answers there.
         """
-        address = checked_server(url)
-        called = name or re.sub(r"\W", "_", (urlsplit(address).hostname or "").split(".")[0])
+        address = checked_server(self._meant(url))
+        host = EMBEDDED if url == EMBEDDED else urlsplit(address).hostname or ""
+        called = name or re.sub(r"\W", "_", host.split(".")[0])
         if not called.isidentifier():
             raise InputError(f"{called!r} is no name", hint=f"%tools add {url} as docs")
         slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
