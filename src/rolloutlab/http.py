@@ -1,4 +1,4 @@
-"""The only file that imports the HTTP library: one loop, one pool, every request."""
+"""One loop, one pool, every request to a service that is trusted; `untrusted.py` asks the others."""
 
 import asyncio
 import atexit

@@ -3,6 +3,7 @@
 import pytest
 
 from rolloutlab.auth.accesses import Accesses
+from rolloutlab.auth.requests import Denied
 from rolloutlab.errors import NotFoundError
 from rolloutlab.http import Http
 from tests.auth.world import Person, World
@@ -79,3 +80,35 @@ def test_who_is_not_signed_in_is_told_what_to_type(worlds, accesses):
     with pytest.raises(NotFoundError) as error:
         accesses.signed_in(worlds[0].url)
     assert error.value.hint == f"%login {worlds[0].url}"
+
+
+def test_a_kernel_knows_what_another_kept_also_when_it_looked_before(http, worlds, person, accesses, tmp_path):
+    other = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+    assert other.at(worlds[0].url).standing is None
+    http.run(accesses.at(worlds[0].url).sign_in(keep=True))
+    assert [access.standing.server for access in other if access.standing] == [worlds[0].url]
+    http.run(other.at(worlds[0].url).sign_out())
+    assert (worlds[0].refreshes, list((tmp_path / "sign-in").glob("*.json"))) == ({}, [])
+
+
+def test_a_second_sign_in_gives_the_first_ones_tokens_back_wherever_they_were(http, worlds, accesses, tmp_path):
+    world = worlds[0]
+    for keep in (True, False, True, None):
+        http.run(accesses.at(world.url).sign_in(keep=keep))
+        assert (len(world.refreshes), len(world.scopes)) == (1, 1)
+        assert len(list((tmp_path / "sign-in").glob("*.json"))) == (keep is not False)
+
+
+def test_a_sign_in_that_is_denied_leaves_the_one_before(http, worlds, accesses):
+    world, access = worlds[0], accesses.at(worlds[0].url)
+    http.run(access.sign_in())
+    world.denies = True
+    with pytest.raises(Denied):
+        http.run(access.sign_in())
+    assert http.run(http.request("GET", f"{world.url}/read", token=accesses)) == {"done": "read"}
+
+
+def test_of_two_that_cover_an_address_the_one_for_less_is_meant(worlds, accesses):
+    wide, narrow = accesses.at(worlds[0].url), accesses.at(f"{worlds[0].url}/v1")
+    assert accesses.of(f"{worlds[0].url}/v1/models") is narrow
+    assert accesses.of(f"{worlds[0].url}/other") is wide

@@ -118,6 +118,7 @@ CALLS = {
     "%login --client-id me --secret-env KEY --dangerously-without-pkce": (
         'lab.login(client_id="me", secret_env="KEY", dangerously_without_pkce=True)'
     ),
+    "%login embedded": 'lab.login("embedded")',
     "%whoami": "lab.whoami()",
     "%logout": "lab.logout()",
     "%logout https://a.example/mcp": 'lab.logout("https://a.example/mcp")',

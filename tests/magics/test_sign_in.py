@@ -89,6 +89,13 @@ def test_tools_of_a_context_server_are_added_listed_and_tried(away, served, brow
     assert json.loads(away.run('%tools call memory.list_groups {"limit": 3}')) is not None
 
 
+def test_what_a_context_server_refuses_is_told_in_two_lines_and_no_more(away, served, capsys):
+    for cell in (f"%tools add {served[0]}/context as memory", "%tools add http://127.0.0.1:9/mcp as nobody"):
+        away.shell.run_cell(cell, store_history=False)
+        said = capsys.readouterr()
+        assert len((said.out + said.err).strip().splitlines()) <= 2
+
+
 def test_a_tool_that_needs_more_asks_once_for_it(away, served, browser):
     url = f"{served[0]}/context"
     away.run(f"%login {url}")
