@@ -155,6 +155,7 @@ def test_where_nobody_can_be_asked_the_error_says_how_to_give_a_token(away, serv
 def test_a_program_that_cannot_be_run_or_fails_ends_the_sign_in(away, served, monkeypatch):
     monkeypatch.setenv("ROLLOUTLAB_BROWSER", "/no/such/program")
     assert "cannot be run" in away.error(f"%login {served[0]}/context")
-    away.lab.__dict__.pop("_broker")
     monkeypatch.setenv("ROLLOUTLAB_BROWSER", f"{sys.executable} -c 'raise SystemExit(1)'")
     assert "was cancelled" in away.error(f"%login {served[0]}/context")
+    monkeypatch.setenv("ROLLOUTLAB_BROWSER", "'never closed")
+    assert "cannot be read" in away.error(f"%login {served[0]}/context")

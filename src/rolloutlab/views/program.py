@@ -2,11 +2,13 @@
 
 import shlex
 import subprocess
+import threading
 from collections import deque
+from contextlib import suppress
 
 from rolloutlab.auth.broker.login import Login
 from rolloutlab.auth.broker.ways import Way
-from rolloutlab.errors import SignInError
+from rolloutlab.errors import InputError, SignInError
 
 
 class ProgramFrontEnd:
@@ -18,9 +20,11 @@ class ProgramFrontEnd:
     way = Way.LOOPBACK
 
     def __init__(self, command: str) -> None:
-        self._command = shlex.split(command)
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise InputError(f"ROLLOUTLAB_BROWSER cannot be read: {error}", hint="ROLLOUTLAB_BROWSER=PROGRAM") from None
         self._to_open: deque[Login] = deque()
-        self._open: dict[Login, subprocess.Popen[str]] = {}
 
     def show(self, login: Login) -> None:
         login.listen(lambda: self._to_open.append(login))
@@ -29,21 +33,22 @@ class ProgramFrontEnd:
         while self._to_open:
             login = self._to_open.popleft()
             if url := login.url:
-                self._open[login] = self._started(url)
-        for login, program in list(self._open.items()):
-            if program.poll() is None:
-                continue
-            del self._open[login]
-            if program.returncode:  # whether it succeeded is seen by the answer
-                login.cancel()
+                program = self._started(url)
+                threading.Thread(target=_wait, args=(program, login), name="rolloutlab-browser", daemon=True).start()
 
     def _started(self, url: str) -> "subprocess.Popen[str]":
         try:
             program = subprocess.Popen(self._command, stdin=subprocess.PIPE, text=True)
         except OSError as error:
             why = f"{self._command[0]}, which should play the browser, cannot be run: {error.strerror}"
-            raise SignInError(why, hint="ROLLOUTLAB_BROWSER") from error
+            raise SignInError(why, hint="ROLLOUTLAB_BROWSER=PROGRAM") from error
         assert program.stdin, "it was asked for"
-        program.stdin.write(url)
-        program.stdin.close()
+        with program.stdin as pipe, suppress(BrokenPipeError):  # it may have ended by then
+            pipe.write(url)
         return program
+
+
+def _wait(program: "subprocess.Popen[str]", login: Login) -> None:
+    """Want no answer any more where the program fails; whether it succeeds is seen by the answer."""
+    if program.wait():
+        login.cancel()
