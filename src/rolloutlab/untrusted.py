@@ -56,7 +56,7 @@ async def fetch(
     except TimeoutError as error:
         raise BrokenOffError(f"{origin(url)} did not answer in {patience:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
-        raise unanswered(url, error) from error
+        raise type(found := unanswered(url, error))(found.message, hint="check the address") from error
     finally:
         await connections.aclose()
 

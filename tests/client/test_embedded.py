@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,6 +85,12 @@ def test_the_token_is_readable_by_the_user_alone(tmp_path):
     assert folder.token() == token
     assert (tmp_path / "service" / "token").stat().st_mode & 0o077 == 0
     assert (tmp_path / "service").stat().st_mode & 0o077 == 0
+
+
+def test_a_kernel_makes_the_services_folder_for_the_user_alone(attach, settings):
+    attach()._attach()
+    folders = [settings.service_folder, settings.service_folder / "clients"]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700, 0o700]
 
 
 def test_a_token_that_was_not_written_whole_is_made_again(tmp_path):

@@ -144,6 +144,19 @@ def test_mistakes_say_what_to_type(away, cell, said):
     assert "\n  -> " in error
 
 
+def test_a_sign_out_that_the_server_does_not_hear_of_is_told(away, served, browser, monkeypatch):
+    url = f"{served[0]}/context"
+    away.run(f"%login {url}")
+
+    def nothing_said(_grant):
+        yield from ()
+        return False
+
+    monkeypatch.setattr("rolloutlab.auth.bearer.given_back", nothing_said)
+    with pytest.warns(UserWarning, match="did not say that it has ended the tokens"):
+        away.lab.logout(url)
+
+
 def test_where_nobody_can_be_asked_the_error_says_how_to_give_a_token(away, served, monkeypatch):
     monkeypatch.delenv("ROLLOUTLAB_BROWSER", raising=False)
     monkeypatch.setattr(sys, "stdin", None)

@@ -1,5 +1,6 @@
 """Signing in where there is only text, at a terminal of the test's own."""
 
+import asyncio
 import os
 import re
 import termios
@@ -122,3 +123,30 @@ def test_a_sign_in_that_nobody_answers_gives_the_terminal_back(terminal):
 def test_without_a_terminal_the_answer_still_comes_back_by_itself(terminal):
     assert terminal.sign_in(Terminal.visit, terminal=False) == ANSWER
     assert PASTE not in terminal.printed
+
+
+def test_of_two_sign_ins_at_once_the_second_is_shown_after_the_first_and_both_leave_the_terminal_as_it_was(terminal):
+    broker = Broker(ConsoleFrontEnd(terminal.printed.append, terminal.open))
+    links = []
+
+    def tick() -> None:
+        broker.tick()
+        found = re.findall(r"redirect=(\S+)", "\n".join(terminal.printed))
+        if found[len(links) :] and not terminal.shows_what_is_typed:
+            links.append(found[-1])
+            terminal.type(f"{found[-1]}?code=c{len(links)}&state=of-{len(links)}")
+
+    async def asks(number: int):
+        async def prepare(redirect: str) -> Pending:
+            question = Question(SERVER, "id.example", SERVER, (), "rolloutlab")
+            return Pending(f"https://id.example/authorize?redirect={redirect}", f"of-{number}", question)
+
+        return await broker(f"{SERVER}/{number}", prepare)
+
+    async def both():
+        return await asyncio.gather(asks(1), asks(2))
+
+    answers = terminal.http.run(both(), tick, 0.01)
+    assert [answer["code"] for answer in answers] == ["c1", "c2"]
+    assert len(links) == 2
+    assert terminal.shows_what_is_typed

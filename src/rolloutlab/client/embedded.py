@@ -94,9 +94,10 @@ class Embedded:
 
     def _attach(self) -> None:
         """Hold a lock that the operating system frees when this process ends, however it ends."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(exist_ok=True, mode=0o700)
             lock = FileLock(path, thread_local=False)
             lock.acquire()
             if path.exists():  # the service may have tidied it away between its making and its locking

@@ -1,6 +1,7 @@
 """Signing in to servers, and what one is signed in to."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,9 @@ from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.views.front_end import front_end, surroundings
 from rolloutlab.views.standings import Standings
+
+_ALONE = "%login URL --keep in a notebook of this lab before, or ROLLOUTLAB_BROWSER=PROGRAM"
+"""What to do where nobody can be asked."""
 
 
 class SignInCalls(SessionBase):
@@ -79,7 +83,9 @@ class SignInCalls(SessionBase):
             else [each for each in self.accesses if each.standing]
         )
         for access in leaving:
-            self._http.run(access.sign_out())
+            if not self._http.run(access.sign_out()):
+                told = f"{access.server} did not say that it has ended the tokens; they are forgotten here, and expire"
+                warnings.warn(told, stacklevel=2)
         return self.whoami()
 
     @cached_property
@@ -103,7 +109,7 @@ class SignInCalls(SessionBase):
         """Asks the person who sits at this notebook; found out while a cell runs."""
         from IPython import get_ipython
 
-        return Broker(front_end(surroundings(get_ipython()), paste=self._paste))
+        return Broker(front_end(surroundings(get_ipython()), paste=self._paste), hint=_ALONE)
 
     def _show_sign_ins(self) -> None:
         """Called over and over by the thread of a cell that waits for something."""

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import IO
 
 from rolloutlab.auth.broker.login import Login
@@ -29,6 +30,8 @@ class ConsoleFrontEnd:
         self._terminal = terminal
         self._news: deque[Callable[[], None]] = deque()
         self._asked: dict[Login, HiddenLines] = {}
+        self._waiting: deque[Login] = deque()
+        """Sign-ins that are shown once the one before is over: two that hide what is typed would undo each other."""
 
     def show(self, login: Login) -> None:
         login.listen(lambda: self._changed(login))
@@ -42,9 +45,14 @@ class ConsoleFrontEnd:
             self._news.append(lambda: self._ask(login))
         elif asked := self._asked.pop(login, None):
             asked.give_up()
+            while self._waiting:
+                self._news.append(partial(self._ask, self._waiting.popleft()))
 
     def _ask(self, login: Login) -> None:
         if not (url := login.url):
+            return
+        if self._asked:
+            self._waiting.append(login)
             return
         facts = [f"  {name}: {value}" for name, value in shown.facts(login.told())]
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))

@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.auth.broker.ways import Surroundings, Way, redirect_uri, way_of
 
-SERVED = {"JPY_SESSION_NAME": "/work/first.ipynb"}
+SERVED = {"JPY_SESSION_NAME": "/notebooks/first.ipynb"}
 VSCODE = frozenset({"__vsc_ipynb_file__"})
 
 

@@ -128,3 +128,8 @@ def test_a_redirect_uri_keeps_its_query(visitor):
     client_id = visitor.registers(redirect_uris=[uri])["client_id"]
     answer = visitor.decides(visitor.asks(client_id, redirect_uri=uri))
     assert answer.headers["location"].startswith(f"{uri}&code=")
+
+
+def test_more_parameters_than_anybody_needs_are_told_on_a_page(visitor, client_id):
+    many = {f"extra{i}": "1" for i in range(60)}
+    assert visitor.asks(client_id, **many).status_code == 400

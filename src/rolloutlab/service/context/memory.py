@@ -30,6 +30,8 @@ _PASSAGE = 600
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
+_LONGEST_NUMBER = 18
+
 
 class Memory:
     """A lab, for callers on any thread. What is asked of it at once is done one after the other."""
@@ -167,7 +169,8 @@ class Memory:
         if not label or not place.isdecimal():
             raise InputError(f"{name!r} is no group", hint="letters:1/0: the collection, the group")
         collection = self._lab.find(label)
-        groups = self._lab.groups(collection, int(place), unfinished=unfinished)
+        known = len(place) <= _LONGEST_NUMBER  # SQLite counts no further than 2^63
+        groups = self._lab.groups(collection, int(place), unfinished=unfinished) if known else []
         if not groups:
             raise NotFoundError(f"there is no group {name!r}", hint=f"list_groups with the collection {label}")
         return collection, groups[0]

@@ -10,6 +10,7 @@ from rolloutlab.service.oauth.refusal import OAuthRefusal
 
 LARGEST = 1 << 16
 """Bytes of a body."""
+_MOST = 50
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -68,7 +69,10 @@ def is_json(request: Request) -> bool:
 
 
 def _parsed(text: str) -> list[tuple[str, str]]:
-    return parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=50)
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_MOST)
+    except ValueError as error:
+        raise OAuthRefusal("invalid_request", f"there are more than {_MOST} parameters") from error
 
 
 def _media_type(request: Request) -> str:
