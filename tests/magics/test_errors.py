@@ -72,8 +72,8 @@ InputError: concurrency: 0 is no whole number above 0
   -> --concurrency 64
 """,
     "%%chat capitals --tools nothing\nhello": """
-InputError: there is no variable 'nothing'
-  -> nothing = ... in a cell before this one
+NotFoundError: there is no function and no context server 'nothing'
+  -> def nothing(query: str): ..., or %tools add URL as nothing
 """,
     "%%chat capitals --tools countries\nhello": """
 InputError: a list is no function with a name

@@ -49,8 +49,8 @@ class ToolCalls(SignInCalls):
         if name is None:
             return list(self._context.values())
         if name not in self._context:
-            known = ", ".join(self._context) or "%tools add URL as NAME"
-            raise NotFoundError(f"there is no function and no context server {name!r}", hint=known)
+            hint = f"{', '.join(self._context) or f'def {name}(query: str): ...'}, or %tools add URL as {name}"
+            raise NotFoundError(f"there is no function and no context server {name!r}", hint=hint)
         return self._context[name]
 
     def call_tool(self, name: str, /, **arguments: Any) -> str:
