@@ -83,6 +83,10 @@ class InFolder:
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         self._put(grant.server, grant.to_json())
 
+    def has(self, server: str) -> bool:
+        """Whether there is something for a server."""
+        return self._path(server).exists()
+
     def servers(self) -> list[str]:
         """Every server that there is something for."""
         found = []
@@ -161,7 +165,7 @@ class Either:
 
     def read(self, server: str) -> Grant | None:
         found = self._memory.read(server)
-        if found is None and self._folder.exists():
+        if found is None and InFolder(self._folder).has(server):  # asked with every request: no keyring for nothing
             found = kept(self._folder).read(server)
             self._lasts = found is not None
         return found
