@@ -61,14 +61,24 @@ def test_work_that_was_begun_pauses_when_a_cell_runs():
     assert pieces == [0, 1]
 
 
-def test_work_that_is_being_done_is_not_begun_twice():
-    held, begun = threading.Event(), []
-    work = Background("work", lambda give_way: (begun.append(1), held.wait(PATIENCE)))
+def test_work_that_is_asked_for_while_it_is_done_is_done_once_more_after_that():
+    begun, held, now, most = threading.Semaphore(0), threading.Event(), [], []
+
+    def work_of(give_way):
+        now.append(1)
+        most.append(len(now))
+        begun.release()
+        assert held.wait(PATIENCE)
+        now.pop()
+
+    work = Background("work", work_of, lambda: 0.0)
+    work.begin()
+    assert begun.acquire(timeout=PATIENCE)
     work.begin()
     work.begin()
     held.set()
     work.join()
-    assert begun == [1]
+    assert most == [1, 1]
 
 
 def test_work_stops_for_somebody_who_does_it_now_and_can_begin_again():
@@ -130,3 +140,27 @@ def test_the_processor_time_of_other_threads_is_measured_without_ones_own():
         return background._of_other_threads() - before
 
     assert own() < neighbours()
+
+
+def test_work_that_is_asked_for_while_it_stops_is_done():
+    rounds, begun, stopping, asked = [], threading.Event(), threading.Event(), threading.Event()
+
+    def work_of(give_way):
+        rounds.append(1)
+        begun.set()
+        try:
+            while len(rounds) == 1:
+                give_way()
+        finally:
+            stopping.set()
+            assert asked.wait(PATIENCE)
+
+    work = Background("work", work_of, lambda: 0.0)
+    work.begin()
+    assert begun.wait(PATIENCE)
+    with work.stopped():
+        assert stopping.wait(PATIENCE)
+    work.begin()
+    asked.set()
+    work.join()
+    assert len(rounds) == 2

@@ -73,28 +73,25 @@ class Background:
             self._stop.set()
 
     def _run(self) -> None:
-        try:
-            while self._is_wanted():
+        while self._is_wanted():
+            try:
                 self._give_way(quiet=0.0)
                 self._work(lambda: self._give_way(quiet=QUIET))
                 self.problem = None
-        except _Stopped:
-            self._end()
-        except Exception as error:  # noqa: BLE001 - whatever it raises belongs to no cell
-            self.problem = f"{type(error).__name__}: {error}"
-            self._end()
+            except _Stopped:
+                pass
+            except Exception as error:  # noqa: BLE001 - whatever it raises belongs to no cell
+                self.problem = f"{type(error).__name__}: {error}"
 
     def _is_wanted(self) -> bool:
-        """Whether somebody asked since the work was done last; else this thread is none any more."""
+        """Whether somebody asked since the work was begun last; else this thread is none any more."""
         with self._guard:
-            wanted, self._asked = self._asked, False
-            if not wanted:
+            wanted = self._asked and not self._stop.is_set()
+            if wanted:
+                self._asked = False
+            else:
                 self._thread = None
             return wanted
-
-    def _end(self) -> None:
-        with self._guard:
-            self._thread = None
 
     def _give_way(self, quiet: float) -> None:
         """Come back after a breath, or when it has been quiet long enough. quiet: seconds that it was, so far."""

@@ -58,25 +58,29 @@ class ConsoleFrontEnd:
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
         if self._terminal:
             self._say(PASTE)
-            self._asked[login] = HiddenLines(self._terminal, lambda text: self._pasted(login, text))
+            self._asked[login] = HiddenLines(self._terminal, partial(self._typed, login))
             if not login.is_open:  # answered meanwhile
                 self._changed(login)
 
-    def _pasted(self, login: Login, text: str) -> bool:
+    def _typed(self, login: Login, text: str) -> None:
+        self._news.append(lambda: self._pasted(login, text))
+
+    def _pasted(self, login: Login, text: str) -> None:
+        if not login.is_open:
+            return
         try:
             login.paste(text)
         except InputError as error:
             self._say(error.message)
-        return login.is_open
 
 
 class HiddenLines:
-    """Reads lines from a terminal without showing them, as `getpass` does, in a thread that can be given up.
+    """Reads lines from a terminal without showing them, as `getpass` does, until it is given up.
 
-    heard: gets each line; whether another is wanted.
+    heard: gets each line, in the thread that reads.
     """
 
-    def __init__(self, terminal: Callable[[], IO[bytes]], heard: Callable[[str], bool]) -> None:
+    def __init__(self, terminal: Callable[[], IO[bytes]], heard: Callable[[str], object]) -> None:
         self._given_up, self._giving_up = socket.socketpair()
         self._heard = heard
         self._thread = threading.Thread(target=self._read, args=(terminal,), name="rolloutlab-paste", daemon=True)
@@ -84,23 +88,20 @@ class HiddenLines:
 
     def give_up(self) -> None:
         """Read no more; the terminal shows again what is typed."""
-        with suppress(OSError):  # it may have ended by itself
+        with self._giving_up, suppress(OSError):  # it may have ended by itself
             self._giving_up.send(b".")
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
     def _read(self, open_terminal: Callable[[], IO[bytes]]) -> None:
-        with self._given_up, self._giving_up, suppress(OSError), open_terminal() as terminal, _hidden(terminal):
-            while self._next(terminal):
-                pass
+        with self._given_up, suppress(OSError), open_terminal() as terminal, _hidden(terminal):
+            while line := self._line(terminal):
+                if line.strip():
+                    self._heard(line.decode(errors="replace"))
 
-    def _next(self, terminal: IO[bytes]) -> bool:
-        """Whether another line is wanted after the next one."""
+    def _line(self, terminal: IO[bytes]) -> bytes:
+        """What is typed next; nothing at the end of it all."""
         ready, _, _ = select.select([terminal.fileno(), self._given_up.fileno()], [], [])
-        if self._given_up.fileno() in ready:
-            return False
-        line = os.read(terminal.fileno(), _LONGEST)
-        return bool(line) and (not line.strip() or self._heard(line.decode(errors="replace")))
+        return b"" if self._given_up.fileno() in ready else os.read(terminal.fileno(), _LONGEST)
 
 
 def own_terminal() -> Callable[[], IO[bytes]] | None:
