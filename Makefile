@@ -7,7 +7,7 @@ CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
-.PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) acceptance-sign_in $(COMPAT:%=compat-%)
+.PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -26,13 +26,15 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: $(CLIENTS:%=acceptance-%) acceptance-sign_in
+acceptance: $(CLIENTS:%=acceptance-%)
+
+environments: $(CLIENTS:%=.venvs/%/.ready)
 
 # Third-party clients, each in an environment of its own, on a service that runs from .venv.
 $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_$(*)*.py
 
-# Two kernels that share a grant with tokens of three seconds, for a minute.
+# Two kernels that share a grant with tokens of three seconds, for a minute; the suite has some seconds of it.
 acceptance-sign_in: $(READY)
 	ROLLOUTLAB_TEST_RENEWALS=22 $(BIN)/python -m pytest -s tests/kernel/test_shared_grant.py
 
