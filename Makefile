@@ -5,8 +5,8 @@ READY := .venv/.ready
 BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
 CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
-# Colab is older in IPython, ipywidgets and pandas, which these rooms do not meet.
-WITHOUT_colab := auth callback client context jupyter objective search store wire
+# Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
+WITHOUT_colab := auth callback client context jupyter objective search store wire kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
 .PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
