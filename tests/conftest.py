@@ -238,7 +238,7 @@ def _service(policy: "Policy", folder: Path) -> Service:
     registry = Registry(database, folder, policy)
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
     memory = Memory(Settings(home=folder.parent))
-    authority = AuthorizationServer("http://127.0.0.1", database, lambda: PASSCODE)
+    authority = AuthorizationServer("http://127.0.0.1", database, b"a key", lambda: PASSCODE)
     app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
     http = Http(httpx.ASGITransport(app), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)

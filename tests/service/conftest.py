@@ -206,7 +206,7 @@ def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visi
         clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = Settings(home=tmp_path, embedding=embedding)
         database, memory = open_service_database(tmp_path / "service"), Memory(settings)
-        authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
+        authority = AuthorizationServer(url, database, b"a key", lambda: PASSCODE, clock=clock, **options)
         app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

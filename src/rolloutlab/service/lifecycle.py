@@ -45,10 +45,11 @@ class Folder:
 
     def token(self) -> str:
         """The bearer token of this folder, made on first use in a file that only the user can read."""
-        path = self.path / "token"
-        if not path.exists() or not path.read_text():
-            self._keep_secret(path, secrets.token_urlsafe(32))
-        return path.read_text()
+        return self._secret("token")
+
+    def key(self) -> bytes:
+        """What the ids of clients that register are signed with; made and kept as the token is."""
+        return self._secret("key").encode()
 
     def passcode(self) -> str:
         """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits."""
@@ -84,6 +85,12 @@ class Folder:
         """Whether any process holds a client lock; the files of those that ended are removed."""
         held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
         return any(held)
+
+    def _secret(self, name: str) -> str:
+        path = self.path / name
+        if not path.exists() or not path.read_text():
+            self._keep_secret(path, secrets.token_urlsafe(32))
+        return path.read_text()
 
     @staticmethod
     def _keep_secret(path: Path, text: str) -> None:

@@ -58,7 +58,7 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None, tok
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     settings = replace(read_settings(), home=folder.path.parent)
     memory = Memory(settings)
-    authority = AuthorizationServer(url, database, folder.passcode, lifetime=token_lifetime)
+    authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
     app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity, authority, memory)
 
     def hang_up() -> None:
