@@ -14,12 +14,12 @@ from rolloutlab.auth.discovery import Found, discover
 from rolloutlab.auth.grants import Grant, given_back, redeemed, refreshed
 from rolloutlab.auth.kept import Kept
 from rolloutlab.auth.pkce import new_verifier
-from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import NAME, Client, registered
 from rolloutlab.auth.requests import TokenRefused, authorization_url, code_of
 from rolloutlab.auth.scopes import first_scopes, stepped_up
 from rolloutlab.auth.transport import Transport, met
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError
+from rolloutlab.reach import Reach
 
 _ATTEMPTS = 2
 """How often a person is asked for more scopes for one operation that goes on to be refused."""

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rolloutlab.auth.addresses import canonical, checked_endpoint, covers
+from rolloutlab.auth.addresses import checked_endpoint, covers
 from rolloutlab.auth.discovery import Found
 from rolloutlab.auth.documents import TokenAnswer
 from rolloutlab.auth.messages import Flow
-from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import TokenRefused, code_request, refresh_request, revocation_request, tokens_of
+from rolloutlab.reach import Reach
+from rolloutlab.resource import canonical
 
 _EARLY = 0.1
 """A token is renewed when this part of its life is left, but not more than so many seconds before its end."""

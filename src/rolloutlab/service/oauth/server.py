@@ -10,8 +10,7 @@ from starlette.routing import Route
 
 from rolloutlab.service.oauth.authorize import Authorize
 from rolloutlab.service.oauth.consent import Consent
-from rolloutlab.service.oauth.documents import Documents
-from rolloutlab.service.oauth.fetch import Fetcher
+from rolloutlab.service.oauth.documents import Documents, is_public
 from rolloutlab.service.oauth.grants import Grants
 from rolloutlab.service.oauth.guard import Guard
 from rolloutlab.service.oauth.metadata import AUTHORIZE, CONSENT, PATHS, REGISTER, REVOKE, TOKEN, metadata
@@ -26,8 +25,8 @@ class AuthorizationServer:
     """Issues tokens for the two resources of a lab, and knows who guards them.
 
     issuer: the origin of the service. key: what clients' ids are signed with; with another, none is known any more.
-    read_passcode: the lab's passcode as it is now. lifetime: seconds of an access token. fetcher: for client ID
-    metadata documents. clock: seconds since 1970.
+    read_passcode: the lab's passcode as it is now. lifetime: seconds of an access token. reachable: which IP
+    addresses are asked for client ID metadata documents. clock: seconds since 1970.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class AuthorizationServer:
         read_passcode: Callable[[], str],
         *,
         lifetime: float = 600.0,
-        fetcher: Fetcher | None = None,
+        reachable: Callable[[str], bool] = is_public,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.issuer = issuer
@@ -48,7 +47,7 @@ class AuthorizationServer:
         self._register = Register(key, clock)
         self._pages = Pages()
         self._consent = Consent(issuer, self._grants, read_passcode, self._pages, clock)
-        self._documents = Documents(fetcher or Fetcher(), clock)
+        self._documents = Documents(reachable, clock)
 
     def guards_api(self, key: str) -> Guard:
         """The guard of the training and chat API, where the folder's own token is good too."""
