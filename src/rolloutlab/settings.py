@@ -65,7 +65,7 @@ class Address:
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether no other machine can be meant; rolloutlab's own service listens nowhere else."""
+        """Whether no other machine can be meant; a service that a notebook starts listens nowhere else."""
         return on_this_machine(self.base_url)
 
     def __repr__(self) -> str:

@@ -3,13 +3,17 @@
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+
+from rolloutlab.service.lifecycle import Folder
 
 
 @pytest.fixture
@@ -49,3 +53,15 @@ def test_a_service_takes_any_port_when_its_last_one_is_taken(serve, tmp_path):
         (tmp_path / "service").mkdir()
         (tmp_path / "service" / "port").write_text(str(taken.getsockname()[1]))
         assert serve() != f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_service_with_a_certificate_is_signed_in_to_over_https(serve, visits, certify, tmp_path):
+    certificate, key = certify("127.0.0.1")
+    url = serve("--tls-cert", str(certificate), "--tls-key", str(key))
+    assert url.startswith("https://127.0.0.1:")
+    visitor = visits(url, tmp_path, verify=ssl.create_default_context(cafile=certificate))
+    client_id = visitor.registers()["client_id"]
+    answer = visitor.decides(visitor.asks(client_id), passcode=Folder(tmp_path / "service").passcode())
+    code = parse_qs(urlsplit(answer.headers["location"]).query)["code"][0]
+    token = visitor.redeems(client_id, code).json()["access_token"]
+    assert visitor.calls("tools/list", token).json()["result"]["tools"]

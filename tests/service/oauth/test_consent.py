@@ -8,6 +8,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from rolloutlab.service.lifecycle import Folder
+
 
 @pytest.fixture
 def client_id(visitor):
@@ -84,6 +86,15 @@ def test_consent_needs_the_passcode(visitor, page, told):
         assert answer.status_code == 403
         assert 'role="alert"' in answer.text
     assert "code" in told(visitor.decides(page))
+
+
+def test_a_passcode_that_is_too_short_lets_nobody_in(visit, tmp_path):
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "passcode").write_text("1234")
+    visitor = visit(passcode=Folder(tmp_path / "service").passcode)
+    answer = visitor.decides(visitor.asks(visitor.registers()["client_id"]), passcode="1234")
+    assert answer.status_code == 500
+    assert "rolloutlab passcode" in answer.text
 
 
 def test_a_passcode_may_be_typed_without_dashes_and_in_capitals(visitor, page, told):

@@ -6,7 +6,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -40,37 +39,9 @@ class Host:
         return json.dumps(value).encode()
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """Files of a certificate for localhost that signs itself, and of its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("certificate")
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    (folder / "key.pem").write_bytes(pem)
-    return folder / "cert.pem", folder / "key.pem"
-
-
 @pytest.fixture
-def host(certificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(certify, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    certificate = certify("localhost")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     found: list[Host] = []
 

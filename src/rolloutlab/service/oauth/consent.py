@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from rolloutlab.errors import InputError
 from rolloutlab.service.oauth.clients import LOOPBACK, host_of
 from rolloutlab.service.oauth.decisions import Decisions
 from rolloutlab.service.oauth.form import form
@@ -100,7 +101,11 @@ class Consent:
             return self._pages.refused(refusal)
 
     def _fits(self, given: str) -> bool:
-        return fits(given, self._read_passcode())
+        try:
+            return fits(given, self._read_passcode())
+        except InputError as error:
+            said = "The passcode of this lab cannot be used; rolloutlab passcode, in a terminal, says why."
+            raise OAuthRefusal("server_error", said, 500) from error
 
     def _proven(self, request: Request, sealed: str) -> _Question:
         """What a form decides, once it is sure that our page in this browser sent it."""
