@@ -4,6 +4,8 @@ import httpx
 import pytest
 
 from rolloutlab.__main__ import main
+from rolloutlab.errors import InputError
+from rolloutlab.service.door import Door
 
 
 @pytest.fixture
@@ -44,6 +46,14 @@ def test_files_that_are_no_certificate_and_key_are_told_before_anything_is_loade
         message, hint = refused("--tls-cert", str(certificate), "--tls-key", str(given))
         assert "no certificate and its key" in message
         assert hint == f"openssl x509 -noout -subject -dates -in {certificate}"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_a_host_that_is_not_of_this_machine_is_told(certify, host):
+    with pytest.raises(InputError, match="no host of this machine") as error:
+        Door(host, *certify(host)).listen(0)
+    assert error.value.hint.startswith("rolloutlab serve --host")
+    assert "cert.pem" in error.value.hint
 
 
 def test_a_whole_sign_in_over_https(visit, certify):

@@ -1,19 +1,29 @@
 """The real service as a process: where it listens, and what it tells of signing in."""
 
 import json
+import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
-from rolloutlab.service.lifecycle import Folder
+BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
+
+USE = """
+import sys
+from rolloutlab.session import Session
+
+lab = Session()
+lab.login(f"{sys.argv[1]}/context")
+lab.add_tools(f"{sys.argv[1]}/context", "memory")
+print(lab.call_tool("memory.list_groups"))
+lab.close()
+"""
 
 
 @pytest.fixture
@@ -55,13 +65,24 @@ def test_a_service_takes_any_port_when_its_last_one_is_taken(serve, tmp_path):
         assert serve() != f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_service_with_a_certificate_is_signed_in_to_over_https(serve, visits, certify, tmp_path):
+def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses_its_tools(serve, certify, tmp_path):
     certificate, key = certify("127.0.0.1")
     url = serve("--tls-cert", str(certificate), "--tls-key", str(key))
     assert url.startswith("https://127.0.0.1:")
-    visitor = visits(url, tmp_path, verify=ssl.create_default_context(cafile=certificate))
-    client_id = visitor.registers()["client_id"]
-    answer = visitor.decides(visitor.asks(client_id), passcode=Folder(tmp_path / "service").passcode())
-    code = parse_qs(urlsplit(answer.headers["location"]).query)["code"][0]
-    token = visitor.redeems(client_id, code).json()["access_token"]
-    assert visitor.calls("tools/list", token).json()["result"]["tools"]
+    environment = {
+        **os.environ,
+        "ROLLOUTLAB_HOME": str(tmp_path),
+        "ROLLOUTLAB_BROWSER": f"{sys.executable} {BROWSER}",
+        "SSL_CERT_FILE": str(certificate),
+    }
+    said = subprocess.check_output([sys.executable, "-c", USE, url], env=environment, text=True, timeout=120)
+    assert json.loads(said.splitlines()[-1]) == {"collections": [], "total": 0}
+
+
+@pytest.mark.parametrize("given", ["99999", "-1"])
+def test_a_port_that_is_none_is_told(tmp_path, given):
+    command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), f"--port={given}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert f"port {given} cannot be used" in ended.stderr
+    assert "-> rolloutlab serve --host 127.0.0.1\n" in ended.stderr

@@ -109,8 +109,9 @@ class ContextServer:
     async def _hold(self, opened: "asyncio.Future[Client]") -> None:
         """Keep a connection open; it has to be entered and left by the same task."""
         try:
+            trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too, though no proxy of the environment is used
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, trust_env=False) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, verify=trusted, trust_env=False) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
                 opened.set_result(client)

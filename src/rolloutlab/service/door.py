@@ -27,16 +27,14 @@ class Door:
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        files = f"--tls-cert {self.certificate or 'cert.pem'} --tls-key {self.key or 'key.pem'}"
-        none = self._is_none()
-        hint = f"rolloutlab serve --host {socket.gethostname() if none else self.host} {files}"
-        if none:
+        if self._is_none():
+            hint = self._typed(socket.gethostname())
             raise InputError(f"{self.host!r} is no host that anybody could ask", hint=hint)
         if (self.certificate is None) != (self.key is None):
-            raise InputError("--tls-cert and --tls-key go together", hint=hint)
+            raise InputError("--tls-cert and --tls-key go together", hint=self._typed(self.host))
         if self.certificate is None and not on_this_machine(self.url(1)):
             said = f"{self.host} is reached from other machines, and what is said would be read on the way"
-            raise InputError(said, hint=hint)
+            raise InputError(said, hint=self._typed(self.host))
         self._check_files()
 
     def url(self, port: int) -> str:
@@ -47,11 +45,21 @@ class Door:
     def listen(self, port: int) -> socket.socket:
         """Listens; port 0 takes a free one. InputError: the host is not of this machine, or the port is taken."""
         try:
-            family, _, _, _, address = socket.getaddrinfo(self.host, port, type=socket.SOCK_STREAM)[0]
-            return socket.create_server(address[:2], family=family)
-        except (OSError, OverflowError, UnicodeError) as error:
-            hint = f"rolloutlab serve --host {self.host} --port 0"
-            raise InputError(f"port {port} of {self.host} cannot be used: {error}", hint=hint) from error
+            family, _, _, _, (address, *_) = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0]
+            socket.create_server((address, 0), family=family).close()
+        except (OSError, UnicodeError) as error:
+            hint = self._typed(socket.gethostname())
+            raise InputError(f"{self.host} is no host of this machine: {error}", hint=hint) from error
+        try:
+            return socket.create_server((address, port), family=family)
+        except (OSError, OverflowError) as error:
+            raise InputError(f"port {port} cannot be used: {error}", hint=self._typed(self.host)) from error
+
+    def _typed(self, host: str) -> str:
+        """The command that serves at a host, with these files."""
+        local = self.certificate is None and self.key is None and on_this_machine(f"http://{host}")
+        files = "" if local else f" --tls-cert {self.certificate or 'cert.pem'} --tls-key {self.key or 'key.pem'}"
+        return f"rolloutlab serve --host {host}{files}"
 
     def _is_none(self) -> bool:
         """Whether it is no host, or stands for all that a machine has, which no address of a service can name."""

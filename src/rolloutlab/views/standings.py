@@ -7,6 +7,8 @@ from html import escape
 from rolloutlab.auth.bearer import Standing
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
+_LONGEST = 60
+"""Characters of a client's id."""
 
 
 class Standings(tuple[Standing, ...]):
@@ -34,8 +36,13 @@ def _lines(standing: Standing) -> list[str]:
 
 def _cells(standing: Standing) -> Sequence[str]:
     scopes = " ".join(standing.scopes) or "not said"
-    told = standing.server, standing.authority, standing.client, scopes, _until(standing), standing.place
+    told = standing.server, standing.authority, _cut(standing.client), scopes, _until(standing), standing.place
     return ["".join(c if c.isprintable() else "\ufffd" for c in cell) for cell in told]
+
+
+def _cut(client: str) -> str:
+    """The id of a client; some hold all that the client has registered."""
+    return client if len(client) <= _LONGEST else f"{client[: _LONGEST - 3]}..."
 
 
 def _until(standing: Standing) -> str:
