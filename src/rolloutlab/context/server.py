@@ -14,8 +14,9 @@ from mcp.shared.exceptions import MCPError
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
-from rolloutlab.context.tool import ContextTool, plain
+from rolloutlab.context.tool import ContextTool
 from rolloutlab.errors import RefusedError, RolloutlabError, UnreachableError
+from rolloutlab.visible import visible
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class ContextServer:
 
     def _told(self, error: BaseException) -> str:
         """What went wrong, in the words of a stranger, who may repeat what we sent."""
-        return plain(self._bearer.masked(_root(error)))[:_LONGEST]
+        return visible(self._bearer.masked(_root(error)))[:_LONGEST]
 
     async def _client(self) -> Client:
         """The open connection, a new one where the last has broken."""

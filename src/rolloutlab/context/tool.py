@@ -6,6 +6,7 @@ from html import escape
 from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
+from rolloutlab.visible import visible_line
 
 _LONGEST = 74
 
@@ -70,15 +71,9 @@ def _called(tool: ContextTool) -> str:
     required = tool.schema.get("required")
     names = properties if isinstance(properties, Mapping) else {}
     needed = required if isinstance(required, Sequence) else ()
-    return plain(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
+    return visible_line(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
 
 
 def _first_line(tool: ContextTool) -> str:
     """The first sentence of what its server says of it."""
-    said = plain(tool.description.strip().partition("\n")[0]).partition(". ")[0].rstrip(".")
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
-
-
-def plain(text: str) -> str:
-    """Text of a stranger, without what would change how it is shown; lines stay lines."""
-    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+    return visible_line(tool.description.strip().partition("\n")[0].partition(". ")[0].rstrip("."), _LONGEST)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rolloutlab.auth.addresses import checked_server
-from rolloutlab.context.tool import ContextTool, ContextTools, plain
+from rolloutlab.context.tool import ContextTool, ContextTools
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.session.sign_in import SignInCalls
 from rolloutlab.settings_file import EMBEDDED
+from rolloutlab.visible import visible
 
 if TYPE_CHECKING:
     from rolloutlab.context.server import ContextServer
@@ -65,7 +66,7 @@ class ToolCalls(SignInCalls):
         tool = tools[part]
         said, is_error = self._http.run(tool.call(arguments), self._show_sign_ins)
         if is_error:
-            raise RefusedError(f"{name} says: {plain(said[:500])}")
+            raise RefusedError(f"{name} says: {visible(said[:500])}")
         return said
 
     def close(self) -> None:

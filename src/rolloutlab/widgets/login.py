@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from rolloutlab.visible import visible
 from rolloutlab.widgets.html import words
-from rolloutlab.widgets.visible import visible
 
 STANDINGS = {
     "looking": "getting ready",
