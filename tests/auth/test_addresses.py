@@ -38,7 +38,15 @@ def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slas
 def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
     with pytest.raises(InputError) as error:
         canonical(wrong)
-    assert "secret" not in str(error.value)
+    assert "secret" not in str(error.value) + error.value.hint
+
+
+def test_an_address_without_its_https_is_hinted_with_it():
+    with pytest.raises(InputError) as bare:
+        canonical("tools.example/mcp")
+    with pytest.raises(InputError) as open_to_all:
+        checked_server("http://tools.example/mcp")
+    assert bare.value.hint == open_to_all.value.hint == "%login https://tools.example/mcp"
 
 
 def test_a_server_elsewhere_has_to_be_encrypted():

@@ -92,11 +92,11 @@ def kernel() -> Iterator:
         each.shut_down()
 
 
-def test_a_notebook_that_a_program_runs_is_told_how_to_provide_a_token_and_nothing_is_asked(kernel):
+def test_a_notebook_that_a_program_runs_is_told_what_to_type_in_another_and_nothing_is_asked(kernel):
     reply = kernel(JPY_SESSION_NAME="/first.ipynb").run(DEFINE + SIGN_IN)
     assert (reply["status"], reply["ename"]) == ("error", "SignInError")
     assert "nobody is here" in reply["evalue"]
-    assert "ROLLOUTLAB_API_KEY" in "".join(reply["traceback"])
+    assert "%login https://mcp.example/mcp --keep" in "".join(reply["traceback"])
 
 
 def test_in_colab_the_address_is_asked_for_unseen_while_no_message_of_a_page_is_heard(kernel):

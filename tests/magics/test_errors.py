@@ -73,7 +73,7 @@ InputError: concurrency: 0 is no whole number above 0
 """,
     "%%chat capitals --tools nothing\nhello": """
 NotFoundError: there is no function and no context server 'nothing'
-  -> def nothing(query: str): ..., or %tools add URL as nothing
+  -> def nothing(query: str): ..., or %tools add https://tools.example/mcp as nothing
 """,
     "%%chat capitals --tools countries\nhello": """
 InputError: a list is no function with a name

@@ -1,10 +1,13 @@
 """Which addresses are taken: canonical resources (RFC 8707), and endpoints that can be trusted with a code."""
 
+import re
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from rolloutlab.errors import InputError, SignInError
 from rolloutlab.settings import on_this_machine
 
+_NAMED = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/[\w./-]*)?")
+"""A host with a dot, and maybe a path: an address but for its https://."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -21,7 +24,8 @@ def canonical(url: str) -> str:
         raise InputError("that is no address of a server", hint="%login https://tools.example/mcp") from None
     wrong = _wrong(parts)
     if wrong:
-        raise InputError(f"the address of a server has {wrong}", hint="%login https://tools.example/mcp")
+        meant = url.strip() if _NAMED.fullmatch(url.strip()) else "tools.example/mcp"
+        raise InputError(f"the address of a server has {wrong}", hint=f"%login https://{meant}")
     host = parts.hostname or ""
     named = f"[{host}]" if ":" in host else host
     shown = named if port in (None, _PORTS[parts.scheme.lower()]) else f"{named}:{port}"
@@ -52,7 +56,8 @@ def checked_server(url: str) -> str:
     """
     found = canonical(url)
     if urlsplit(found).scheme != "https" and not on_this_machine(found):
-        raise InputError(f"{origin(found)} is not encrypted: a token would be read on the way", hint="https://...")
+        said = f"{origin(found)} is not encrypted: a token would be read on the way"
+        raise InputError(said, hint=f"%login https{found.removeprefix('http')}")
     return found
 
 

@@ -215,12 +215,12 @@ class Access:
             if grant and grant.access_token != token:  # somebody was asked meanwhile
                 return True
             if before := self._refused.get(wanted):
-                raise SignInError(before.message, hint=f"%login {self.server} asks again")
+                raise SignInError(before.message, hint=f"%login {self.server}")
             tried = self._attempts.get(operation, 0)
             if tried >= _ATTEMPTS:
                 scopes = " ".join(sorted(wanted)) or "more"
                 said = f"{host(self.server)} goes on to want the scopes {scopes!a} after they were granted"
-                raise SignInError(said, hint=f"%login {self.server} asks again")
+                raise SignInError(said, hint=f"%login {self.server}")
             self._attempts[operation] = tried + 1
             try:
                 await self._sign_in(challenge, grant.scopes if grant else ())
@@ -318,7 +318,7 @@ class Access:
             redeemed(
                 found,
                 of.client,
-                code_of(found.authority, answer),
+                code_of(found.authority, answer, self.server),
                 server=self.server,
                 redirect_uri=of.redirect_uri,
                 verifier=of.verifier,
@@ -333,6 +333,8 @@ class Access:
         known = self._clients.get(key)
         if known is None or not known.serves(redirect_uri, self._now()):
             terms = self._terms
-            flow = registered(found.authority, redirect_uri, preset=terms.client, document=terms.document)
+            flow = registered(
+                found.authority, redirect_uri, server=self.server, preset=terms.client, document=terms.document
+            )
             known = self._clients[key] = await transport.run(flow)
         return known

@@ -73,9 +73,8 @@ class InFolder:
         try:
             with path.open(encoding="utf-8") as file:
                 if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise LabError(
-                        f"others may read {path}, which holds tokens", hint=f"rm {path}, then %login {server}"
-                    )
+                    said = f"others may read {path}, which holds tokens; remove it, and sign in to {server} anew"
+                    raise LabError(said, hint=f"!rm '{path}'")
                 return grant_of(file.read(), server)
         except FileNotFoundError:
             return None

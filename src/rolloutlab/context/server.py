@@ -1,6 +1,7 @@
 """One context server: its tools, and calls of them, over one connection that many conversations share."""
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
@@ -68,8 +70,7 @@ class ContextServer:
 
         async def called(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            said = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
-            return "\n".join(said), bool(result.is_error)
+            return _said(result), bool(result.is_error)
 
         return await self._with(called)
 
@@ -119,6 +120,13 @@ class ContextServer:
         except Exception as error:  # noqa: BLE001 - told to whoever waits for the connection
             if not opened.done():
                 opened.set_exception(error)
+
+
+def _said(result: CallToolResult) -> str:
+    """An answer as text; as JSON where it has no text for its structure."""
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
 
 
 def _root(error: BaseException) -> str:

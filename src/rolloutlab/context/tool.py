@@ -1,14 +1,16 @@
 """A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
 
+import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
-from rolloutlab.visible import visible_line
+from rolloutlab.visible import visible, visible_line
 
 _LONGEST = 74
+_ADD = "%tools add https://tools.example/mcp as docs"
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class ContextTools(Sequence[ContextTool]):
         for tool in self._tools:
             if tool.name == index:
                 return tool
-        known = ", ".join(tool.name for tool in self._tools)
-        raise NotFoundError(f"{self.name} has no tool {index!r}", hint=known or "it has none")
+        known = visible_line(", ".join(tool.name for tool in self._tools), _LONGEST)
+        wrong = f"{self.name} has no tool {index!r}" if index else f"{self.name} is a context server, and no tool of it"
+        raise NotFoundError(wrong, hint=known or f"%tools {self.name}")
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -63,6 +66,36 @@ class ContextTools(Sequence[ContextTool]):
             for tool in self
         )
         return f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>"
+
+
+class AddedTools(list[ContextTools]):
+    """Every context server that was added."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or f"no context server was added -> {_ADD}"
+
+    def _repr_html_(self) -> str:
+        return "".join(tools._repr_html_() for tools in self) or (
+            f"<p>no context server was added: <code>{_ADD}</code></p>"
+        )
+
+
+class ToolAnswer(str):
+    """What a tool says, which a notebook shows as it reads: lines as lines, JSON with its members below each other."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(visible(_indented(self)))
+
+
+def _indented(text: str) -> str:
+    """JSON on lines; other text, and numbers and words that happen to be JSON, as they are."""
+    try:
+        found = json.loads(text)
+        return json.dumps(found, indent=2, ensure_ascii=False) if isinstance(found, dict | list) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _called(tool: ContextTool) -> str:

@@ -17,7 +17,7 @@ class SignInMagics(LabMagics):
         "server",
         nargs="?",
         type=unquoted,
-        values="",
+        values="servers",
         help="its address, or embedded: the context server of the embedded service; default: what is connected",
     )
     @argument("--keep", action="store_true", help="beyond this kernel, in the keyring or a file that only you can read")
@@ -57,7 +57,7 @@ class SignInMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("server", nargs="?", type=unquoted, values="", help="its address; default: all of them")
+    @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is left to this variable")
     @line_magic
     def logout(self, line: str) -> Standings:

@@ -13,15 +13,12 @@ from rolloutlab.auth.bearer import Terms
 from rolloutlab.auth.broker.broker import Broker
 from rolloutlab.auth.consent import Prepare
 from rolloutlab.auth.registration import Client
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.views.front_end import front_end, surroundings
 from rolloutlab.views.standings import Standings
-
-_ALONE = "%login URL --keep in a notebook of this lab before, or ROLLOUTLAB_BROWSER=PROGRAM"
-"""What to do where nobody can be asked."""
 
 
 class SignInCalls(SessionBase):
@@ -78,7 +75,7 @@ class SignInCalls(SessionBase):
             NotFoundError: you are not signed in there.
         """
         leaving = (
-            [self.accesses.signed_in(self._meant(server))]
+            [self.accesses.signed_in(self._running(server))]
             if server
             else [each for each in self.accesses if each.standing]
         )
@@ -109,7 +106,7 @@ class SignInCalls(SessionBase):
         """Asks the person who sits at this notebook; found out while a cell runs."""
         from IPython import get_ipython
 
-        return Broker(front_end(surroundings(get_ipython()), paste=self._paste), hint=_ALONE)
+        return Broker(front_end(surroundings(get_ipython()), paste=self._paste))
 
     def _show_sign_ins(self) -> None:
         """Called over and over by the thread of a cell that waits for something."""
@@ -131,6 +128,18 @@ class SignInCalls(SessionBase):
     def _meant(self, server: str) -> str:
         """The address that is meant by what was said."""
         return self.embedded.context_server() if server == EMBEDDED else server
+
+    def _running(self, server: str) -> str:
+        """The same, without starting anything.
+
+        Raises:
+            NotFoundError: the embedded service is meant and does not run.
+        """
+        if server != EMBEDDED:
+            return server
+        if running := self.embedded.running():
+            return f"{running.base_url}/context"
+        raise NotFoundError("the embedded service does not run; name its address as %whoami does", hint="%whoami")
 
     def _connected(self) -> str:
         if self.settings.service is None:

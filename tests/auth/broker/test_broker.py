@@ -106,10 +106,10 @@ def test_an_interrupted_cell_cancels_the_sign_in_and_its_listener(desk):
     assert desk.person.seen == ["waiting", "cancelled"]
 
 
-def test_where_nobody_can_be_asked_an_error_says_how_to_provide_a_token(desk):
+def test_where_nobody_can_be_asked_an_error_says_what_to_type_elsewhere(desk):
     with pytest.raises(SignInError, match="nobody is here") as raised:
-        desk.sign_in(lambda login: None, Way.NONE, hint="lab.login(server, token=...)")
-    assert raised.value.hint == "lab.login(server, token=...)"
+        desk.sign_in(lambda login: None, Way.NONE)
+    assert raised.value.hint == f"%login {SERVER} --keep"
     assert desk.redirects == []
 
 

@@ -36,7 +36,7 @@ class FrontEnd(Protocol):
 class Broker:
     """The `Consent` of this process: any number of sign-ins at once, each with a way back of its own.
 
-    front_end: shows them. hint: what to do where there is nobody to ask. seconds: in which an answer has to come.
+    front_end: shows them. seconds: in which an answer has to come.
     patience: seconds in which a page has to say where it is. places: folders for sockets.
     """
 
@@ -44,13 +44,11 @@ class Broker:
         self,
         front_end: FrontEnd,
         *,
-        hint: str = "ROLLOUTLAB_API_KEY=TOKEN",
         seconds: float = LIFETIME,
         patience: float = PATIENCE,
         places: Sequence[Path] | None = None,
     ) -> None:
         self._front_end = front_end
-        self._hint = hint
         self._seconds = seconds
         self._patience = patience
         self._places = handover.folders() if places is None else list(places)
@@ -67,7 +65,8 @@ class Broker:
             SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.
         """
         if self._front_end.way is Way.NONE:
-            raise SignInError(f"signing in to {server} wants a person at a browser; nobody is here", hint=self._hint)
+            said = f"signing in to {server} wants a person at a browser; nobody is here"
+            raise SignInError(f"{said}: do it first in another notebook of this lab", hint=f"%login {server} --keep")
         login = self._newest[server] = Login(server, self._seconds)
         try:
             async with AsyncExitStack() as stack:
