@@ -115,8 +115,8 @@ CALLS = {
     "%login https://a.example/mcp --keep --paste --issuer https://b.example": (
         'lab.login("https://a.example/mcp", keep=True, paste=True, issuer="https://b.example")'
     ),
-    "%login --client-id me --secret-env KEY --dangerously-without-pkce": (
-        'lab.login(client_id="me", secret_env="KEY", dangerously_without_pkce=True)'
+    "%login --client-id me --secret-env KEY --redirect-port 8765 --dangerously-without-pkce": (
+        'lab.login(client_id="me", secret_env="KEY", redirect_port=8765, dangerously_without_pkce=True)'
     ),
     "%login embedded": 'lab.login("embedded")',
     "%whoami": "lab.whoami()",

@@ -28,6 +28,12 @@ class SignInMagics(LabMagics):
         "--secret-env", metavar="NAME", values="key variables", help="the variable that holds the client's secret"
     )
     @argument(
+        "--redirect-port",
+        metavar="PORT",
+        type=int,
+        help="answers come to http://127.0.0.1:PORT/callback, as registered there for the client",
+    )
+    @argument(
         "--dangerously-without-pkce",
         action="store_true",
         help="go on where the server does not say that it checks proofs: a code could be stolen",
@@ -43,7 +49,7 @@ class SignInMagics(LabMagics):
             %login embedded --keep
         """
         options = self.options(self.login, line)
-        names = ("keep", "paste", "issuer", "client_id", "secret_env", "dangerously_without_pkce")
+        names = ("keep", "paste", "issuer", "client_id", "secret_env", "redirect_port", "dangerously_without_pkce")
         given = {name: value for name, value in self.given(options, *names).items() if value}
         return self.bound(options.output, self.session.login(options.server, **given))
 

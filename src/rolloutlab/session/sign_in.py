@@ -33,6 +33,7 @@ class SignInCalls(SessionBase):
         issuer: str | None = None,
         client_id: str | None = None,
         secret_env: str | None = None,
+        redirect_port: int | None = None,
         dangerously_without_pkce: bool = False,
     ) -> Standings:
         """Sign in to a server: a context server, or a service; by default the one that is connected.
@@ -43,17 +44,20 @@ class SignInCalls(SessionBase):
         answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
         for every kernel of this lab. paste: ask for the address that the browser ends on. issuer: the authorization
         server, where the server does not name it. client_id: as registered there for rolloutlab; secret_env: the
-        environment variable that holds its secret. dangerously_without_pkce: go on where the authorization server does
-        not say that it checks a proof of the code, which somebody could then steal.
+        environment variable that holds its secret. redirect_port: of this machine, where that client, or our metadata
+        document, is registered with the address http://127.0.0.1:PORT/callback; answers then come there.
+        dangerously_without_pkce: go on where the authorization server does not say that it checks a proof of the code,
+        which somebody could then steal.
 
         Raises:
             SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
             UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
         """
         address = checked_server(self._meant(server)) if server else self._connected()
-        terms = Terms(
-            issuer, self._client(client_id, secret_env), self.settings.client_metadata_url, dangerously_without_pkce
-        )
+        if redirect_port is not None and not 0 < redirect_port < 65536:
+            raise InputError(f"{redirect_port} is no port", hint="--redirect-port 8765")
+        client, document = self._client(client_id, secret_env), self.settings.client_metadata_url
+        terms = Terms(issuer, client, document, dangerously_without_pkce, redirect_port)
         self.__dict__.pop("_broker", None)  # by which way is decided anew
         self._paste = paste
         try:
@@ -90,8 +94,8 @@ class SignInCalls(SessionBase):
         """The ways in to servers."""
         return Accesses(self._ask, self._settled, self.settings.sign_in_folder)
 
-    async def _ask(self, server: str, prepare: Prepare) -> Mapping[str, str]:
-        return await self._broker(server, prepare)
+    async def _ask(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
+        return await self._broker(server, prepare, port)
 
     def _settled(self, server: str, wrong: str | None) -> None:
         if "_broker" not in self.__dict__:  # it has failed before anybody was asked

@@ -28,6 +28,7 @@ def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("asks for", " ".join(asked.get("scopes", ()))),
         ("valid for", asked.get("resource")),
         ("known there as", asked.get("client")),
+        ("answers come to", asked.get("redirect")),
     )
     return [(name, visible(value)) for name, value in known if value]
 
