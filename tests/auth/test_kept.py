@@ -107,9 +107,9 @@ def test_one_at_a_time_changes_a_grant(folder):
 
 
 def test_without_a_real_keyring_it_is_a_file(folder, monkeypatch):
-    monkeypatch.setattr(rooms, "_has_keyring", lambda: False)
+    monkeypatch.setattr(rooms, "has_keyring", lambda: False)
     assert type(kept(folder)) is InFolder
-    monkeypatch.setattr(rooms, "_has_keyring", lambda: True)
+    monkeypatch.setattr(rooms, "has_keyring", lambda: True)
     assert type(kept(folder)) is InKeyring
 
 

@@ -81,6 +81,7 @@ CALLS = {
     "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
         'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'
     ),
+    "%connect https://a.example --key-keyring": 'lab.connect("https://a.example", key_keyring=True)',
     "%connect --search http://127.0.0.1:9/x --key-env KEY": (
         'lab.connect(search="http://127.0.0.1:9/x", key_env="KEY")'
     ),

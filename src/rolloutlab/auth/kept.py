@@ -192,7 +192,7 @@ def kept_servers(folder: Path) -> list[str]:
 
 def kept(folder: Path) -> InFolder:
     """The keyring where there is a real one, else files in a folder."""
-    return InKeyring(folder) if _has_keyring() else InFolder(folder)
+    return InKeyring(folder) if has_keyring() else InFolder(folder)
 
 
 def grant_of(text: str, server: str) -> Grant | None:
@@ -204,7 +204,7 @@ def grant_of(text: str, server: str) -> Grant | None:
     return found if found.server == server else None
 
 
-def _has_keyring() -> bool:
+def has_keyring() -> bool:
     try:
         import keyring
         from keyring.backends import chainer, fail, null

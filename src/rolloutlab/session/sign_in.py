@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from rolloutlab.auth.accesses import Accesses
-from rolloutlab.auth.addresses import checked_server
+from rolloutlab.auth.addresses import checked_server, origin
 from rolloutlab.auth.bearer import Terms
 from rolloutlab.auth.broker.broker import Broker
 from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.keys import forget_key
 from rolloutlab.auth.registration import Client
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.session.base import SessionBase
@@ -75,9 +76,13 @@ class SignInCalls(SessionBase):
     def logout(self, server: str | None = None) -> Standings:
         """Give the tokens of a server back and forget them, or of all; what is left.
 
+        Of a server that one is not signed in to the key is forgotten that the keyring holds.
+
         Raises:
             NotFoundError: you are not signed in there.
         """
+        if server and server != EMBEDDED and self._forgotten(server):
+            return self.whoami()
         leaving = (
             [self.accesses.signed_in(self._running(server))]
             if server
@@ -132,6 +137,16 @@ class SignInCalls(SessionBase):
     def _meant(self, server: str) -> str:
         """The address that is meant by what was said."""
         return self.embedded.context_server() if server == EMBEDDED else server
+
+    def _forgotten(self, server: str) -> bool:
+        """Whether there was a key of that server instead of a sign-in; neither the keyring nor we have it any more."""
+        address = checked_server(server)
+        if self.accesses.at(address).standing or not forget_key(address):
+            return False
+        now = self.settings.service
+        if now and now.key_keyring and origin(now.base_url) == origin(address):
+            self.settings = replace(self.settings, service=replace(now, token=None, key_keyring=False))
+        return True
 
     def _running(self, server: str) -> str:
         """The same, without starting anything.
