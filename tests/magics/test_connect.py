@@ -267,9 +267,11 @@ def test_a_key_that_is_refused_is_not_kept_and_one_that_was_kept_is_forgotten_by
     assert "not signed in" in notebook.error("%logout http://localhost")
 
 
-def test_a_key_that_was_forgotten_is_no_longer_sent(notebook, ring, typed):
+def test_a_key_that_was_forgotten_is_no_longer_sent(notebook, session, ring, typed):
+    notebook.run("%connect http://localhost --key-keyring")
     notebook.run("%connect http://localhost --key-keyring")
     notebook.run("%logout http://localhost")
+    assert {address.token for address in session._former if address.base_url == "http://localhost"} == {None}
     assert notebook.error(CHAT).startswith("SignInError")
 
 

@@ -281,7 +281,7 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     error = notebook.error(CHAT)
     assert error == (
         "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
-        "  -> %connect URL --key-env NAME sends another; for the embedded service, %service stop"
+        "  -> %service stop, where it is the embedded one; %connect http://127.0.0.1 --key-env ROLLOUTLAB_API_KEY"
     )
     assert "of-another-lab" not in error
     assert session.collections().empty

@@ -143,9 +143,14 @@ class SignInCalls(SessionBase):
         address = checked_server(server)
         if self.accesses.at(address).standing or not forget_key(address):
             return False
-        now = self.settings.service
-        if now and now.key_keyring and origin(now.base_url) == origin(address):
-            self.settings = replace(self.settings, service=replace(now, token=None, key_keyring=False))
+
+        def without(service: Address) -> Address:
+            ours = service.key_keyring and origin(service.base_url) == origin(address)
+            return replace(service, token=None, key_keyring=False) if ours else service
+
+        self._former = list(map(without, self._former))
+        if self.settings.service:
+            self.settings = replace(self.settings, service=without(self.settings.service))
         return True
 
     def _running(self, server: str) -> str:
