@@ -39,4 +39,4 @@ def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slas
 def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
     with pytest.raises(InputError) as error:
         canonical(wrong)
-    assert "secret" not in str(error.value)
+    assert "secret" not in str(error.value) + error.value.hint

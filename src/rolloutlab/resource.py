@@ -1,9 +1,12 @@
 """What a server is called where tokens are asked for: its canonical address, the resource (RFC 8707, 2)."""
 
+import re
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from rolloutlab.errors import InputError
 
+_NAMED = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/[\w./-]*)?")
+"""A host with a dot, and maybe a path: an address but for its https://."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -20,7 +23,8 @@ def canonical(url: str) -> str:
         raise InputError("that is no address of a server", hint="%login https://tools.example/mcp") from None
     wrong = _wrong(parts, fragment="#" in url)
     if wrong:
-        raise InputError(f"the address of a server has {wrong}", hint="%login https://tools.example/mcp")
+        meant = url.strip() if _NAMED.fullmatch(url.strip()) else "tools.example/mcp"
+        raise InputError(f"the address of a server has {wrong}", hint=f"%login https://{meant}")
     host = parts.hostname or ""
     named = f"[{host}]" if ":" in host else host
     shown = named if port in (None, _PORTS[parts.scheme.lower()]) else f"{named}:{port}"

@@ -4,6 +4,15 @@ import pytest
 
 from rolloutlab.auth.addresses import checked_endpoint, checked_server, covers
 from rolloutlab.errors import InputError, SignInError
+from rolloutlab.resource import canonical
+
+
+def test_an_address_without_its_https_is_hinted_with_it():
+    with pytest.raises(InputError) as bare:
+        canonical("tools.example/mcp")
+    with pytest.raises(InputError) as open_to_all:
+        checked_server("http://tools.example/mcp")
+    assert bare.value.hint == open_to_all.value.hint == "%login https://tools.example/mcp"
 
 
 def test_a_server_elsewhere_has_to_be_encrypted():

@@ -31,7 +31,8 @@ def checked_server(url: str) -> str:
     """
     found = canonical(url)
     if urlsplit(found).scheme != "https" and not on_this_machine(found):
-        raise InputError(f"{origin(found)} is not encrypted: a token would be read on the way", hint="https://...")
+        said = f"{origin(found)} is not encrypted: a token would be read on the way"
+        raise InputError(said, hint=f"%login https{found.removeprefix('http')}")
     return found
 
 

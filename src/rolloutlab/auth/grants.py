@@ -23,7 +23,7 @@ class Grant:
     """Tokens for a resource. server: the address that was signed in to.
 
     expires_at: seconds since 1970, None where it is not known. lifetime: seconds that the access token lives in all.
-    reach: the network of the server, as a `Reach`.
+    reach: the network of the server, as a `Reach`. port: of this machine, where answers for the client have to come to.
     """
 
     server: str
@@ -38,6 +38,7 @@ class Grant:
     expires_at: float | None
     lifetime: float = 0.0
     reach: int = Reach.PUBLIC
+    port: int | None = None
 
     def fresh(self, now: float) -> bool:
         """Whether the access token will still be good when it arrives."""
