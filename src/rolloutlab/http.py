@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -23,6 +23,9 @@ from rolloutlab.settings import Bearers
 
 T = TypeVar("T")
 
+Pieces = Callable[[], AsyncIterator[bytes]]
+"""A body as it is made, from its beginning each time that it is sent."""
+
 MAX_CONNECTIONS = 512
 """Requests under way at once; what is more waits for a connection."""
 
@@ -36,9 +39,19 @@ class _Body:
     """What a request carries."""
 
     json: Any
-    content: str | AsyncIterable[bytes] | None
+    content: str | Pieces | None
     params: Mapping[str, str | int] | None
     headers: Mapping[str, str]
+
+
+class _Made:
+    """A body that is made anew whenever it is read."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
 
 
 class Http:
@@ -111,7 +124,7 @@ class Http:
         *,
         token: str | Bearers | None = None,
         json: Any = None,
-        content: str | AsyncIterable[bytes] | None = None,
+        content: str | Pieces | None = None,
         params: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
@@ -119,7 +132,7 @@ class Http:
     ) -> Any:
         """The JSON of the answer. GET and DELETE are tried again when that can help; others only with `retry`.
 
-        content: a JSON text; one that comes in pieces can be sent only once.
+        content: a JSON text, or one that is made while it is sent.
         patience: seconds without any byte of an answer.
 
         Raises:
@@ -182,12 +195,11 @@ class Http:
             method,
             checked(url),
             json=body.json,
-            content=body.content,
+            content=_Made(body.content) if callable(body.content) else body.content,
             params=body.params,
             headers={**SAID_OF_US, **kind, **body.headers},
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
-        again = again and not isinstance(body.content, AsyncIterable)
         retries = Retries(self._tries if again else 1, self._backoff)
         bearer = None if isinstance(token, str | None) else token.of(url)
         while True:
@@ -202,8 +214,7 @@ class Http:
             else:
                 if bearer:
                     told = response.status_code, response.headers.multi_items()
-                    renewed = await bearer.after(*told, f"{method} {request.url.path}", said)
-                    if renewed and not isinstance(body.content, AsyncIterable):  # which was sent, and is gone
+                    if await bearer.after(*told, f"{method} {request.url.path}", said):
                         await response.aclose()
                         continue
                 pause = retries.after_answer(response.status_code, response.headers)

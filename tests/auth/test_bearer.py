@@ -119,6 +119,26 @@ def test_an_interrupt_in_the_middle_of_a_refresh_loses_no_token(access, world, p
     assert len(person.questions) == 1
 
 
+def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access, person):
+    async def for_ever(_server, _prepare, _port):
+        stuck.stop()
+        await asyncio.Event().wait()
+
+    async def signed_in():
+        return await asyncio.wait_for(access.sign_in(), 20)
+
+    stuck, access._consent = asyncio.new_event_loop(), for_ever
+    hangs = stuck.create_task(access.sign_in())
+    waits = stuck.create_task(access.sign_in())
+    stuck.run_forever()
+    access._consent = person
+    assert asyncio.run(signed_in()).server == access.server
+    for task in (hangs, waits):
+        task.cancel()
+    stuck.run_until_complete(asyncio.gather(hangs, waits, return_exceptions=True))
+    stuck.close()
+
+
 def test_tokens_that_are_never_taken_end_in_an_error(access, world):
     async def story():
         await access.sign_in()

@@ -34,6 +34,14 @@ def test_conditions_and_ranks_are_typed_as_python_writes_them(filled):
     assert same.names == worst.names
 
 
+def test_a_lab_that_was_closed_opens_anew_for_the_next_cell_that_needs_it(filled, capsys):
+    filled.run("%search letters")
+    filled.lab.close()
+    filled.run("1")
+    assert "Error" not in "".join(capsys.readouterr())
+    assert len(filled.run("%search letters")) == 4
+
+
 def test_groups_keep_their_best(filled):
     result = filled.run("%search --rank \"-1 * field('tokens')\" --group-by collection")
     assert sorted(hit.metadata["collection"] for hit in result) == ["capitals", "letters"]

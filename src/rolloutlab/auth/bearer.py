@@ -71,7 +71,7 @@ class _Asked:
 
 
 class Access:
-    """The way in to one server. Everything is awaited on one event loop."""
+    """The way in to one server. Everything is awaited on one event loop, or on another that took its place."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Access:
         self._terms = terms
         self._settled = settled
         self._now = now
-        self._lock = asyncio.Lock()
+        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._grant: Grant | None = None
         self._clients: dict[tuple[str, str], Client] = {}
         self._challenge: Challenge | None = None
@@ -183,6 +183,14 @@ class Access:
                 return await Transport(Reach(grant.reach)).run(given_back(grant))
             except ServiceError:  # they are forgotten here in any case
                 return False
+
+    @property
+    def _lock(self) -> asyncio.Lock:
+        """One at a time, on the loop that there is now: whoever had its turn on one that hung would never end it."""
+        loop = asyncio.get_running_loop()
+        if self._turn is None or self._turn[0] is not loop:
+            self._turn = loop, asyncio.Lock()
+        return self._turn[1]
 
     def _known(self) -> Grant | None:
         """The grant, as far as this process knows."""

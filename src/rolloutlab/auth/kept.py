@@ -14,6 +14,7 @@ from filelock import AsyncFileLock
 
 from rolloutlab.auth.grants import Grant
 from rolloutlab.errors import LabError, SignInError
+from rolloutlab.store.disk import own
 
 _SERVICE = "rolloutlab"
 
@@ -118,7 +119,7 @@ class InFolder:
         return self._folder / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
 
     def _own(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        own(self._folder)
         self._folder.chmod(0o700)
 
 

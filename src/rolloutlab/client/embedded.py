@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
+from rolloutlab.store.disk import own
 
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
@@ -94,10 +95,9 @@ class Embedded:
 
     def _attach(self) -> None:
         """Hold a lock that the operating system frees when this process ends, however it ends."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own(self._folder / "clients")
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
-            path.parent.mkdir(exist_ok=True, mode=0o700)
             lock = FileLock(path, thread_local=False)
             lock.acquire()
             if path.exists():  # the service may have tidied it away between its making and its locking

@@ -1,6 +1,7 @@
 """The training half of a service."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rolloutlab.http import Http
@@ -60,7 +61,9 @@ async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: 
     The body is sent as it is made, a trajectory at a time.
     """
     headers = {"Idempotency-Key": key}
-    answer = await _call(http, address, "POST", "training-jobs", content=_pieces(job), headers=headers, patience=300.0)
+    answer = await _call(
+        http, address, "POST", "training-jobs", content=partial(_pieces, job), headers=headers, patience=300.0
+    )
     return str(TrainingJobResponse.model_validate(answer).id)
 
 

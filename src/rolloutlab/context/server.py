@@ -40,7 +40,7 @@ _LONGEST = 500
 
 
 class ContextServer:
-    """A context server at an address; everything is awaited on one event loop.
+    """A context server at an address; everything is awaited on one event loop, or on another that took its place.
 
     in_all: seconds that a tool may take, without those in which somebody signs in.
     """
@@ -95,7 +95,7 @@ class ContextServer:
     async def close(self) -> None:
         """End the connection."""
         self._end.set()
-        if self._held:
+        if self._held and self._held.get_loop() is asyncio.get_running_loop():
             with suppress(Exception):
                 await self._held
 
@@ -134,10 +134,11 @@ class ContextServer:
         return visible(self._bearer.masked(_root(error)))[:_LONGEST]
 
     async def _client(self) -> Client:
-        """The open connection, a new one where the last has broken."""
-        if self._held is None or self._held.done() or self._opened is None:
+        """The open connection, a new one where the last has broken, or hangs with its loop."""
+        here = asyncio.get_running_loop()
+        if self._opened is None or self._held is None or self._held.done() or self._held.get_loop() is not here:
             self._end = asyncio.Event()
-            self._opened = asyncio.get_running_loop().create_future()
+            self._opened = here.create_future()
             self._held = asyncio.create_task(self._hold(self._opened))
         return await asyncio.shield(self._opened)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.store.disk import flush
+from rolloutlab.store.disk import flush, own
 
 _LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters and digits that nobody takes for another."""
@@ -27,7 +27,7 @@ class Folder:
         self.path = path
         self.instance = secrets.token_hex(8)
         try:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            own(path)
         except OSError as error:
             raise LabError(f"{path} cannot be used: {error}", hint="--home DIR") from error
         self._lock = FileLock(path / "lock")

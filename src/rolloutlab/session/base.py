@@ -56,12 +56,14 @@ class SessionBase:
         return Lab(self.settings.database)
 
     def close(self) -> None:
-        """Let go of the lab and the service; the embedded service ends by itself once nobody needs it."""
+        """Let go of the lab and the service; the embedded service ends by itself once nobody needs it.
+
+        Whatever is called after that opens them anew.
+        """
         self._http.close()
-        if "embedded" in self.__dict__:
-            self.embedded.close()
-        if "store" in self.__dict__:
-            self.store.close()
+        for held in ("embedded", "store"):
+            if held in self.__dict__:
+                self.__dict__.pop(held).close()
 
     def _bearing(self, address: Address) -> Address:
         """A service, with the tokens of who signs in where it has no key."""

@@ -113,7 +113,7 @@ class SearchCalls(CollectionCalls):
 
     def close(self) -> None:
         if "index" in self.__dict__:
-            self.index.close()
+            self.__dict__.pop("index").close()
         super().close()
 
     @cached_property

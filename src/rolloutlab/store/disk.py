@@ -15,6 +15,12 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def own(folder: Path) -> None:
+    """Make a folder that only its owner can open, and so every folder above it that is not there."""
+    for path in [*reversed(folder.parents), folder]:
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it; what cannot be removed now is left to the next sweep."""
     if path.is_dir():

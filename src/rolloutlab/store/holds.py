@@ -5,6 +5,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from rolloutlab.errors import ConflictError
+from rolloutlab.store.disk import own
 
 
 def hold(folder: Path, number: int, label: str) -> BaseFileLock:
@@ -13,7 +14,7 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
     Raises:
         ConflictError: another process, or another cell, holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own(folder)
     lock = FileLock(folder / f"{number}.lock", thread_local=False)
     try:
         lock.acquire(blocking=False)

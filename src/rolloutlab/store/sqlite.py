@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import LabError
+from rolloutlab.store.disk import own
 
 Row = sqlite3.Row
 
@@ -32,7 +33,7 @@ class Database:
         self._durable = durable
         self._lock = threading.RLock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            own(path.parent)
             self._connection = sqlite3.connect(path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None)
             self._connection.row_factory = Row
             self._configure()
