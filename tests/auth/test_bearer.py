@@ -120,7 +120,7 @@ def test_an_interrupt_in_the_middle_of_a_refresh_loses_no_token(access, world, p
 
 
 def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access, person):
-    async def for_ever(_server, _prepare):
+    async def for_ever(_server, _prepare, _port):
         stuck.stop()
         await asyncio.Event().wait()
 

@@ -255,7 +255,9 @@ def test_a_key_that_was_typed_for_one_place_is_asked_for_anew_for_another(notebo
 
 def test_a_key_that_is_refused_is_not_kept_and_one_that_was_kept_is_forgotten_by_logout(notebook, ring, typed):
     typed.answers.append("wrong")
-    assert "refused the token" in notebook.error("%connect http://localhost --key-keyring")
+    refused = notebook.error("%connect http://localhost --key-keyring")
+    assert "refused the token" in refused
+    assert refused.endswith("-> %connect http://localhost --key-keyring")
     assert not ring
     typed.answers.pop()
     notebook.run("%connect http://localhost --key-keyring")

@@ -57,8 +57,10 @@ class ConnectCalls(SearchCalls, SignInCalls):
         try:
             found = inspect(self._http, self.embedded, self._bearing_settings(wanted))
         except SignInError as error:
-            if wanted.service and wanted.service.key_keyring and not typed:
-                raise SignInError(error.message, hint=f"%logout {wanted.service.base_url}") from None
+            if wanted.service and wanted.service.key_keyring:
+                again = f"%connect {wanted.service.base_url} --key-keyring"
+                hint = again if typed else f"%logout {wanted.service.base_url}"
+                raise SignInError(error.message, hint=hint) from None
             raise
         if typed and wanted.service:
             keep_key(wanted.service, typed)
