@@ -7,6 +7,7 @@ from rolloutlab.errors import InputError
 
 _NAMED = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/[\w./-]*)?")
 """A host with a dot, and maybe a path: an address but for its https://."""
+_HOST = re.compile(r"[\w.-]+|[\da-f:.]+", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -14,21 +15,38 @@ def canonical(url: str) -> str:
     """An address as the resource that it names: scheme and host in lower case, no usual port, no slash at the end.
 
     Raises:
-        InputError: it has no scheme or host, a fragment, a user or a query; the message does not repeat what they hold.
+        InputError: it has no scheme or host, a fragment, a user, a query, or characters that browsers and libraries
+            read each in its own way; the message does not repeat what they hold.
     """
     try:
-        parts = urlsplit(url.strip())
+        parts = urlsplit(written := url.strip())
         port = parts.port
     except (ValueError, AttributeError):
         raise InputError("that is no address of a server", hint="%login https://tools.example/mcp") from None
-    wrong = _wrong(parts, fragment="#" in url)
-    if wrong:
-        meant = url.strip() if _NAMED.fullmatch(url.strip()) else "tools.example/mcp"
-        raise InputError(f"the address of a server has {wrong}", hint=f"%login https://{meant}")
-    host = parts.hostname or ""
+    host = host_of(parts)
+    wrong = "a character that no address has" if acts(written) else _wrong(parts, fragment="#" in url)
+    if wrong or host is None:
+        meant = written if _NAMED.fullmatch(written) else "tools.example/mcp"
+        raise InputError(
+            f"the address of a server has {wrong or 'a name that no host can have'}", hint=f"%login https://{meant}"
+        )
     named = f"[{host}]" if ":" in host else host
     shown = named if port in (None, _PORTS[parts.scheme.lower()]) else f"{named}:{port}"
     return urlunsplit((parts.scheme.lower(), shown, parts.path.rstrip("/"), "", ""))
+
+
+def host_of(parts: SplitResult) -> str | None:
+    """The host as it is looked up, in lower case and in ASCII; None where no host can be called that."""
+    try:
+        named = (parts.hostname or "").encode("idna").decode()
+    except UnicodeError:  # a part that is empty or longer than 63 letters
+        return None
+    return named if _HOST.fullmatch(named) else None
+
+
+def acts(url: str) -> bool:
+    """Whether an address has spaces, control characters or backslashes, which not everybody reads as part of it."""
+    return any(each.isspace() or not each.isprintable() or each == "\\" for each in url)
 
 
 def _wrong(parts: SplitResult, *, fragment: bool) -> str | None:

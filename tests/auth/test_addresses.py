@@ -30,6 +30,10 @@ def test_a_server_elsewhere_has_to_be_encrypted():
         "https://x/#y",
         "//x/y",
         "https://x:0x50",
+        "https://a..b/token",
+        f"https://{'a' * 64}.example/token",
+        "https://evil.example\\.login.example/token",
+        "https://lоgin.example/token",  # noqa: RUF001 - a Cyrillic letter
     ],
 )
 def test_all_authorization_server_endpoints_use_https(url):

@@ -72,6 +72,15 @@ def test_signing_in_asks_once_and_every_request_carries_the_token(access, world,
     assert "access-" not in repr(standing)
 
 
+def test_the_person_is_shown_where_the_page_is_that_opens_if_it_is_not_at_the_authorization_server(
+    access, world, person
+):
+    elsewhere = world.origin.replace("127.0.0.1", "localhost")
+    world.changed["authorization_endpoint"] = f"{elsewhere}/authorize"
+    asyncio.run(access.sign_in())
+    assert person.questions[0].authority == f"{world.origin[7:]} (the page is at {elsewhere[7:]})"
+
+
 def test_a_token_that_is_about_to_expire_is_renewed_before_it_is_sent(access, world, clock):
     async def story():
         await access.sign_in()

@@ -111,10 +111,39 @@ def test_the_issuer_of_the_metadata_must_be_the_very_issuer_that_was_asked(other
 
 
 @pytest.mark.parametrize(
-    "other", ["https://evil.example/mcp", "https://tools.example/other", "https://tools.example/mcp/deeper"]
+    "other",
+    [
+        "https://evil.example/mcp",
+        "https://tools.example/other",
+        "https://tools.example/mcp/deeper",
+        "https://tools.example",
+    ],
 )
-def test_metadata_of_another_resource_is_refused(other):
-    assert "another resource" in refused({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": other}})
+@pytest.mark.parametrize("challenge", [None, Challenge("bearer", {"resource_metadata": AT_RESOURCE})])
+def test_metadata_of_another_resource_is_refused(other, challenge):
+    assert "another resource" in refused({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": other}}, challenge)
+
+
+@pytest.mark.parametrize("other", ["https://evil.example", "https://tools.example/other"])
+def test_what_is_said_at_the_root_holds_for_what_lies_below_it_and_for_nothing_else(other):
+    challenge = Challenge("bearer", {"resource_metadata": AT_ROOT})
+    result, _ = found({AT_ROOT: {**RESOURCE, "resource": "https://tools.example"}, AT_ISSUER: AUTHORITY}, challenge)
+    assert result.resource == "https://tools.example"
+    assert "another resource" in refused({AT_ROOT: {**RESOURCE, "resource": other}}, challenge)
+
+
+@pytest.mark.parametrize("at", [AT_RESOURCE, AT_ROOT])
+@pytest.mark.parametrize(
+    "resource", ["", f"{SERVER}?x=1", "https://u:p@tools.example/mcp", f"\x1b{SERVER}", f" {SERVER}", f"{SERVER}\n"]
+)
+def test_a_resource_that_is_no_address_is_the_documents_mistake(at, resource):
+    assert "describes a resource that is no address" in refused({at: {**RESOURCE, "resource": resource}})
+
+
+def test_the_host_of_the_page_that_opens_is_shown_where_it_is_not_the_issuers():
+    assert found(USUAL)[0].page == "login.example"
+    elsewhere = {**AUTHORITY, "authorization_endpoint": "https://bank.example/authorize"}
+    assert found({**USUAL, AT_ISSUER: elsewhere})[0].page == "login.example (the page is at bank.example)"
 
 
 @pytest.mark.parametrize(

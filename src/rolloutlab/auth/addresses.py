@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError, SignInError
-from rolloutlab.resource import canonical
+from rolloutlab.resource import acts, canonical, host_of
 from rolloutlab.settings import on_this_machine
 
 
@@ -44,10 +44,10 @@ def checked_endpoint(what: str, url: str, server: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        whole = bool(parts.hostname) and (parts.port or True)
+        whole = host_of(parts) is not None and (parts.port or True)
     except ValueError:
         whole = False
-    odd = any(character.isspace() or not character.isprintable() for character in url)
+    odd = acts(url) or not url.isascii()
     if odd or not whole or parts.username is not None or parts.fragment:
         raise SignInError(f"{host(server)} names a {what} that is no address")
     here = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)

@@ -333,7 +333,7 @@ class Access:
                 state=state,
                 verifier=verifier,
             )
-            question = Question(self.server, host(found.issuer), found.resource, tuple(scopes), NAME, registered_before)
+            question = Question(self.server, found.page, found.resource, tuple(scopes), NAME, registered_before)
             return Pending(url, state, question)
 
         answer = await self._consent(self.server, prepare, terms.listener)

@@ -12,7 +12,8 @@ from rolloutlab.auth.challenges import Challenge
 from rolloutlab.auth.documents import Document, ResourceMetadata, ServerMetadata
 from rolloutlab.auth.messages import Flow, Request
 from rolloutlab.auth.pkce import METHOD
-from rolloutlab.errors import SignInError
+from rolloutlab.errors import InputError, SignInError
+from rolloutlab.resource import canonical
 
 D = TypeVar("D", bound=Document)
 
@@ -30,6 +31,12 @@ class Found:
     issuer: str
     authority: ServerMetadata
 
+    @property
+    def page(self) -> str:
+        """Where a person is asked: the issuer's host, and that of the page that opens where it is another."""
+        named, opened = host(self.issuer), host(self.authority.authorization_endpoint)
+        return named if opened.lower() == named.lower() else f"{named} (the page is at {opened})"
+
 
 def discover(
     server: str, challenge: Challenge | None, issuer: str | None = None, *, without_pkce: bool = False
@@ -46,8 +53,6 @@ def discover(
     described = yield from _resource(server, challenge)
     if described is None and issuer is None:
         raise _unsaid(server)
-    if described and not covers(described.resource, server):
-        raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(described.resource)[:200]}")
     chosen = issuer or (described.authorization_servers[0] if described else "")
     authority = yield from _authority(checked_endpoint("authorization server", chosen, server), server)
     if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
@@ -94,9 +99,25 @@ def _unsaid(server: str) -> SignInError:
 
 
 def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
-    addresses = resource_metadata_addresses(server, challenge)
-    checked = [checked_endpoint("description", each, server) for each in addresses]
-    return (yield from _first(ResourceMetadata, checked, f"the description of {host(server)}"))
+    for address in resource_metadata_addresses(server, challenge):
+        there = [checked_endpoint("description", address, server)]
+        found = yield from _first(ResourceMetadata, there, f"the description of {host(server)}")
+        if found:
+            _check_resource(found.resource, server, at_root=address == f"{origin(server)}{_RESOURCE}")
+            return found
+    return None
+
+
+def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
+    """A server describes itself and nothing else (RFC 9728, 3.3); who writes at an origin's root may mean all of it."""
+    try:
+        described = canonical(resource) if resource.isascii() and resource == resource.strip() else None
+    except InputError:
+        described = None
+    if described is None:
+        raise SignInError(f"{host(server)} describes a resource that is no address")
+    if described != server and not (at_root and covers(described, server)):
+        raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(resource)[:200]}")
 
 
 def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:

@@ -25,7 +25,6 @@ class ResourceMetadata(Document):
     resource: str
     authorization_servers: tuple[str, ...] = Field(min_length=1)
     scopes_supported: tuple[str, ...] | None = None
-    resource_name: str | None = None
 
 
 class ServerMetadata(Document):
