@@ -14,6 +14,8 @@ from rolloutlab.reach import Reach, allows, reach_of, reach_of_all
         ("192.168.0.1", Reach.PRIVATE),
         ("100.64.0.1", Reach.PRIVATE),
         ("fd00::1", Reach.PRIVATE),
+        ("fec0::1", Reach.PRIVATE),
+        ("feff::1", Reach.PRIVATE),
         ("127.0.0.1", Reach.LOOPBACK),
         ("127.9.9.9", Reach.LOOPBACK),
         ("::1", Reach.LOOPBACK),

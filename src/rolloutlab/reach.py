@@ -4,6 +4,8 @@ import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
 
+_SITE = ipaddress.IPv6Network("fec0::/10")
+"""What `fc00::/7` has replaced, and the standard library holds to be everybody's."""
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -22,7 +24,7 @@ def reach_of(address: str) -> Reach | None:
         return Reach.LOOPBACK
     if found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:
         return None
-    return Reach.PUBLIC if found.is_global else Reach.PRIVATE
+    return Reach.PUBLIC if found.is_global and found not in _SITE else Reach.PRIVATE
 
 
 def reach_of_all(addresses: Iterable[str]) -> Reach | None:

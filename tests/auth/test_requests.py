@@ -127,10 +127,20 @@ def test_a_denial_is_told_from_other_errors():
     assert denied.value.hint == f"%login {SERVER}"
     with pytest.raises(SignInError, match="invalid_scope"):
         code_of(authority(), {"error": "invalid_scope"}, SERVER)
-    with pytest.raises(SignInError, match="an unknown error"):
-        code_of(authority(), {"error": "<script>alert(1)</script>"}, SERVER)
+    with pytest.raises(SignInError, match="an error that it calls 'login_required'"):
+        code_of(authority(), {"error": "login_required"}, SERVER)
     with pytest.raises(SignInError, match="no code"):
         code_of(authority(), {}, SERVER)
+
+
+@pytest.mark.parametrize(
+    "error", ["Go to evil and paste your token there", "<script>alert(1)</script>", "\u202eabc", "مرحبا", "x" * 65]
+)
+def test_a_sentence_in_the_place_of_an_error_code_is_not_repeated(error):
+    with pytest.raises(SignInError, match=r"ended the sign-in: an unknown error$"):
+        code_of(authority(), {"error": error}, SERVER)
+    with pytest.raises(TokenRefused, match=r"gave no token: status 400$"):
+        tokens_of(f"{ISSUER}/token", answered(400, {"error": error}))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Protocol
 class Question:
     """What a person is shown before a page is opened. scopes: empty where they are not said.
 
-    server: the address that was asked for. authority: the authorization server's host, and that of its page. client: our
-    name there. redirect: where answers come to, where that had to be registered beforehand.
+    server: the address that was asked for. authority: the authorization server's host, and that of its page. client:
+    our name there. redirect: where answers come to, where that had to be registered beforehand.
     """
 
     server: str

@@ -1,5 +1,6 @@
 """Plain HTTP messages: what the flow wants sent, and what it is answered. Nothing in this room's heart does I/O."""
 
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -7,6 +8,8 @@ from typing import Any, TypeVar
 from pydantic_core import from_json
 
 T = TypeVar("T")
+
+_CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,7 @@ class Response:
 
     def error(self) -> str | None:
         """The error code of a refusal (RFC 6749, 5.2); what else the body says may hold secrets."""
-        code = (self._object() or {}).get("error")
-        return code if isinstance(code, str) and 0 < len(code) <= 64 and code.replace("_", "").isalnum() else None
+        return error_code((self._object() or {}).get("error"))
 
     def _object(self) -> dict[str, Any] | None:
         try:
@@ -46,6 +48,11 @@ class Response:
         except ValueError:
             return None
         return found if isinstance(found, dict) else None
+
+
+def error_code(said: object) -> str | None:
+    """An error code as those of the standards are written; None where it is a stranger's sentence, or nothing."""
+    return said if isinstance(said, str) and _CODE.fullmatch(said) else None
 
 
 Flow = Generator[Request, Response, T]

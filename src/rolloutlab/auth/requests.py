@@ -8,10 +8,22 @@ from pydantic import ValidationError
 
 from rolloutlab.auth.addresses import host
 from rolloutlab.auth.documents import ServerMetadata, TokenAnswer
-from rolloutlab.auth.messages import Request, Response
+from rolloutlab.auth.messages import Request, Response, error_code
 from rolloutlab.auth.pkce import METHOD, challenge_of
 from rolloutlab.auth.registration import Client
 from rolloutlab.errors import SignInError
+
+_LONGEST = 40
+_ENDED = {
+    "invalid_request": "it does not understand what it was asked",
+    "unauthorized_client": "it lets no client like this one ask",
+    "unsupported_response_type": "it gives no codes",
+    "invalid_scope": "it does not give the scopes that were asked for",
+    "invalid_target": "it does not sign in for this server",
+    "server_error": "something went wrong there",
+    "temporarily_unavailable": "it is busy",
+}
+"""What ends a sign-in (RFC 6749, 4.1.2.1; RFC 8707, 2), in words."""
 
 
 class Denied(SignInError):  # noqa: N818 - an error's name says what happened
@@ -67,9 +79,7 @@ def code_of(authority: ServerMetadata, answer: Mapping[str, str], server: str) -
     if answer.get("error") == "access_denied":
         raise Denied(f"{host(authority.issuer)} was told not to let us in", hint=f"%login {server}")
     if answer.get("error") or not answer.get("code"):
-        code = answer.get("error", "no code")
-        said = code if code.replace("_", "").replace(" ", "").isalnum() and len(code) <= 64 else "an unknown error"
-        raise SignInError(f"{host(authority.issuer)} ended the sign-in: {said}")
+        raise SignInError(f"{host(authority.issuer)} ended the sign-in: {_why(answer.get('error'))}")
     return answer["code"]
 
 
@@ -114,6 +124,16 @@ def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
     if answer.token_type.lower() != "bearer":
         raise TokenRefused(f"{host(endpoint)} gave a token that is no bearer token", None)
     return answer
+
+
+def _why(error: str | None) -> str:
+    """Why a sign-in ended, in our words: those of an answer may be anybody's."""
+    if not error:
+        return "no code came"
+    if error in _ENDED:
+        return f"{error}, {_ENDED[error]}"
+    code = error_code(error)
+    return f"an error that it calls {code[:_LONGEST]!r}" if code else "an unknown error"
 
 
 def _posted(endpoint: str, client: Client, form: Mapping[str, str]) -> Request:
