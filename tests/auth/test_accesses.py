@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.auth.accesses import Accesses
 from rolloutlab.auth.requests import Denied
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.http import Http
 from tests.auth.world import Person, World
 
@@ -112,3 +112,39 @@ def test_of_two_that_cover_an_address_the_one_for_less_is_meant(worlds, accesses
     wide, narrow = accesses.at(worlds[0].url), accesses.at(f"{worlds[0].url}/v1")
     assert accesses.of(f"{worlds[0].url}/v1/models") is narrow
     assert accesses.of(f"{worlds[0].url}/other") is wide
+
+
+@pytest.fixture
+def spoiled(http, worlds, accesses, person, tmp_path):
+    """Ways in of another kernel, where others may read what was kept of the first of two servers."""
+    for world in worlds:
+        http.run(accesses.at(world.url).sign_in(keep=True))
+    folder = tmp_path / "sign-in"
+    [path] = [path for path in folder.glob("*.json") if worlds[0].origin in path.read_text()]
+    path.chmod(0o640)
+    return Accesses(person, lambda _server, _wrong: None, folder)
+
+
+def test_a_grant_that_others_may_read_keeps_nobody_from_other_servers(http, worlds, spoiled):
+    assert [access.server for access in spoiled] == [worlds[1].url]
+    assert http.run(http.request("GET", f"{worlds[1].url}/read", token=spoiled)) == {"done": "read"}
+    assert spoiled.of("https://train.example/v1") is None
+
+
+def test_a_grant_that_others_may_read_is_told_to_who_asks_its_server_and_nobody_is_asked_to_sign_in(
+    http, worlds, person, spoiled
+):
+    asked = len(person.questions)
+    [told] = spoiled.unused
+    assert "others may read" in told.message
+    with pytest.raises(LabError, match="others may read"):
+        http.run(http.request("GET", f"{worlds[0].url}/read", token=spoiled))
+    with pytest.raises(LabError, match="others may read"):
+        spoiled.usable(worlds[0].url)
+    assert len(person.questions) == asked
+    assert worlds[0].tokens_sent == [""]  # the first asked who guards it
+
+
+def test_an_address_that_no_server_could_have_gets_no_token(worlds, accesses):
+    accesses.at(worlds[0].url)
+    assert accesses.of(worlds[0].url.replace("//", "//jo:secret@")) is None

@@ -61,11 +61,25 @@ def test_a_file_that_others_may_read_is_refused(folder):
         place.read(GRANT.server)
 
 
+def test_a_keyring_that_does_not_open_is_told_with_what_to_type(folder, ring, monkeypatch):
+    from keyring.errors import KeyringLocked
+
+    def locked(*_asked):
+        raise KeyringLocked("it is locked")
+
+    kept(folder).write(GRANT)
+    monkeypatch.setattr("keyring.get_password", locked)
+    with pytest.raises(LabError, match="does not open: it is locked") as error:
+        kept(folder).read(GRANT.server)
+    assert error.value.hint.startswith("!rm '")
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"server": "https://evil.example/mcp"},
         {"resource": "https://evil.example/mcp"},
+        {"resource": "https://tools.example/mcp?x=1"},
         {"token_endpoint": "http://evil.example/token"},
         {"scopes": None},
         {"client": None},
@@ -84,8 +98,9 @@ def test_a_damaged_file_is_no_grant(folder):
     place = InFolder(folder)
     place.write(GRANT)
     [path] = folder.glob("*.json")
-    path.write_text("{")
-    assert place.read(GRANT.server) is None
+    for damaged in (b"{", b"\xff"):
+        path.write_bytes(damaged)
+        assert place.read(GRANT.server) is None
 
 
 def test_one_at_a_time_changes_a_grant(folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rolloutlab.errors import LabError
 from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -117,6 +118,13 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
     other = Session(away.lab.settings)
     try:
         assert len(other.add_tools(url, "memory")) == 5
+        [path] = away.lab.settings.sign_in_folder.glob("*.json")
+        path.chmod(0o640)
+        for line in (f"!rm '{path}'", "others may read"):
+            assert line in repr(other.whoami())
+        with pytest.raises(LabError, match="others may read"):
+            other.login(url)
+        path.chmod(0o600)
     finally:
         other.close()
     away.run(f"%logout {url}")

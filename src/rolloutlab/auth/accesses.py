@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rolloutlab.auth.addresses import checked_server
-from rolloutlab.auth.bearer import Access
+from rolloutlab.auth.addresses import checked_server, covers
+from rolloutlab.auth.bearer import Access, Standing
 from rolloutlab.auth.consent import Consent, Settled
 from rolloutlab.auth.kept import Either, kept_servers
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.resource import canonical
 
 
@@ -24,15 +24,18 @@ class Accesses:
         self._known: dict[str, Access] = {}
 
     def __iter__(self) -> Iterator[Access]:
-        """All that somebody has used, and those whose grants were kept."""
-        for server in kept_servers(self._folder):
-            self.at(server)
-        return iter(list(self._known.values()))
+        """All that somebody has used, and those whose grants were kept and may be used."""
+        return iter([access for access in self._all() if not isinstance(_standing(access), LabError)])
+
+    @property
+    def unused(self) -> list[LabError]:
+        """Why grants that were kept are not used: others may read them, or nobody can."""
+        return [wrong for access in self._all() if isinstance(wrong := _standing(access), LabError)]
 
     def of(self, url: str) -> Access | None:
         """The way in whose token requests to an address may carry: the one that covers least beside it."""
-        found = [access for access in self._known.values() if access.covers(url)]
-        return max(found, key=lambda access: len(access.resource), default=None)
+        found = [(resource, access) for access in self._known.values() if covers(resource := _resource(access), url)]
+        return max(found, key=lambda each: len(each[0]), default=(None, None))[1]
 
     def at(self, server: str) -> Access:
         """The way in to a server; one that was kept is used without asking.
@@ -45,9 +48,41 @@ class Accesses:
             self._known[address] = Access(address, self._consent, Either(self._folder), settled=self._settled)
         return self._known[address]
 
+    def usable(self, server: str) -> Access:
+        """The same for somebody who is about to sign in, and should not be asked for nothing.
+
+        Raises:
+            InputError: as `at` does. LabError: what is kept of the server cannot be used.
+        """
+        access = self.at(server)
+        if isinstance(wrong := _standing(access), LabError):
+            raise wrong
+        return access
+
     def signed_in(self, server: str) -> Access:
         """The way in to a server that one is signed in to; NotFoundError when one is not."""
         access = self._known.get(canonical(server)) or self.at(server)
         if access.standing is None:
             raise NotFoundError(f"you are not signed in to {access.server}", hint=f"%login {access.server}")
         return access
+
+    def _all(self) -> list[Access]:
+        for server in kept_servers(self._folder):
+            self.at(server)
+        return list(self._known.values())
+
+
+def _standing(access: Access) -> Standing | LabError | None:
+    """Where one is signed in, or why that cannot be told."""
+    try:
+        return access.standing
+    except LabError as error:
+        return error
+
+
+def _resource(access: Access) -> str:
+    """What a token is for; a grant that cannot be used is told to who asks its own server, and stops nobody else."""
+    try:
+        return access.resource
+    except LabError:
+        return access.server

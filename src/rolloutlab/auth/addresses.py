@@ -19,7 +19,11 @@ def host(url: str) -> str:
 
 def covers(resource: str, url: str) -> bool:
     """Whether an address is the resource or lies below it."""
-    resource, url = canonical(resource), canonical(url.partition("?")[0])
+    resource = canonical(resource)
+    try:
+        url = canonical(url.partition("?")[0])
+    except InputError:
+        return False
     return origin(resource) == origin(url) and f"{urlsplit(url).path}/".startswith(f"{urlsplit(resource).path}/")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from filelock import AsyncFileLock
 
 from rolloutlab.auth.grants import Grant
-from rolloutlab.errors import LabError, SignInError
+from rolloutlab.errors import InputError, LabError, SignInError
 from rolloutlab.store.disk import own
 
 _SERVICE = "rolloutlab"
@@ -27,7 +27,11 @@ class Kept(Protocol):
         """What a person is told."""
 
     def read(self, server: str) -> Grant | None:
-        """The grant for a server; None where there is none, or none that can be understood."""
+        """The grant for a server; None where there is none, or none that can be understood.
+
+        Raises:
+            LabError: others may read it, or nobody can.
+        """
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:
         """Keep a grant. keep: beyond the end of the process, where there is a choice; None is as it was."""
@@ -72,13 +76,16 @@ class InFolder:
     def read(self, server: str) -> Grant | None:
         path = self._path(server)
         try:
-            with path.open(encoding="utf-8") as file:
+            with path.open("rb") as file:
                 if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
                     said = f"others may read {path}, which holds tokens; remove it, and sign in to {server} anew"
                     raise LabError(said, hint=f"!rm '{path}'")
                 return grant_of(file.read(), server)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            said = f"{path}, which holds tokens, cannot be read: {error.strerror}"
+            raise LabError(said, hint=f"!rm '{path}'") from None
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         self._put(grant.server, grant.to_json())
@@ -132,8 +139,13 @@ class InKeyring(InFolder):
 
     def read(self, server: str) -> Grant | None:
         import keyring
+        import keyring.errors
 
-        text = keyring.get_password(_SERVICE, server)
+        try:
+            text = keyring.get_password(_SERVICE, server)
+        except keyring.errors.KeyringError as error:
+            said = f"the keyring of this machine, which holds tokens for {server}, does not open: {error}"
+            raise LabError(said, hint=f"!rm '{self._path(server)}'") from None
         return grant_of(text, server) if text else None
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
@@ -196,11 +208,11 @@ def kept(folder: Path) -> InFolder:
     return InKeyring(folder) if has_keyring() else InFolder(folder)
 
 
-def grant_of(text: str, server: str) -> Grant | None:
+def grant_of(text: str | bytes, server: str) -> Grant | None:
     """What was kept as text for a server; None where that is not what it is."""
     try:
         found = Grant.from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, SignInError):
+    except (ValueError, TypeError, KeyError, AttributeError, SignInError, InputError):
         return None
     return found if found.server == server else None
 

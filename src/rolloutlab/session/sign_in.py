@@ -62,7 +62,7 @@ class SignInCalls(SessionBase):
         self.__dict__.pop("_broker", None)  # by which way is decided anew
         self._paste = paste
         try:
-            standing = self._http.run(self.accesses.at(address).sign_in(terms, keep=keep), self._show_sign_ins)
+            standing = self._http.run(self.accesses.usable(address).sign_in(terms, keep=keep), self._show_sign_ins)
         finally:
             self._show_sign_ins()
             self._paste = False
@@ -71,7 +71,7 @@ class SignInCalls(SessionBase):
 
     def whoami(self) -> Standings:
         """Every server that this notebook is signed in to: as whom, with which scopes, until when."""
-        return Standings(each.standing for each in self.accesses if each.standing)
+        return Standings((each.standing for each in self.accesses if each.standing), self.accesses.unused)
 
     def logout(self, server: str | None = None) -> Standings:
         """Give the tokens of a server back and forget them, or of all; what is left.

@@ -1,30 +1,40 @@
 """Where one is signed in, as a notebook shows it; nothing of it is secret."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
 from rolloutlab.auth.bearer import Standing
+from rolloutlab.errors import LabError
 from rolloutlab.visible import visible_line
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
+_NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
 _LONGEST = 60
 """Characters of a client's id."""
 
 
 class Standings(tuple[Standing, ...]):
-    """Every server that one is signed in to."""
+    """Every server that one is signed in to. unused: why grants that were kept are not used."""
 
-    __slots__ = ()
+    unused: tuple[LabError, ...]
+
+    def __new__(cls, standings: Iterable[Standing] = (), unused: Iterable[LabError] = ()) -> "Standings":
+        made = super().__new__(cls, standings)
+        made.unused = tuple(unused)
+        return made
 
     def __repr__(self) -> str:
-        if not self:
-            return "you are signed in nowhere -> %login https://tools.example/mcp"
-        return "\n".join("\n".join(_lines(standing)) for standing in self)
+        lines = [line for standing in self for line in _lines(standing)]
+        lines += [visible_line(f"{wrong.message} -> {wrong.hint}") for wrong in self.unused]
+        return "\n".join(lines) or f"{_NOWHERE} -> {_LOGIN}"
 
     def _repr_html_(self) -> str:
-        if not self:
-            return "<p>you are signed in nowhere: <code>%login https://tools.example/mcp</code></p>"
+        told = [(wrong.message, wrong.hint) for wrong in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
+        said = "".join(f"<p>{_shown(wrong)}: <code>{_shown(hint or '')}</code></p>" for wrong, hint in told)
+        return self._table() * bool(self) + said
+
+    def _table(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in _HEAD)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(each))}</tr>" for each in self)
         return f"<table><tr>{head}</tr>{rows}</table>"
@@ -39,6 +49,10 @@ def _cells(standing: Standing) -> Sequence[str]:
     scopes = " ".join(standing.scopes) or "not said"
     told = standing.server, standing.authority, _cut(standing.client), scopes, _until(standing), standing.place
     return list(map(visible_line, told))
+
+
+def _shown(text: str) -> str:
+    return escape(visible_line(text))
 
 
 def _cut(client: str) -> str:
