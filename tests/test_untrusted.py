@@ -171,3 +171,12 @@ def test_the_address_that_answered_is_told(served):
 def test_a_host_that_has_no_address_is_told():
     with pytest.raises(UnreachableError, match="no host has that name"):
         asked("https://nowhere.invalid/")
+
+
+@pytest.mark.parametrize(
+    "host", ["a..b", f"{'a' * 64}.example", "xn--a.example", "xn--zzzzzz99999.example", "300.1.1.1", "["]
+)
+def test_a_host_that_none_can_be_called_is_an_error_of_ours_that_says_no_secret(host):
+    with pytest.raises(UnreachableError) as error:
+        asked(f"https://{host}/token?code=s3cret", "POST", content=b"code=s3cret")
+    assert "s3cret" not in str(error.value)

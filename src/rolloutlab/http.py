@@ -324,9 +324,10 @@ def checked(url: str) -> httpx.URL:
     """The address, or UnreachableError when nothing can be there."""
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        parsed = httpx.URL("")
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        whole = parsed.scheme in {"http", "https"} and bool(parsed.host)
+    except (httpx.InvalidURL, UnicodeError):  # a host is not read before it is asked for
+        whole = False
+    if not whole:
         raise UnreachableError(f"{url} is no address of a service", hint="check ROLLOUTLAB_URL")
     return parsed
 

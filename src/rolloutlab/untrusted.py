@@ -47,7 +47,7 @@ async def fetch(
         UnreachableError: nothing answers, or nothing that may be talked to. ServiceError: the answer is too large, or
             packed in a way that nobody asked for.
     """
-    there = checked(url)
+    there = _address(url)
     if _is_address(there.host) and not reachable(there.host):  # no name that would be looked up
         raise _unreachable(there.host)
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
@@ -99,6 +99,13 @@ class _Guard(aiohttp.abc.AbstractResolver):
 
     async def close(self) -> None:
         pass
+
+
+def _address(url: str) -> httpx.URL:
+    try:
+        return checked(url)
+    except UnreachableError:  # its hint is for our own services, and all of an address may be much
+        raise UnreachableError(f"{ascii(url.partition('?')[0])[:200]} is no address that can be asked") from None
 
 
 def _is_address(host: str) -> bool:

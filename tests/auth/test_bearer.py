@@ -399,6 +399,17 @@ def test_a_server_on_this_machine_that_leads_elsewhere_without_https_is_refused(
     assert world.seen["/register"] == 0
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example"])
+@pytest.mark.parametrize("endpoint", ["token_endpoint", "registration_endpoint", "revocation_endpoint"])
+def test_an_endpoint_at_a_host_that_can_be_none_is_refused_before_anybody_is_asked(
+    access, world, person, host, endpoint
+):
+    world.changed[endpoint] = f"https://{host}/token"
+    with pytest.raises(SignInError, match="that is no address"):
+        asyncio.run(access.sign_in())
+    assert not person.questions
+
+
 def test_link_local_addresses_are_not_asked_though_encrypted(access, world):
     world.changed["token_endpoint"] = "https://169.254.169.254/token"
     with pytest.raises(UnreachableError, match="must not lead us into"):
