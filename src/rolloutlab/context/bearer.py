@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,9 @@ import httpx2
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.errors import RolloutlabError, SignInError
+
+_KEPT = 100
+"""Tokens that are known again: one is sent for minutes, and the last of so many is long over."""
 
 
 class Bearer(httpx2.Auth):
@@ -19,7 +23,7 @@ class Bearer(httpx2.Auth):
     def __init__(self, access: Access) -> None:
         self._access = access
         self._failure: tuple[float, RolloutlabError] | None = None
-        self._sent = ""
+        self._sent: deque[str] = deque(maxlen=_KEPT)
         self._asking = 0
         self._paused = 0.0
         self._since = 0.0
@@ -34,8 +38,10 @@ class Bearer(httpx2.Auth):
         return self._failure[1] if self._failure and self._failure[0] >= begun else None
 
     def masked(self, text: str) -> str:
-        """A text without the token that was sent."""
-        return text.replace(self._sent, "...") if self._sent else text
+        """A text of the server without any token that it was sent."""
+        for token in sorted(self._sent, key=len, reverse=True):  # one may begin with another
+            text = text.replace(token, "...")
+        return text
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         operation, again = operation_of(request.content), True
@@ -43,7 +49,8 @@ class Bearer(httpx2.Auth):
             while again:
                 token = await self._access.token()
                 if token:
-                    self._sent = token
+                    if token not in self._sent:
+                        self._sent.append(token)
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
                 headers = response.headers.multi_items()

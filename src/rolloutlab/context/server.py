@@ -13,7 +13,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, Tool
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
@@ -65,10 +65,7 @@ class ContextServer:
             cursor: str | None = None
             for _ in range(_PAGES):
                 page = await client.list_tools(cursor=cursor)
-                found += [
-                    ContextTool(each.name, each.description or "", each.input_schema, partial(self.call, each.name))
-                    for each in page.tools
-                ]
+                found += map(self._tool, page.tools)
                 cursor = page.next_cursor
                 if cursor is None:
                     break
@@ -85,7 +82,7 @@ class ContextServer:
 
         async def called(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            said = _said(result)
+            said = self._bearer.masked(_said(result))
             if len(said) > _MOST_SAID or len(said.encode("utf-8", "replace")) > _MOST_SAID:
                 raise RefusedError(f"{self.url} says more than {_MOST_SAID >> 10:,} KiB of text, which are not kept")
             return said, bool(result.is_error)
@@ -111,6 +108,8 @@ class ContextServer:
         except Exception as error:  # noqa: BLE001 - the SDK has many ways to say that a connection is gone
             why = UnreachableError(f"{self.url} is no context server that answers: {self._told(error)}")
         why = self._bearer.failure_since(begun) or why
+        why.message = self._bearer.masked(why.message)
+        why.args = (why.message,)
         why.__context__ = why.__cause__ = None  # IPython shows a group of errors in its own way, and at length
         raise why.with_traceback(None)
 
@@ -132,6 +131,11 @@ class ContextServer:
     def _told(self, error: BaseException) -> str:
         """What went wrong, in the words of a stranger, who may repeat what we sent."""
         return visible(self._bearer.masked(_root(error)))[:_LONGEST]
+
+    def _tool(self, told: Tool) -> ContextTool:
+        described, schema = map(self._bearer.masked, (told.description or "", json.dumps(told.input_schema)))
+        name = self._bearer.masked(told.name)
+        return ContextTool(name, described, json.loads(schema), partial(self.call, told.name))
 
     async def _client(self) -> Client:
         """The open connection, a new one where the last has broken, or hangs with its loop."""
