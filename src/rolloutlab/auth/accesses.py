@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rolloutlab.auth.addresses import checked_server, covers
 from rolloutlab.auth.bearer import Access, Standing
-from rolloutlab.auth.consent import Consent, Settled
+from rolloutlab.auth.consent import Consent
 from rolloutlab.auth.kept import Either, kept_servers
 from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.resource import canonical
@@ -17,9 +17,8 @@ class Accesses:
     folder: where grants are kept that outlive the kernel, once somebody has asked for that.
     """
 
-    def __init__(self, consent: Consent, settled: Settled, folder: Path) -> None:
+    def __init__(self, consent: Consent, folder: Path) -> None:
         self._consent = consent
-        self._settled = settled
         self._folder = folder
         self._known: dict[str, Access] = {}
 
@@ -45,19 +44,8 @@ class Accesses:
         """
         address = checked_server(server)
         if address not in self._known:
-            self._known[address] = Access(address, self._consent, Either(self._folder), settled=self._settled)
+            self._known[address] = Access(address, self._consent, Either(self._folder))
         return self._known[address]
-
-    def usable(self, server: str) -> Access:
-        """The same for somebody who is about to sign in, and should not be asked for nothing.
-
-        Raises:
-            InputError: as `at` does. LabError: what is kept of the server cannot be used.
-        """
-        access = self.at(server)
-        if isinstance(wrong := _standing(access), LabError):
-            raise wrong
-        return access
 
     def signed_in(self, server: str) -> Access:
         """The way in to a server that one is signed in to; NotFoundError when one is not."""
