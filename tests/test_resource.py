@@ -50,6 +50,7 @@ def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
         f"https://{'a' * 64}.example/mcp",
         "https://evil.example<.tools.example/mcp",
         "https://evil.example\\.tools.example/mcp",
+        "https://tools.example/a\\..\\mcp",
         "https://tools.example/m\ncp",
         "\x1bhttps://tools.example/mcp",
     ],
