@@ -45,6 +45,34 @@ def readme_cells() -> list[str]:
     return [cell.replace("-n 8", "-n 8 --seed 1").replace("n=8", "n=8, seed=1") for cell in found]
 
 
+@pytest.fixture
+def ring() -> Iterator[dict[tuple[str, str], str]]:
+    """A keyring in the place of this machine's: what it holds, by service and name."""
+    keyring = pytest.importorskip("keyring")
+    from keyring.backend import KeyringBackend
+    from keyring.errors import PasswordDeleteError
+
+    before = keyring.get_keyring()  # before there is another that it could find
+    held: dict[tuple[str, str], str] = {}
+
+    class Ring(KeyringBackend):
+        priority = -1
+
+        def get_password(self, service: str, name: str) -> str | None:
+            return held.get((service, name))
+
+        def set_password(self, service: str, name: str, password: str) -> None:
+            held[service, name] = password
+
+        def delete_password(self, service: str, name: str) -> None:
+            if held.pop((service, name), None) is None:
+                raise PasswordDeleteError
+
+    keyring.set_keyring(Ring())
+    yield held
+    keyring.set_keyring(before)
+
+
 @dataclass
 class Service:
     """The service as a client sees it: calls in the words of the specification."""
@@ -238,7 +266,7 @@ def _service(policy: "Policy", folder: Path) -> Service:
     registry = Registry(database, folder, policy)
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
     memory = Memory(Settings(home=folder.parent))
-    authority = AuthorizationServer("http://127.0.0.1", database, lambda: PASSCODE)
+    authority = AuthorizationServer("http://127.0.0.1", database, b"a key", lambda: PASSCODE)
     app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
     http = Http(httpx.ASGITransport(app), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)

@@ -22,9 +22,17 @@ def test_the_passcode_is_made_once_for_the_owners_eyes_only(tmp_path, capsys):
 
 def test_a_passcode_that_was_written_by_hand_is_kept(tmp_path, capsys):
     (tmp_path / "service").mkdir()
-    (tmp_path / "service" / "passcode").write_text("my own words\n")
+    (tmp_path / "service" / "passcode").write_text("my own words of mine\n")
     main(["passcode", "--home", str(tmp_path)])
-    assert capsys.readouterr().out == "my own words\n"
+    assert capsys.readouterr().out == "my own words of mine\n"
+
+
+def test_a_passcode_that_could_be_found_by_trying_is_refused(tmp_path, capsys):
+    file = tmp_path / "service" / "passcode"
+    file.parent.mkdir()
+    file.write_text("open-sesame\n")
+    assert main(["passcode", "--home", str(tmp_path)]) == 2
+    assert f"-> rm {file}" in capsys.readouterr().err
 
 
 def test_a_client_metadata_document_is_printed_for_its_address(capsys):

@@ -18,7 +18,7 @@ def test_a_refused_token_comes_with_what_to_do_about_it():
     error = refused(401, token="sekret")
     assert isinstance(error, SignInError)
     assert error.message.startswith("http://train.example refused the token: 401")
-    assert "--key-env" in error.hint
+    assert error.hint == f"%connect {SERVICE} --key-env ROLLOUTLAB_API_KEY"
 
 
 def test_a_service_that_wants_a_token_and_got_none_says_so():

@@ -30,11 +30,16 @@ def _parser() -> argparse.ArgumentParser:
     settings = read_settings()
     parser = argparse.ArgumentParser(prog="rolloutlab", description="Reinforcement learning on language models.")
     commands = parser.add_subparsers(required=True)
-    serve = commands.add_parser("serve", help="serve a policy over HTTP on 127.0.0.1: chat completions and training")
+    serve = commands.add_parser("serve", help="serve a policy over HTTP: chat completions and training")
     serve.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
     serve.add_argument("--policy", default=settings.policy, help="practice, a folder or a hub name (%(default)s)")
     serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")
+    serve.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="its key (PEM); other hosts than this machine need both"
+    )
     serve.add_argument("--linger", type=float, help="stop after this many seconds without a client (default: never)")
     serve.set_defaults(command=_serve)
     passcode = commands.add_parser("passcode", help="show what the sign-in page of this lab asks its owner for")
@@ -49,8 +54,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> None:
     """Claim the lab folder first: the imports after it take seconds, and another kernel may be doing the same."""
+    from rolloutlab.service.door import Door
     from rolloutlab.service.lifecycle import Folder
 
+    door = Door(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(options.home.expanduser().absolute() / "service")
     folder.claim(patience=0.0 if options.linger is None else _PATIENCE)
     # torch's threads otherwise spin for long while they wait for each other, at the cost of whoever else would work
@@ -59,7 +66,7 @@ def _serve(options: argparse.Namespace) -> None:
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:
         raise PolicyError(f"the embedded service needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
-    serve(folder, options.port, options.policy, options.linger, options.token_lifetime)
+    serve(folder, door, options.port, options.policy, options.linger, options.token_lifetime)
 
 
 def _passcode(options: argparse.Namespace) -> None:

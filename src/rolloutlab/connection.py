@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 from rolloutlab.client import health
 from rolloutlab.client.embedded import Embedded
@@ -75,19 +76,26 @@ def connected(
     configured: Settings,
     now: Settings,
     service: str | None,
-    options: Mapping[str, str | None],
+    options: Mapping[str, str | bool | None],
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """The settings in force after `%connect SERVICE` with options.
 
     configured: as read at first. now: as in force, which a call without a service goes on from. options: `inference`,
-    `key_env` and `project`; None where they are not given.
+    `key_env`, `key_keyring` and `project`; None where they are not given. A key of the keyring is left to be read.
 
     Raises:
         InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
     """
-    checks = {"inference": inference_url, "key_env": variable_name, "project": project_name}
+    checks: Mapping[str, Callable[[Any], Any]] = {
+        "inference": inference_url,
+        "key_env": variable_name,
+        "key_keyring": bool,
+        "project": project_name,
+    }
     given = {name: checks[name](value) for name, value in options.items() if value is not None}
+    if given.keys() >= {"key_env", "key_keyring"}:
+        raise InputError("a key is in a variable or in the keyring", hint=f"%connect {service or ''} --key-keyring")
     if service is None and now.service:
         return _settled(now, _changed(now.service, given, environment), given, "")
     if service is None or service == EMBEDDED:
@@ -99,9 +107,10 @@ def connected(
     return _settled(configured, _changed(address, given, environment), given, service)
 
 
-def _changed(address: Address, given: Mapping[str, str], environment: Mapping[str, str]) -> Address:
+def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
     """The address with what was given for it; InputError when the variable that should hold its key is not set."""
-    key_env = given.get("key_env", address.key_env)
+    key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
+    key_env = None if key_keyring else given.get("key_env", address.key_env)
     if key_env and not environment.get(key_env):
         raise InputError(
             f"the environment variable {key_env}, which should hold the key, is not set", hint=f"%env {key_env}="
@@ -109,8 +118,9 @@ def _changed(address: Address, given: Mapping[str, str], environment: Mapping[st
     return replace(
         address,
         inference_base_url=given.get("inference", address.inference_base_url),
-        token=environment[key_env] if key_env else address.token,
+        token=environment[key_env] if key_env else None if key_keyring else address.token,
         key_env=key_env,
+        key_keyring=key_keyring,
         project=given.get("project", address.project),
     )
 
@@ -164,7 +174,7 @@ def _profile(configured: Settings, service: str) -> Profile:
     return replace(profile, project=configured.project if wins else profile.project)
 
 
-def _settled(settings: Settings, address: Address | None, given: Mapping[str, str], service: str) -> Settings:
+def _settled(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
     """The settings with that service, and with who asked for it; `service` is empty where it stays the same."""
     origins = dict(settings.origins)
     if service:
@@ -175,6 +185,8 @@ def _settled(settings: Settings, address: Address | None, given: Mapping[str, st
 
 
 def _key(address: Address) -> str:
+    if address.key_keyring:
+        return "in the keyring of this machine"
     if not address.key_env:
         return "given" if isinstance(address.token, str) else "none; %login signs in"
     return address.key_env if address.token else f"{address.key_env}, which is not set"

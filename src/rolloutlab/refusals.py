@@ -4,6 +4,7 @@ import json
 import socket
 import ssl
 from typing import Any
+from urllib.parse import urlsplit
 
 from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError
 
@@ -19,9 +20,11 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
     if token:
         words = words.replace(token, "...")
     if status in {401, 403}:
+        another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
+        local = urlsplit(origin).hostname in _LOCAL
         return SignInError(
             f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
-            hint="%connect URL --key-env NAME sends another; for the embedded service, %service stop",
+            hint=f"%service stop, where it is the embedded one; {another}" if local else another,
         )
     if status == 404:
         return NotFoundError(words)

@@ -46,7 +46,8 @@ class Bearers(Protocol):
 class Address:
     """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or who has it.
 
-    project: TEAM/PROJECT, under which the service counts tokens. key_env: where the token came from.
+    project: TEAM/PROJECT, under which the service counts tokens. key_env: where the token came from. key_keyring: or
+    whether the keyring of this machine holds it.
     """
 
     base_url: str
@@ -54,6 +55,7 @@ class Address:
     token: str | Bearers | None = None
     project: str | None = None
     key_env: str | None = field(default=None, compare=False)
+    key_keyring: bool = field(default=False, compare=False)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -65,7 +67,7 @@ class Address:
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether no other machine can be meant; rolloutlab's own service listens nowhere else."""
+        """Whether no other machine can be meant; a service that a notebook starts listens nowhere else."""
         return on_this_machine(self.base_url)
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from httpx_aiohttp import AiohttpTransport
 
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 from rolloutlab.http import SAID_OF_US, checked, origin, unanswered
+
+_EITHER = 32 + zlib.MAX_WBITS
+"""Tells zlib to find out whether it is gzip or deflate."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,11 @@ async def fetch(
     """The answer, whatever its status; where it redirects to is not asked.
 
     reachable: whether an IP address may be talked to; asked of the very address that is connected to. most: bytes of
-    the answer's body; that of a stream of events, which has no end, is left out. patience: seconds in all.
+    the answer's body, unpacked; that of a stream of events, which has no end, is left out. patience: seconds in all.
 
     Raises:
-        UnreachableError: nothing answers, or nothing that may be talked to. ServiceError: the answer is too large.
+        UnreachableError: nothing answers, or nothing that may be talked to. ServiceError: the answer is too large, or
+            packed in a way that nobody asked for.
     """
     there = checked(url)
     if _is_address(there.host) and not reachable(there.host):  # no name that would be looked up
@@ -48,7 +53,7 @@ async def fetch(
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
     request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
     guard = _Guard(reachable)
-    connections = _guarded(guard, encrypted=there.scheme == "https")
+    connections = await _guarded(guard, encrypted=there.scheme == "https")
     try:
         async with asyncio.timeout(patience):
             response = await connections.handle_async_request(request)
@@ -56,7 +61,7 @@ async def fetch(
     except TimeoutError as error:
         raise BrokenOffError(f"{origin(url)} did not answer in {patience:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
-        raise type(found := unanswered(url, error))(found.message, hint="check the address") from error
+        raise type(found := unanswered(url, error))(found.message) from error  # its hint is for our own services
     finally:
         await connections.aclose()
 
@@ -72,7 +77,10 @@ class _Guard(aiohttp.abc.AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[aiohttp.abc.ResolveResult]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise UnreachableError(f"{host} is no name of a host") from error
         allowed = [each for each in found if self._reachable(str(each[4][0]))]
         if not allowed:
             raise _unreachable(host)
@@ -105,21 +113,34 @@ def _unreachable(host: str) -> UnreachableError:
     return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
 
 
-def _guarded(guard: _Guard, *, encrypted: bool) -> httpx.AsyncBaseTransport:
-    context = httpx.create_ssl_context() if encrypted else False  # it takes a while to make
+async def _guarded(guard: _Guard, *, encrypted: bool) -> httpx.AsyncBaseTransport:
+    context = await asyncio.to_thread(httpx.create_ssl_context) if encrypted else False  # it takes a while to make
     connector = aiohttp.TCPConnector(resolver=guard, use_dns_cache=False, force_close=True, ssl=context)
     return AiohttpTransport(client=aiohttp.ClientSession(connector=connector, trust_env=False))
 
 
 async def _read(response: httpx.Response, addresses: tuple[str, ...], most: int) -> Fetched:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw)
-    body = b""
     try:
-        if "text/event-stream" not in response.headers.get("Content-Type", ""):
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > most:
-                    raise ServiceError(f"an answer of more than {most >> 10:,} KiB was not read")
+        endless = "text/event-stream" in response.headers.get("Content-Type", "")
+        body = b"" if endless else await _body(response, most)
     finally:
         await response.aclose()
     return Fetched(response.status_code, addresses, headers, body)
+
+
+async def _body(response: httpx.Response, most: int) -> bytes:
+    """The body, unpacked no further than allowed: httpx would unpack a piece whole, and as often as it was packed."""
+    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed not in {"identity", "gzip", "deflate"}:
+        raise ServiceError(f"an answer that is packed as {ascii(packed)[:50]} was not read")
+    unpacking = zlib.decompressobj(_EITHER)
+    body = b""
+    async for piece in response.aiter_raw():
+        try:
+            body += piece if packed == "identity" else unpacking.decompress(piece, most + 1 - len(body))
+        except zlib.error as error:
+            raise ServiceError("an answer could not be unpacked") from error
+        if len(body) > most:
+            raise ServiceError(f"an answer of more than {most >> 10:,} KiB was not read")
+    return body

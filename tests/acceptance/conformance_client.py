@@ -24,7 +24,7 @@ DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client ID metadata document that the suite knows."""
 
 
-async def allow(_server: str, prepare: Prepare) -> Mapping[str, str]:
+async def allow(_server: str, prepare: Prepare, _port: int | None) -> Mapping[str, str]:
     """The answer of a page that allows everything."""
     pending = await prepare(REDIRECT)
     async with httpx.AsyncClient() as browser:

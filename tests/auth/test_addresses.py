@@ -1,44 +1,18 @@
-"""Canonical addresses, and which ones are trusted with a code."""
+"""Which addresses of servers are taken, and which are trusted with a code."""
 
 import pytest
 
-from rolloutlab.auth.addresses import canonical, checked_endpoint, checked_server, covers
+from rolloutlab.auth.addresses import checked_endpoint, checked_server, covers
 from rolloutlab.errors import InputError, SignInError
+from rolloutlab.resource import canonical
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("https://tools.example/mcp", "https://tools.example/mcp"),
-        ("HTTPS://Tools.EXAMPLE/MCP", "https://tools.example/MCP"),
-        ("https://tools.example/", "https://tools.example"),
-        ("https://tools.example/mcp/", "https://tools.example/mcp"),
-        ("https://tools.example:443/mcp", "https://tools.example/mcp"),
-        ("https://tools.example:8443/mcp", "https://tools.example:8443/mcp"),
-        ("http://[::1]:80/mcp", "http://[::1]/mcp"),
-    ],
-)
-def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slash(given, expected):
-    assert canonical(given) == expected
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "tools.example/mcp",
-        "https://tools.example/mcp#part",
-        "https://",
-        "ftp://x/y",
-        "https://jo:secret@x/y",
-        "https://x:99999",
-        "https://x/y?token=secret",
-        None,
-    ],
-)
-def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
-    with pytest.raises(InputError) as error:
-        canonical(wrong)
-    assert "secret" not in str(error.value)
+def test_an_address_without_its_https_is_hinted_with_it():
+    with pytest.raises(InputError) as bare:
+        canonical("tools.example/mcp")
+    with pytest.raises(InputError) as open_to_all:
+        checked_server("http://tools.example/mcp")
+    assert bare.value.hint == open_to_all.value.hint == "%login https://tools.example/mcp"
 
 
 def test_a_server_elsewhere_has_to_be_encrypted():

@@ -11,7 +11,7 @@ from rolloutlab.auth.kept import InFolder, InMemory
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import Denied
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError, UnreachableError
-from tests.auth.world import TLS, Person, World
+from tests.auth.world import REDIRECT, TLS, Person, World
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_an_interrupt_in_the_middle_of_a_refresh_loses_no_token(access, world, p
 
 
 def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access, person):
-    async def for_ever(_server, _prepare):
+    async def for_ever(_server, _prepare, _port):
         stuck.stop()
         await asyncio.Event().wait()
 
@@ -258,8 +258,8 @@ def test_an_answer_of_another_issuer_sends_no_code_anywhere(access, world, perso
 
 
 def test_a_client_that_was_forgotten_is_registered_once_more(access, world, person):
-    async def forgetful(server, prepare):
-        answer = await person(server, prepare)
+    async def forgetful(server, prepare, port):
+        answer = await person(server, prepare, port)
         if len(person.questions) == 1:
             world.clients.clear()
         return answer
@@ -267,6 +267,43 @@ def test_a_client_that_was_forgotten_is_registered_once_more(access, world, pers
     access._consent = forgetful
     asyncio.run(access.sign_in())
     assert (world.seen["/register"], len(person.questions)) == (2, 2)
+
+
+async def signed_in_as_known(access, world):
+    world.clients.add("known")
+    await access.sign_in(Terms(client=Client("known"), port=8765))
+
+
+def test_a_client_that_was_registered_beforehand_is_answered_at_its_address_also_in_a_step_up(access, world, person):
+    async def story():
+        await signed_in_as_known(access, world)
+        return await sent(access, "write")
+
+    assert asyncio.run(story()) == 200
+    assert (person.ports, world.seen["/register"]) == ([8765, 8765], 0)
+    assert [question.redirect for question in person.questions] == [REDIRECT] * 2
+
+
+def test_another_kernel_that_finds_the_grant_steps_up_as_the_same_client_at_the_same_address(world, person, tmp_path):
+    async def story():
+        await signed_in_as_known(Access(world.url, person, InFolder(tmp_path)), world)
+        return await sent(Access(world.url, person, InFolder(tmp_path)), "write")
+
+    assert asyncio.run(story()) == 200
+    assert (person.ports, world.seen["/register"]) == ([8765, 8765], 0)
+
+
+def test_a_client_that_is_known_without_a_port_is_answered_at_any_and_a_new_one_where_nobody_guesses(
+    access, world, person
+):
+    async def story():
+        await access.sign_in()
+        world.clients.add("known")
+        await access.sign_in(Terms(client=Client("known")))
+
+    asyncio.run(story())
+    assert person.ports == [None, 0]
+    assert person.questions[0].redirect is None
 
 
 def test_signing_out_gives_the_tokens_back_and_forgets_them(access, world):

@@ -58,6 +58,19 @@ def test_if_both_fail_the_client_aborts_or_uses_what_was_configured():
     assert (result.resource, result.scopes) == (SERVER, None)
 
 
+@pytest.mark.parametrize(
+    ("server", "hint"),
+    [
+        (SERVER, f"%login {SERVER} --issuer https://login.example"),
+        ("https://train.example/v1", "%connect https://train.example --key-env ROLLOUTLAB_API_KEY"),
+    ],
+)
+def test_a_server_that_nobody_signs_in_for_is_told_what_to_type_and_a_service_is_given_a_key(server, hint):
+    with pytest.raises(SignInError) as error:
+        played(discover(server, None), {})
+    assert error.value.hint == hint
+
+
 def test_authorization_servers_must_be_present():
     assert "authorization_servers" in refused({**USUAL, AT_RESOURCE: {"resource": SERVER, "authorization_servers": []}})
 

@@ -107,43 +107,22 @@ def test_one_at_a_time_changes_a_grant(folder):
 
 
 def test_without_a_real_keyring_it_is_a_file(folder, monkeypatch):
-    monkeypatch.setattr(rooms, "_has_keyring", lambda: False)
+    monkeypatch.setattr(rooms, "has_keyring", lambda: False)
     assert type(kept(folder)) is InFolder
-    monkeypatch.setattr(rooms, "_has_keyring", lambda: True)
+    monkeypatch.setattr(rooms, "has_keyring", lambda: True)
     assert type(kept(folder)) is InKeyring
 
 
-def test_the_keyring_holds_what_a_file_would(folder):
-    keyring = pytest.importorskip("keyring")
-    from keyring.backend import KeyringBackend
-    from keyring.errors import PasswordDeleteError
-
-    class Ring(KeyringBackend):
-        priority = 1
-        held = {}
-
-        def get_password(self, service, name):
-            return self.held.get((service, name))
-
-        def set_password(self, service, name, password):
-            self.held[service, name] = password
-
-        def delete_password(self, service, name):
-            if self.held.pop((service, name), None) is None:
-                raise PasswordDeleteError
-
-    before = keyring.get_keyring()
-    keyring.set_keyring(Ring())
-    try:
-        place = kept(folder)
-        place.write(GRANT)
-        assert place.read(GRANT.server) == GRANT
-        place.forget(GRANT.server)
-        place.forget(GRANT.server)
-        assert place.read(GRANT.server) is None
-        assert not list(folder.glob("*.json"))
-    finally:
-        keyring.set_keyring(before)
+def test_the_keyring_holds_what_a_file_would(folder, ring):
+    place = kept(folder)
+    place.write(GRANT)
+    assert place.read(GRANT.server) == GRANT
+    assert list(ring) == [("rolloutlab", GRANT.server)]
+    place.forget(GRANT.server)
+    place.forget(GRANT.server)
+    assert place.read(GRANT.server) is None
+    assert not ring
+    assert not list(folder.glob("*.json"))
 
 
 def test_a_grant_shows_nothing_secret():

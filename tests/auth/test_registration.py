@@ -7,7 +7,7 @@ import pytest
 from rolloutlab.auth.documents import ServerMetadata
 from rolloutlab.auth.registration import Client, registered
 from rolloutlab.errors import SignInError
-from tests.auth.played import AUTHORITY, ISSUER, answered, played
+from tests.auth.played import AUTHORITY, ISSUER, SERVER, answered, played
 
 REDIRECT = "http://127.0.0.1:1234/callback"
 DOCUMENT = "https://lab.example/client.json"
@@ -19,7 +19,7 @@ def authority(**more):
 
 
 def client(world=None, more=None, **how):
-    return played(registered(authority(**(more or {})), REDIRECT, **how), world or {})
+    return played(registered(authority(**(more or {})), REDIRECT, server=SERVER, **how), world or {})
 
 
 def test_pre_registered_client_information_is_used_first():
@@ -49,7 +49,7 @@ def test_dynamic_registration_does_not_carry_a_scope():
 def test_otherwise_the_person_is_asked_for_a_client():
     with pytest.raises(SignInError) as error:
         client(more={"registration_endpoint": None})
-    assert "--client-id" in error.value.hint
+    assert error.value.hint == f"%login {SERVER} --client-id ID"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_nothing_secret_is_in_the_repr_of_a_request():
 @pytest.mark.parametrize("answer", [{"code": "c"}, {"error": "access_denied"}])
 def test_an_answer_without_the_issuer_is_refused_where_the_server_says_that_it_names_it(answer):
     with pytest.raises(SignInError, match="did not come from"):
-        code_of(authority(authorization_response_iss_parameter_supported=True), answer)
+        code_of(authority(authorization_response_iss_parameter_supported=True), answer, SERVER)
 
 
 @pytest.mark.parametrize("answer", [{"code": "c"}, {"error": "access_denied"}])
@@ -117,19 +117,20 @@ def test_an_answer_without_the_issuer_is_refused_where_the_server_says_that_it_n
 def test_an_answer_of_another_issuer_is_refused_always(answer, advertised):
     told = authority(authorization_response_iss_parameter_supported=advertised)
     with pytest.raises(SignInError, match="did not come from"):
-        code_of(told, {**answer, "iss": "https://evil.example"})
+        code_of(told, {**answer, "iss": "https://evil.example"}, SERVER)
 
 
 def test_a_denial_is_told_from_other_errors():
-    assert code_of(authority(), {"code": "c", "iss": ISSUER}) == "c"
-    with pytest.raises(Denied):
-        code_of(authority(), {"error": "access_denied"})
+    assert code_of(authority(), {"code": "c", "iss": ISSUER}, SERVER) == "c"
+    with pytest.raises(Denied) as denied:
+        code_of(authority(), {"error": "access_denied"}, SERVER)
+    assert denied.value.hint == f"%login {SERVER}"
     with pytest.raises(SignInError, match="invalid_scope"):
-        code_of(authority(), {"error": "invalid_scope"})
+        code_of(authority(), {"error": "invalid_scope"}, SERVER)
     with pytest.raises(SignInError, match="an unknown error"):
-        code_of(authority(), {"error": "<script>alert(1)</script>"})
+        code_of(authority(), {"error": "<script>alert(1)</script>"}, SERVER)
     with pytest.raises(SignInError, match="no code"):
-        code_of(authority(), {})
+        code_of(authority(), {}, SERVER)
 
 
 @pytest.mark.parametrize(

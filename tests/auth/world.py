@@ -164,11 +164,14 @@ class Person:
 
     def __init__(self) -> None:
         self.questions: list[Any] = []
+        self.ports: list[int | None] = []
+        """Where answers had to come to."""
         self.changes: dict[str, str] = {}
         """Parameters of the answer that are otherwise than the world gave them."""
 
-    async def __call__(self, server: str, prepare: Any) -> dict[str, str]:
+    async def __call__(self, server: str, prepare: Any, port: int | None = None) -> dict[str, str]:
         pending = await prepare(REDIRECT)
+        self.ports.append(port)
         self.questions.append(pending.question)
         async with httpx.AsyncClient(verify=TLS) as browser:
             response = await browser.get(pending.url)

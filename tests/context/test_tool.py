@@ -1,8 +1,9 @@
 """Tools of a context server as a notebook shows them."""
 
 import pytest
+from IPython.lib.pretty import pretty
 
-from rolloutlab.context.tool import ContextTool, ContextTools
+from rolloutlab.context.tool import AddedTools, ContextTool, ContextTools, ToolAnswer
 from rolloutlab.errors import NotFoundError
 
 
@@ -37,3 +38,26 @@ def test_what_a_stranger_says_is_text():
     shown = ContextTools("docs", "https://tools.example/mcp", [hostile])
     assert "<script>" not in shown._repr_html_()
     assert all(len(line) <= 80 and line.isprintable() for line in repr(shown).splitlines())
+
+
+def test_without_any_server_it_is_said_what_to_type_and_with_some_each_is_listed():
+    assert repr(AddedTools()) == "no context server was added -> %tools add https://tools.example/mcp as docs"
+    assert "<code>%tools add" in AddedTools()._repr_html_()
+    assert pretty(AddedTools([DOCS, DOCS])) == f"{DOCS!r}\n{DOCS!r}"
+    assert AddedTools([DOCS])._repr_html_() == DOCS._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("one\ntwo 'three'", "one\ntwo 'three'"),
+        ('{"a": [1, "é"]}', '{\n  "a": [\n    1,\n    "é"\n  ]\n}'),
+        ("3", "3"),
+        ("[" * 100_000, "[" * 100_000),
+        ("\x1b[2Jcleared\u202e", "␛[2Jcleared⟨202e⟩"),
+        ('["\\u001b[2J"]', '[\n  "\\u001b[2J"\n]'),
+    ],
+)
+def test_an_answer_is_shown_as_it_reads_and_stays_what_it_is(said, shown):
+    assert pretty(ToolAnswer(said)) == shown
+    assert ToolAnswer(said) == said

@@ -24,11 +24,11 @@ KINDS = {
     "rolloutlab.auth.broker.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.ask": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",
-    "rolloutlab.service.lifecycle.token": "token of the service",
+    "rolloutlab.service.lifecycle._secret": "token or key of the service",
 }
 """Secrets by who draws them."""
 PUBLIC = {
-    "rolloutlab.auth.broker.loopback.listening",  # a redirect URI, which the server keeps with the registration
+    "rolloutlab.auth.broker.loopback.listening",  # a redirect URI, which the client's id holds
     "rolloutlab.service.oauth.registration.add",  # client ids, which %whoami shows
     "rolloutlab.service.oauth.page.show",  # nonces of pages
     "rolloutlab.callback.page.rendered",

@@ -92,11 +92,11 @@ def kernel() -> Iterator:
         each.shut_down()
 
 
-def test_a_notebook_that_a_program_runs_is_told_how_to_provide_a_token_and_nothing_is_asked(kernel):
+def test_a_notebook_that_a_program_runs_is_told_what_to_type_in_another_and_nothing_is_asked(kernel):
     reply = kernel(JPY_SESSION_NAME="/first.ipynb").run(DEFINE + SIGN_IN)
     assert (reply["status"], reply["ename"]) == ("error", "SignInError")
     assert "nobody is here" in reply["evalue"]
-    assert "ROLLOUTLAB_API_KEY" in "".join(reply["traceback"])
+    assert "%login https://mcp.example/mcp --keep" in "".join(reply["traceback"])
 
 
 def test_in_colab_the_address_is_asked_for_unseen_while_no_message_of_a_page_is_heard(kernel):
@@ -105,3 +105,30 @@ def test_in_colab_the_address_is_asked_for_unseen_while_no_message_of_a_page_is_
     assert colab.prompt["password"] is True
     assert CAME in colab.said
     assert not re.search("code=c|state=right", colab.said)
+
+
+CONSOLE = """
+import os, sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(env=dict(os.environ))
+def heard(message):
+    content = message["content"]
+    print(content.get("text") or content.get("data", {}).get("text/plain", ""), end="", flush=True)
+client.execute_interactive(sys.argv[1], timeout=60, allow_stdin=True, output_hook=heard)
+client.stop_channels(); manager.shutdown_kernel(now=True)
+"""
+
+
+def test_in_a_console_with_a_kernel_the_link_is_printed_and_the_answer_comes_to_the_listener(tmp_path):
+    script = tmp_path / "jupyter-console"
+    script.write_text(CONSOLE)
+    console = pexpect.spawn(
+        sys.executable, [str(script), DEFINE + SIGN_IN], env=dict(os.environ), encoding="utf-8", timeout=LONGEST
+    )
+    try:
+        console.expect(r"redirect=(http://127\.0\.0\.1:\d+/[\w-]+)")
+        assert httpx.get(f"{console.match[1]}?code=c&state=right", trust_env=False).is_success
+        console.expect_exact(CAME)
+        console.expect(pexpect.EOF)
+    finally:
+        console.close(force=True)

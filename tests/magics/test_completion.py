@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from IPython.core import completer
 
+from rolloutlab.context.tool import ContextTool, ContextTools
 from rolloutlab.magics import register
 from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
 from rolloutlab.objective.glossary import OPTIONS
@@ -27,6 +28,9 @@ def shell(bare, tmp_path):
     session.embedded.address = session._http.run = None
     shell = bare
     register(shell, session)
+    find = ContextTool("find", "", {}, call=None)
+    session._context["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
+    session.accesses.at("https://kept.example/mcp")
     rows = pd.DataFrame({"a": [1]})
     shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)
     yield shell
@@ -90,6 +94,14 @@ OFFERED = {
     "%%chat capitals -n 8 --te": ["%%chat capitals -n 8 --temperature"],
     "%service st": ["%service status", "%service stop"],
     "%connect ": ["%connect embedded", "%connect hosted"],
+    "%login ": ["%login embedded", "%login https://kept.example/mcp", "%login https://tools.example/mcp"],
+    "%logout https://k": ["%logout https://kept.example/mcp"],
+    "%tools ": ["%tools add", "%tools call", "%tools docs"],
+    "%tools add e": ["%tools add embedded"],
+    "%tools add https://t": ["%tools add https://tools.example/mcp"],
+    "%tools call ": ["%tools call docs.find"],
+    "%tools -": ["%tools --output", "%tools -o"],
+    "%%chat --tools docs": ["%%chat --tools docs", "%%chat --tools docs.find"],
     "%connect --project ": ["%connect --project research/capitals"],
     "%connect --key-env RO": ["%connect --key-env ROLLOUTLAB_API_KEY"],
     "%%train capitals\nlearn": ["learning_rate: "],

@@ -1,10 +1,12 @@
 """Another service: asked before it is talked to, and the one before it stays when it does not answer."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from rolloutlab.auth.broker.ways import Surroundings
 from rolloutlab.http import Http
 from rolloutlab.settings import Settings
 from rolloutlab.settings_file import Profile
@@ -203,8 +205,89 @@ REFUSALS = {
     "%connect embedded --key-env TRAIN_KEY": (
         "--key-env is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
     ),
+    "%connect hosted --key-env TRAIN_KEY --key-keyring": (
+        "a key is in a variable or in the keyring\n  -> %connect hosted --key-keyring"
+    ),
+    "%connect embedded --key-keyring": (
+        "--key-keyring is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
+    ),
+    "%connect --search http://127.0.0.1:9/x --key-keyring": (
+        "a service and a place to search are two things\n  -> %connect --search http://127.0.0.1:9/x"
+    ),
     "%connect hosted --inference x --inference=y": "'y' does not say http:// or https://\n  -> https://y",
 }
+
+
+@pytest.fixture
+def typed(monkeypatch, service):
+    """What is typed where a key is asked for, the service's own at first, and every question."""
+    questions, answers = [], [service.address.token]
+
+    def ask(question):
+        questions.append(question)
+        return answers[-1]
+
+    monkeypatch.setattr("getpass.getpass", ask)
+    monkeypatch.setattr("rolloutlab.session.connect.surroundings", lambda _shell: Surroundings(True, True))
+    return SimpleNamespace(questions=questions, answers=answers)
+
+
+def test_a_key_of_the_keyring_is_asked_for_once_unseen_and_found_again_by_the_next_notebook(
+    notebook, session, service, ring, typed
+):
+    line = "%connect http://localhost --key-keyring"
+    assert ["key", "in", "the", "keyring"] in [row.split()[:4] for row in repr(notebook.run(line)).splitlines()]
+    assert len(notebook.run(CHAT)) == 2
+    assert list(ring) == [("rolloutlab API key", "http://localhost")]
+    notebook.run("%connect http://localhost --key-env TRAIN_KEY")
+    notebook.run(line)
+    assert typed.questions == ["API key of http://localhost (it is not shown): "]
+    assert service.address.token not in repr(session.settings)
+
+
+def test_a_key_that_was_typed_for_one_place_is_asked_for_anew_for_another(notebook, ring, typed):
+    notebook.run("%connect http://localhost --key-keyring")
+    notebook.run("%connect http://localhost --inference http://127.0.0.1/v1 --key-keyring")
+    assert len(typed.questions) == 2
+    notebook.run("%connect --inference http://localhost/v1")
+    assert len(typed.questions) == 2
+
+
+def test_a_key_that_is_refused_is_not_kept_and_one_that_was_kept_is_forgotten_by_logout(notebook, ring, typed):
+    typed.answers.append("wrong")
+    refused = notebook.error("%connect http://localhost --key-keyring")
+    assert "refused the token" in refused
+    assert refused.endswith("-> %connect http://localhost --key-keyring")
+    assert not ring
+    typed.answers.pop()
+    notebook.run("%connect http://localhost --key-keyring")
+    notebook.run("%connect embedded")
+    ring["rolloutlab API key", "http://localhost"] = '{"key": "old", "origins": ["http://localhost"]}'
+    assert "\n  -> %logout http://localhost" in notebook.error("%connect http://localhost --key-keyring")
+    notebook.run("%logout http://localhost")
+    assert not ring
+    assert "not signed in" in notebook.error("%logout http://localhost")
+
+
+def test_a_key_that_was_forgotten_is_no_longer_sent(notebook, session, ring, typed):
+    notebook.run("%connect http://localhost --key-keyring")
+    notebook.run("%connect http://localhost --key-keyring")
+    notebook.run("%logout http://localhost")
+    assert {address.token for address in session._former if address.base_url == "http://localhost"} == {None}
+    assert notebook.error(CHAT).startswith("SignInError")
+
+
+def test_where_no_keyring_is_or_nobody_types_it_is_said_what_to_type(notebook, ring, monkeypatch):
+    env = "-> %connect http://localhost --key-env ROLLOUTLAB_API_KEY"
+    monkeypatch.setattr("sys.stdin", None)
+    said = notebook.error("%connect http://localhost --key-keyring")
+    assert "nobody is here to type it" in said
+    assert env in said
+    assert "is not encrypted" in notebook.error("%connect http://train.example --key-keyring")
+    monkeypatch.setattr("rolloutlab.auth.keys.has_keyring", lambda: False)
+    said = notebook.error("%connect http://localhost --key-keyring")
+    assert "no keyring that programs can use" in said
+    assert env in said
 
 
 @pytest.mark.parametrize("line", REFUSALS)

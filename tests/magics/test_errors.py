@@ -73,7 +73,7 @@ InputError: concurrency: 0 is no whole number above 0
 """,
     "%%chat capitals --tools nothing\nhello": """
 NotFoundError: there is no function and no context server 'nothing'
-  -> def nothing(query: str): ..., or %tools add URL as nothing
+  -> def nothing(query: str): ..., or %tools add https://tools.example/mcp as nothing
 """,
     "%%chat capitals --tools countries\nhello": """
 InputError: a list is no function with a name
@@ -281,7 +281,7 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     error = notebook.error(CHAT)
     assert error == (
         "SignInError: http://127.0.0.1 refused the token: 401 a valid bearer token is required\n"
-        "  -> %connect URL --key-env NAME sends another; for the embedded service, %service stop"
+        "  -> %service stop, where it is the embedded one; %connect http://127.0.0.1 --key-env ROLLOUTLAB_API_KEY"
     )
     assert "of-another-lab" not in error
     assert session.collections().empty

@@ -81,6 +81,7 @@ CALLS = {
     "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
         'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'
     ),
+    "%connect https://a.example --key-keyring": 'lab.connect("https://a.example", key_keyring=True)',
     "%connect --search http://127.0.0.1:9/x --key-env KEY": (
         'lab.connect(search="http://127.0.0.1:9/x", key_env="KEY")'
     ),
@@ -115,8 +116,8 @@ CALLS = {
     "%login https://a.example/mcp --keep --paste --issuer https://b.example": (
         'lab.login("https://a.example/mcp", keep=True, paste=True, issuer="https://b.example")'
     ),
-    "%login --client-id me --secret-env KEY --dangerously-without-pkce": (
-        'lab.login(client_id="me", secret_env="KEY", dangerously_without_pkce=True)'
+    "%login --client-id me --secret-env KEY --redirect-port 8765 --dangerously-without-pkce": (
+        'lab.login(client_id="me", secret_env="KEY", redirect_port=8765, dangerously_without_pkce=True)'
     ),
     "%login embedded": 'lab.login("embedded")',
     "%whoami": "lab.whoami()",

@@ -59,7 +59,7 @@ def test_a_service_that_one_is_signed_in_to_samples(away, served, browser):
     assert (standing.server, standing.scopes) == (f"{served[0]}/v1", ("service",))
     assert len(away.run("%%chat x --max-tokens 4\nuser: hi")) == 1
     assert repr(away.run("%whoami")).startswith(f"{served[0]}/v1\n")
-    assert repr(away.run("%logout")) == "you are signed in nowhere -> %login URL"
+    assert repr(away.run("%logout")) == "you are signed in nowhere -> %login https://tools.example/mcp"
     assert "wants you to sign in" in away.error("%%chat x --max-tokens 4\nuser: hi")
 
 
@@ -86,6 +86,8 @@ def test_tools_of_a_context_server_are_added_listed_and_tried(away, served, brow
     assert repr(away.run("%tools memory")) == repr(tools)
     assert "<code>" in tools._repr_html_()
     assert away.run("%tools") == [tools]
+    assert away.run(f"%tools add {url}").name == "context"
+    assert "is no name" not in away.error("%tools call memory")
     assert json.loads(away.run('%tools call memory.list_groups {"limit": 3}')) is not None
 
 
@@ -132,7 +134,11 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
         ("%tools call nothing.at_all", "no context server 'nothing'"),
         ("%tools call docs.find {nothing}", "the arguments are no JSON"),
         ("%tools call docs.find [1]", "the arguments are no object"),
-        ("%tools add", "no context server 'add'"),
+        ("%tools add", "wants the address of a context server"),
+        ("%tools call", "wants the name of a tool"),
+        ("%tools add https://tools.example/mcp as", "no name after as"),
+        ("%tools add https://10.0.0.1", "has no name yet"),
+        ("%logout embedded", "the embedded service does not run"),
         ("%tools a b c d e", "not what %tools takes"),
         ("%tools add https://tools.example/mcp as 1x", "'1x' is no name"),
         ("%%chat x --tools nothing\nuser: hi", "no function and no context server 'nothing'"),
@@ -142,6 +148,20 @@ def test_mistakes_say_what_to_type(away, cell, said):
     error = away.error(cell)
     assert said in error
     assert "\n  -> " in error
+
+
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [
+        ("%tools add foo", "%tools add https://tools.example/mcp as foo"),
+        ("%tools add http://tools.example/mcp as docs", "%tools add https://tools.example/mcp as docs"),
+        ("%tools add https://10.0.0.1", "%tools add https://10.0.0.1 as docs"),
+        ("%login tools.example/mcp", "%login https://tools.example/mcp"),
+        ("%tools call", '%tools call docs.find {"query": "paris"}'),
+    ],
+)
+def test_what_is_hinted_can_be_typed_as_it_stands(away, cell, hint):
+    assert away.error(cell).endswith(f"\n  -> {hint}")
 
 
 def test_a_sign_out_that_the_server_does_not_hear_of_is_told(away, served, browser, monkeypatch):

@@ -5,9 +5,12 @@ import hashlib
 import html
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -130,6 +133,11 @@ class Visitor:
         return self.get("/v1/models", headers={"Authorization": f"Bearer {token}"})
 
 
+def _trusting(tls: tuple[Path, Path] | None) -> dict[str, Any]:
+    """Options of a browser that trusts a certificate."""
+    return {"verify": ssl.create_default_context(cafile=tls[0])} if tls else {}
+
+
 def challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
@@ -172,6 +180,54 @@ def fields() -> Callable[[httpx.Response], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
+def certify(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Makes files: a certificate for a name or an IP address, which signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def make(host: str) -> tuple[Path, Path]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+        numeric = host.replace(".", "").isdigit()
+        meant = x509.IPAddress(ip_address(host)) if numeric else x509.DNSName(host)
+        now = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(1)
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName([meant]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        folder = tmp_path_factory.mktemp("certificate")
+        (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        plain = serialization.NoEncryption()
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        (folder / "key.pem").write_bytes(pem)
+        return folder / "cert.pem", folder / "key.pem"
+
+    return make
+
+
+@pytest.fixture
+def visits() -> Iterator[Callable[..., Visitor]]:
+    """Sends somebody to a service that runs; options: of their browser."""
+    browsers: list[httpx.Client] = []
+
+    def begin(url: str, home: Path, clock: Clock | None = None, **options: Any) -> Visitor:
+        browsers.append(httpx.Client(timeout=30, **options))
+        return Visitor(url, clock or Clock(), home, browsers[-1])
+
+    yield begin
+    for browser in browsers:
+        browser.close()
+
+
+@pytest.fixture(scope="session")
 def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
     """What a service has besides who may use it: made once, since nothing here samples or trains."""
     from rolloutlab.policy.sampler import Sampler
@@ -190,28 +246,42 @@ def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def visit(parts: tuple[Any, ...], tmp_path: Path) -> Iterator[Callable[..., Visitor]]:
-    """Starts a service on a port and a folder of its own, and sends somebody there; options: of the authority."""
+def visit(parts: tuple[Any, ...], visits: Callable[..., Visitor], tmp_path: Path) -> Iterator[Callable[..., Visitor]]:
+    """Starts a service on a port and a folder of its own, and sends somebody there; options: of the authority.
+
+    host: what it is called; it listens on 127.0.0.1 always. tls: files of a certificate and its key, for https.
+    """
     import uvicorn
 
     from rolloutlab.service.app import make_app
     from rolloutlab.service.context.memory import Memory
     from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.door import Door
     from rolloutlab.service.oauth.server import AuthorizationServer
 
     closing: list[Callable[[], Any]] = []
 
-    def begin(embedding: Embedding | None = None, **options: Any) -> Visitor:
+    def begin(
+        embedding: Embedding | None = None,
+        host: str = "127.0.0.1",
+        tls: tuple[Path, Path] | None = None,
+        passcode: Callable[[], str] = lambda: PASSCODE,
+        **options: Any,
+    ) -> Visitor:
         listener = socket.create_server(("127.0.0.1", 0))
-        clock, url = Clock(), f"http://127.0.0.1:{listener.getsockname()[1]}"
+        port = listener.getsockname()[1]
+        clock, url = Clock(), Door(host, *(tls or ())).url(port)
+        files = {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}
         settings = Settings(home=tmp_path, embedding=embedding)
         database, memory = open_service_database(tmp_path / "service"), Memory(settings)
-        authority = AuthorizationServer(url, database, lambda: PASSCODE, clock=clock, **options)
+        authority = AuthorizationServer(url, database, b"a key", passcode, clock=clock, **options)
         app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1, **files)
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        visitor = Visitor(url, clock, tmp_path)
+        visitor = visits(url, tmp_path, clock, **_trusting(tls))
         closing.extend([visitor.browser.close, lambda: setattr(server, "should_exit", True), thread.join])
         closing.extend([memory.close, database.close, listener.close])
         return visitor

@@ -1,6 +1,7 @@
 """The real service as a process: where it listens, and what it tells of signing in."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +11,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
+
+USE = """
+import sys
+from rolloutlab.session import Session
+
+lab = Session()
+lab.login(f"{sys.argv[1]}/context")
+lab.add_tools(f"{sys.argv[1]}/context", "memory")
+print(lab.call_tool("memory.list_groups"))
+lab.close()
+"""
 
 
 @pytest.fixture
@@ -49,3 +63,26 @@ def test_a_service_takes_any_port_when_its_last_one_is_taken(serve, tmp_path):
         (tmp_path / "service").mkdir()
         (tmp_path / "service" / "port").write_text(str(taken.getsockname()[1]))
         assert serve() != f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses_its_tools(serve, certify, tmp_path):
+    certificate, key = certify("127.0.0.1")
+    url = serve("--tls-cert", str(certificate), "--tls-key", str(key))
+    assert url.startswith("https://127.0.0.1:")
+    environment = {
+        **os.environ,
+        "ROLLOUTLAB_HOME": str(tmp_path),
+        "ROLLOUTLAB_BROWSER": f"{sys.executable} {BROWSER}",
+        "SSL_CERT_FILE": str(certificate),
+    }
+    said = subprocess.check_output([sys.executable, "-c", USE, url], env=environment, text=True, timeout=120)
+    assert json.loads(said.splitlines()[-1]) == {"collections": [], "total": 0}
+
+
+@pytest.mark.parametrize("given", ["99999", "-1"])
+def test_a_port_that_is_none_is_told(tmp_path, given):
+    command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), f"--port={given}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert f"port {given} cannot be used" in ended.stderr
+    assert "-> rolloutlab serve --host 127.0.0.1\n" in ended.stderr

@@ -6,7 +6,7 @@ import pytest
 
 from rolloutlab.auth.broker.ways import Surroundings, Way
 from rolloutlab.views.console import ConsoleFrontEnd
-from rolloutlab.views.front_end import Nobody, front_end, surroundings
+from rolloutlab.views.front_end import Nobody, front_end, is_console, surroundings
 from rolloutlab.views.login import NotebookFrontEnd
 
 SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
@@ -19,6 +19,7 @@ SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
         (Surroundings(True, True, {"COLAB_RELEASE_TAG": "1"}), NotebookFrontEnd, Way.PASTE),
         (Surroundings(True, True, {}), NotebookFrontEnd, Way.LOOPBACK),
         (Surroundings(False, True, {}), ConsoleFrontEnd, Way.LOOPBACK),
+        (Surroundings(True, True, {}, console=True), ConsoleFrontEnd, Way.LOOPBACK),
         (Surroundings(True, False, SERVED), Nobody, Way.NONE),
     ],
 )
@@ -35,3 +36,19 @@ def test_a_notebook_whose_kernel_hears_no_page_can_have_the_address_asked_for():
 def test_a_script_that_reads_no_terminal_has_nobody_to_ask(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert surroundings(None, {}) == Surroundings(False, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "console"),
+    [
+        ("/venv/bin/python /venv/bin/jupyter-console --kernel python3", True),
+        ("python -m jupyter_console", True),
+        ("/usr/bin/jupyter-qtconsole", True),
+        ("python3 -m qtconsole", True),
+        ("/venv/bin/python /venv/bin/jupyter-lab", False),
+        ("python -m notebook --notebook-dir qtconsole", False),
+        ("", False),
+    ],
+)
+def test_a_console_is_known_by_the_command_that_started_the_kernel(command, console):
+    assert is_console(command.split()) is console

@@ -39,6 +39,11 @@ def test_what_is_not_known_is_left_out():
     assert "asks for" not in dict(facts(told(question={**QUESTION, "scopes": []})))
 
 
+def test_the_address_to_register_is_said_where_it_has_to_be_registered():
+    asked = {**QUESTION, "redirect": "http://127.0.0.1:8765/callback"}
+    assert facts(told(question=asked))[-1] == ("answers come to", "http://127.0.0.1:8765/callback")
+
+
 @pytest.mark.parametrize(
     ("stood", "note", "words"),
     [

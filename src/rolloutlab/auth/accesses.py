@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rolloutlab.auth.addresses import canonical, checked_server
+from rolloutlab.auth.addresses import checked_server
 from rolloutlab.auth.bearer import Access
 from rolloutlab.auth.consent import Consent, Settled
 from rolloutlab.auth.kept import Either, kept_servers
 from rolloutlab.errors import NotFoundError
+from rolloutlab.resource import canonical
 
 
 class Accesses:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rolloutlab.auth.addresses import checked_server, covers, host
 from rolloutlab.auth.challenges import Challenge, bearer
@@ -14,12 +14,12 @@ from rolloutlab.auth.discovery import Found, discover
 from rolloutlab.auth.grants import Grant, given_back, redeemed, refreshed
 from rolloutlab.auth.kept import Kept
 from rolloutlab.auth.pkce import new_verifier
-from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import NAME, Client, registered
 from rolloutlab.auth.requests import TokenRefused, authorization_url, code_of
 from rolloutlab.auth.scopes import first_scopes, stepped_up
 from rolloutlab.auth.transport import Transport, met
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError
+from rolloutlab.reach import Reach
 
 _ATTEMPTS = 2
 """How often a person is asked for more scopes for one operation that goes on to be refused."""
@@ -34,13 +34,20 @@ class Terms:
     """How to sign in where a server does not say it all.
 
     issuer: its authorization server. client: as registered there. document: the address of our client ID metadata
-    document. without_pkce: go on where the authorization server does not say that it checks a proof of the code.
+    document. without_pkce: go on where the authorization server does not say that it checks a proof of the code. port:
+    of this machine, where answers for the client or the document have to come to.
     """
 
     issuer: str | None = None
     client: Client | None = None
     document: str | None = None
     without_pkce: bool = False
+    port: int | None = None
+
+    @property
+    def listener(self) -> int | None:
+        """The port for answers: 0 is any, at the path that was registered beforehand; None is any, at any path."""
+        return self.port if self.port or not (self.client or self.document) else 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Access:
         self.server = checked_server(server)
         self._consent = consent
         self._kept = kept
-        self._terms = terms or Terms()
+        self._terms = terms
         self._settled = settled
         self._now = now
         self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -223,12 +230,12 @@ class Access:
             if grant and grant.access_token != token:  # somebody was asked meanwhile
                 return True
             if before := self._refused.get(wanted):
-                raise SignInError(before.message, hint=f"%login {self.server} asks again")
+                raise SignInError(before.message, hint=f"%login {self.server}")
             tried = self._attempts.get(operation, 0)
             if tried >= _ATTEMPTS:
                 scopes = " ".join(sorted(wanted)) or "more"
                 said = f"{host(self.server)} goes on to want the scopes {scopes!a} after they were granted"
-                raise SignInError(said, hint=f"%login {self.server} asks again")
+                raise SignInError(said, hint=f"%login {self.server}")
             self._attempts[operation] = tried + 1
             try:
                 await self._sign_in(challenge, grant.scopes if grant else ())
@@ -279,19 +286,20 @@ class Access:
     async def _ask(self, challenge: Challenge | None, granted: Sequence[str], keep: bool | None) -> None:
         transport, told = await met(self.server)
         challenge = challenge or told
-        terms = self._terms
+        terms = self._terms or Terms()
         found = await transport.run(discover(self.server, challenge, terms.issuer, without_pkce=terms.without_pkce))
+        terms = self._terms or self._terms_before(found.issuer)
         challenged, offered = challenge.scopes if challenge else (), found.authority.scopes_supported
         scopes = (
             stepped_up(granted, challenged, offered) if granted else first_scopes(challenged, found.scopes, offered)
         )
         try:
-            grant = await self._granted(transport, found, scopes)
+            grant = await self._granted(transport, found, scopes, terms)
         except TokenRefused as error:
             if error.code != "invalid_client" or terms.client:
                 raise
             self._clients.clear()  # it does not know us any more
-            grant = await self._granted(transport, found, scopes)
+            grant = await self._granted(transport, found, scopes, terms)
         async with self._kept.alone(self.server):
             before = self._reread()
             self._keep(grant, keep)
@@ -300,12 +308,20 @@ class Access:
             with suppress(ServiceError):  # what nobody uses any more, nobody can steal
                 await Transport(Reach(before.reach)).run(given_back(before))
 
-    async def _granted(self, transport: Transport, found: Found, scopes: Sequence[str]) -> Grant:
+    def _terms_before(self, issuer: str) -> Terms:
+        """Those of another kernel, whose grant was kept: a client that was known beforehand goes on being it."""
+        grant = self._known()
+        if grant is None or grant.issuer != issuer or grant.client.redirect_uri:
+            return Terms()
+        return Terms(client=grant.client, port=grant.port)
+
+    async def _granted(self, transport: Transport, found: Found, scopes: Sequence[str], terms: Terms) -> Grant:
         """The grant that a person gives. A broker may prepare several requests, of which one is answered."""
         asked: dict[str, _Asked] = {}
 
         async def prepare(redirect_uri: str) -> Pending:
-            client = await self._client(transport, found, redirect_uri)
+            client = await self._client(transport, found, redirect_uri, terms)
+            registered_before = redirect_uri if client.redirect_uri is None else None
             state, verifier = secrets.token_urlsafe(32), new_verifier()
             asked[state] = _Asked(client, redirect_uri, verifier)
             url = authorization_url(
@@ -317,16 +333,16 @@ class Access:
                 state=state,
                 verifier=verifier,
             )
-            question = Question(self.server, host(found.issuer), found.resource, tuple(scopes), NAME)
+            question = Question(self.server, host(found.issuer), found.resource, tuple(scopes), NAME, registered_before)
             return Pending(url, state, question)
 
-        answer = await self._consent(self.server, prepare)
+        answer = await self._consent(self.server, prepare, terms.listener)
         of = asked[answer["state"]]
-        return await transport.run(
+        grant = await transport.run(
             redeemed(
                 found,
                 of.client,
-                code_of(found.authority, answer),
+                code_of(found.authority, answer, self.server),
                 server=self.server,
                 redirect_uri=of.redirect_uri,
                 verifier=of.verifier,
@@ -335,12 +351,14 @@ class Access:
                 now=self._now(),
             )
         )
+        return replace(grant, port=terms.port)
 
-    async def _client(self, transport: Transport, found: Found, redirect_uri: str) -> Client:
+    async def _client(self, transport: Transport, found: Found, redirect_uri: str, terms: Terms) -> Client:
         key = found.issuer, redirect_uri
         known = self._clients.get(key)
         if known is None or not known.serves(redirect_uri, self._now()):
-            terms = self._terms
-            flow = registered(found.authority, redirect_uri, preset=terms.client, document=terms.document)
+            flow = registered(
+                found.authority, redirect_uri, server=self.server, preset=terms.client, document=terms.document
+            )
             known = self._clients[key] = await transport.run(flow)
         return known

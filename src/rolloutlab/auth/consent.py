@@ -10,6 +10,7 @@ class Question:
     """What a person is shown before a page is opened. scopes: empty where they are not said.
 
     server: the address that was asked for. authority: the authorization server's host. client: our name there.
+    redirect: where answers come to, where that had to be registered beforehand.
     """
 
     server: str
@@ -17,6 +18,7 @@ class Question:
     resource: str
     scopes: tuple[str, ...]
     client: str
+    redirect: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ Prepare = Callable[[str], Awaitable[Pending]]
 class Consent(Protocol):
     """Shows a question, opens the page, and waits."""
 
-    async def __call__(self, server: str, prepare: Prepare) -> Mapping[str, str]:
+    async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
         """The parameters of the first answer whose state is right, also of one that says `error`.
+
+        port: of this machine, to which answers have to come; 0 is any, at an address that is known but for it.
 
         Raises:
             SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.

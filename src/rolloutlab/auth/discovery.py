@@ -45,17 +45,16 @@ def discover(
     """
     described = yield from _resource(server, challenge)
     if described is None and issuer is None:
-        raise SignInError(
-            f"{host(server)} does not say who signs in for it", hint=f"%login {server} --issuer https://..."
-        )
+        raise _unsaid(server)
     if described and not covers(described.resource, server):
         raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(described.resource)[:200]}")
     chosen = issuer or (described.authorization_servers[0] if described else "")
     authority = yield from _authority(checked_endpoint("authorization server", chosen, server), server)
     if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
         raise SignInError(
-            f"{host(chosen)} does not say that it supports {METHOD} proofs, without which a code can be stolen",
-            hint=f"ask its makers; or, at your own risk: %login {server} --dangerously-without-pkce",
+            f"{host(chosen)} does not say that it supports {METHOD} proofs, without which a code can be stolen; "
+            "ask its makers, or go on at your own risk",
+            hint=f"%login {server} --dangerously-without-pkce",
         )
     return Found(
         described.resource if described else server,
@@ -83,6 +82,15 @@ def authority_addresses(issuer: str) -> list[str]:
         f"{origin(issuer)}{_OPENID}{path}",
         f"{origin(issuer)}{path}{_OPENID}",
     ]
+
+
+def _unsaid(server: str) -> SignInError:
+    """A context server has to say who signs in for it; a service may want a key and nothing else."""
+    said = f"{host(server)} does not say who signs in for it"
+    if urlsplit(server).path in {"", "/v1"}:
+        key = f"%connect {origin(server)} --key-env ROLLOUTLAB_API_KEY"
+        return SignInError(f"{said}; if it is a service, it takes API keys only, or nothing", hint=key)
+    return SignInError(said, hint=f"%login {server} --issuer https://login.example")
 
 
 def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rolloutlab.auth.addresses import canonical, checked_endpoint, covers
+from rolloutlab.auth.addresses import checked_endpoint, covers
 from rolloutlab.auth.discovery import Found
 from rolloutlab.auth.documents import TokenAnswer
 from rolloutlab.auth.messages import Flow
-from rolloutlab.auth.reach import Reach
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import TokenRefused, code_request, refresh_request, revocation_request, tokens_of
+from rolloutlab.reach import Reach
+from rolloutlab.resource import canonical
 
 _EARLY = 0.1
 """A token is renewed when this part of its life is left, but not more than so many seconds before its end."""
@@ -22,7 +23,7 @@ class Grant:
     """Tokens for a resource. server: the address that was signed in to.
 
     expires_at: seconds since 1970, None where it is not known. lifetime: seconds that the access token lives in all.
-    reach: the network of the server, as a `Reach`.
+    reach: the network of the server, as a `Reach`. port: of this machine, where answers for the client have to come to.
     """
 
     server: str
@@ -37,6 +38,7 @@ class Grant:
     expires_at: float | None
     lifetime: float = 0.0
     reach: int = Reach.PUBLIC
+    port: int | None = None
 
     def fresh(self, now: float) -> bool:
         """Whether the access token will still be good when it arrives."""

@@ -74,9 +74,8 @@ class InFolder:
         try:
             with path.open(encoding="utf-8") as file:
                 if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise LabError(
-                        f"others may read {path}, which holds tokens", hint=f"rm {path}, then %login {server}"
-                    )
+                    said = f"others may read {path}, which holds tokens; remove it, and sign in to {server} anew"
+                    raise LabError(said, hint=f"!rm '{path}'")
                 return grant_of(file.read(), server)
         except FileNotFoundError:
             return None
@@ -194,7 +193,7 @@ def kept_servers(folder: Path) -> list[str]:
 
 def kept(folder: Path) -> InFolder:
     """The keyring where there is a real one, else files in a folder."""
-    return InKeyring(folder) if _has_keyring() else InFolder(folder)
+    return InKeyring(folder) if has_keyring() else InFolder(folder)
 
 
 def grant_of(text: str, server: str) -> Grant | None:
@@ -206,7 +205,7 @@ def grant_of(text: str, server: str) -> Grant | None:
     return found if found.server == server else None
 
 
-def _has_keyring() -> bool:
+def has_keyring() -> bool:
     try:
         import keyring
         from keyring.backends import chainer, fail, null

@@ -32,11 +32,17 @@ class Client:
 
 
 def registered(
-    authority: ServerMetadata, redirect_uri: str, *, preset: Client | None = None, document: str | None = None
+    authority: ServerMetadata,
+    redirect_uri: str,
+    *,
+    server: str,
+    preset: Client | None = None,
+    document: str | None = None,
 ) -> Flow[Client]:
     """A client for a redirect URI: what was configured, else our metadata document, else a new registration.
 
-    document: the https address of a client ID metadata document of ours, which is then the client's id.
+    server: the one to sign in to. document: the https address of a client ID metadata document of ours, which is then
+    the client's id.
 
     Raises:
         SignInError: the server knows none of the three, or refused to register us.
@@ -47,8 +53,8 @@ def registered(
         return Client(document)
     if authority.registration_endpoint is None:
         raise SignInError(
-            f"{host(authority.issuer)} registers no client by itself",
-            hint="%login ... --client-id ID, as registered there for rolloutlab",
+            f"{host(authority.issuer)} registers no client by itself; register rolloutlab there for an ID",
+            hint=f"%login {server} --client-id ID",
         )
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
 

@@ -53,8 +53,10 @@ def authorization_url(
     return f"{there}{'&' if urlsplit(there).query else '?'}{urlencode(asked)}"
 
 
-def code_of(authority: ServerMetadata, answer: Mapping[str, str]) -> str:
-    """The code of an answer whose state was right, from the server that was asked.
+def code_of(authority: ServerMetadata, answer: Mapping[str, str], server: str) -> str:
+    """The code of an answer whose state was right, from the authorization server that was asked.
+
+    server: the one to sign in to.
 
     Raises:
         Denied: somebody said no. SignInError: the server said something else, or another server answered.
@@ -63,7 +65,7 @@ def code_of(authority: ServerMetadata, answer: Mapping[str, str]) -> str:
     if told != authority.issuer and (told is not None or authority.authorization_response_iss_parameter_supported):
         raise SignInError(f"the answer to the sign-in did not come from {host(authority.issuer)}, which was asked")
     if answer.get("error") == "access_denied":
-        raise Denied(f"{host(authority.issuer)} was told not to let us in", hint="%login again, and allow it")
+        raise Denied(f"{host(authority.issuer)} was told not to let us in", hint=f"%login {server}")
     if answer.get("error") or not answer.get("code"):
         code = answer.get("error", "no code")
         said = code if code.replace("_", "").replace(" ", "").isalnum() and len(code) <= 64 else "an unknown error"

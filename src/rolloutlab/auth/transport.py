@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from rolloutlab.auth.addresses import host
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.messages import Flow, Request, Response, T
-from rolloutlab.auth.reach import Reach, allows, reach_of_all
 from rolloutlab.errors import SignInError
+from rolloutlab.reach import Reach, allows, reach_of_all
 from rolloutlab.untrusted import Fetched, fetch
 
 _MOST = 1 << 20

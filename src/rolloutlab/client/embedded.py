@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -46,7 +47,7 @@ class Embedded:
         """
         self._attach()
         found = self.running() or self._start(tick)
-        policy, wanted = self._health(found)["policy"], named_policy(self._settings.policy)
+        policy, wanted = self._published()["policy"], named_policy(self._settings.policy)
         if policy != wanted:
             raise InputError(
                 f"the service of this lab runs the policy {policy!r}, not {wanted!r}", hint="%service stop"
@@ -60,7 +61,7 @@ class Embedded:
     def running(self) -> Address | None:
         """Where the service listens, or None when nothing answers there, or something else than what was published."""
         try:
-            published = json.loads((self._folder / "service.json").read_text())
+            published = self._published()
             token = (self._folder / "token").read_text()
             found = Address(published["base_url"], published["inference_base_url"], token)
             answers = self._health(found)["instance"] == published["instance"]
@@ -70,7 +71,7 @@ class Embedded:
 
     def pid(self) -> int:
         """Process id of the running service, as it published it."""
-        return int(json.loads((self._folder / "service.json").read_text())["pid"])
+        return int(self._published()["pid"])
 
     def stop(self) -> None:
         """Ask the running service to end, and wait until it has; a job that was running starts over with the next.
@@ -102,6 +103,10 @@ class Embedded:
             lock.acquire()
             if path.exists():  # the service may have tidied it away between its making and its locking
                 self._lock = lock
+
+    def _published(self) -> dict[str, Any]:
+        """What the service says of itself in its folder."""
+        return dict(json.loads((self._folder / "service.json").read_text()))
 
     def _health(self, address: Address) -> dict[str, str]:
         url = f"{address.base_url}/v1/health"

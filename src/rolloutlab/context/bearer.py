@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 import httpx2
 
@@ -19,6 +20,14 @@ class Bearer(httpx2.Auth):
         self._access = access
         self._failure: tuple[float, RolloutlabError] | None = None
         self._sent = ""
+        self._asking = 0
+        self._paused = 0.0
+        self._since = 0.0
+
+    @property
+    def paused(self) -> float:
+        """Seconds in which some request waited for a sign-in; a person takes the time that they need."""
+        return self._paused + (time.monotonic() - self._since if self._asking else 0.0)
 
     def failure_since(self, begun: float) -> RolloutlabError | None:
         """Why a request was given up since then; the SDK tells of a closed connection instead."""
@@ -38,13 +47,26 @@ class Bearer(httpx2.Auth):
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
                 headers = response.headers.multi_items()
-                again = await self._access.after(response.status_code, headers, operation, token)
+                with self._pausing():
+                    again = await self._access.after(response.status_code, headers, operation, token)
                 if response.status_code == 401 and not again:
                     server = self._access.server
                     raise SignInError(f"{server} wants you to sign in", hint=f"%login {server}")
         except RolloutlabError as error:
             self._failure = time.monotonic(), error
             raise
+
+    @contextmanager
+    def _pausing(self) -> Iterator[None]:
+        if not self._asking:
+            self._since = time.monotonic()
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._paused += time.monotonic() - self._since
 
 
 def operation_of(body: bytes) -> str:

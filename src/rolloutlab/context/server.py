@@ -1,6 +1,8 @@
 """One context server: its tools, and calls of them, over one connection that many conversations share."""
 
 import asyncio
+import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -11,25 +13,41 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.context.bearer import Bearer
-from rolloutlab.context.tool import ContextTool, plain
-from rolloutlab.errors import RefusedError, RolloutlabError, UnreachableError
+from rolloutlab.context.bounds import Bounded
+from rolloutlab.context.tool import ContextTool
+from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, UnreachableError
+from rolloutlab.visible import visible
 
 T = TypeVar("T")
 
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # else what it logs and we tell is in the cell twice
+
 _PATIENCE = 60.0
+"""Seconds without any byte of an answer."""
+_IN_ALL = 600.0
+"""Seconds that a tool may take, without those in which somebody signs in."""
+_MOST = 16 << 20
+"""Bytes of an answer that are read."""
+_MOST_SAID = 1 << 20
+"""Bytes of text that a tool may say: a policy reads all of it, and each trajectory keeps it."""
 _PAGES = 50
 """Pages of a list of tools that are asked for."""
 _LONGEST = 500
 
 
 class ContextServer:
-    """A context server at an address; everything is awaited on one event loop, or on another that took its place."""
+    """A context server at an address; everything is awaited on one event loop, or on another that took its place.
 
-    def __init__(self, url: str, access: Access) -> None:
+    in_all: seconds that a tool may take, without those in which somebody signs in.
+    """
+
+    def __init__(self, url: str, access: Access, *, in_all: float = _IN_ALL) -> None:
         self.url = url
+        self._in_all = in_all
         self._bearer = Bearer(access)
         self._held: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[Client] | None = None
@@ -62,13 +80,15 @@ class ContextServer:
         """What a tool says to some arguments, as text, and whether that is an error of the tool.
 
         Raises:
-            As `tools`; RefusedError: the server did not take the call.
+            As `tools`; RefusedError: the server did not take the call, or says more than is read.
         """
 
         async def called(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            said = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
-            return "\n".join(said), bool(result.is_error)
+            said = _said(result)
+            if len(said) > _MOST_SAID or len(said.encode("utf-8", "replace")) > _MOST_SAID:
+                raise RefusedError(f"{self.url} says more than {_MOST_SAID >> 10:,} KiB of text, which are not kept")
+            return said, bool(result.is_error)
 
         return await self._with(called)
 
@@ -83,7 +103,7 @@ class ContextServer:
         begun = time.monotonic()
         why: RolloutlabError
         try:
-            return await work(await self._client())
+            return await self._in_time(work)
         except MCPError as error:
             why = RefusedError(f"{self.url} answered: {self._told(error)}")
         except RolloutlabError as error:
@@ -94,9 +114,24 @@ class ContextServer:
         why.__context__ = why.__cause__ = None  # IPython shows a group of errors in its own way, and at length
         raise why.with_traceback(None)
 
+    async def _in_time(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """What comes of it, if it comes in time; BrokenOffError if not."""
+
+        async def done() -> T:
+            return await work(await self._client())
+
+        task, begun = asyncio.create_task(done()), time.monotonic() - self._bearer.paused
+        try:
+            while (left := begun + self._in_all - time.monotonic() + self._bearer.paused) > 0:
+                if (await asyncio.wait({task}, timeout=left))[0]:
+                    return task.result()
+            raise BrokenOffError(f"{self.url} did not answer in {self._in_all:g} s")
+        finally:
+            task.cancel()
+
     def _told(self, error: BaseException) -> str:
         """What went wrong, in the words of a stranger, who may repeat what we sent."""
-        return plain(self._bearer.masked(_root(error)))[:_LONGEST]
+        return visible(self._bearer.masked(_root(error)))[:_LONGEST]
 
     async def _client(self) -> Client:
         """The open connection, a new one where the last has broken, or hangs with its loop."""
@@ -111,7 +146,7 @@ class ContextServer:
         """Keep a connection open; it has to be entered and left by the same task."""
         try:
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, trust_env=False) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, transport=_transport()) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
                 opened.set_result(client)
@@ -119,6 +154,18 @@ class ContextServer:
         except Exception as error:  # noqa: BLE001 - told to whoever waits for the connection
             if not opened.done():
                 opened.set_exception(error)
+
+
+def _transport() -> Bounded:
+    trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too, though no proxy of the environment is used
+    return Bounded(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False), _MOST)
+
+
+def _said(result: CallToolResult) -> str:
+    """An answer as text; as JSON where it has no text for its structure."""
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
 
 
 def _root(error: BaseException) -> str:

@@ -1,13 +1,16 @@
 """A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
 
+import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
+from rolloutlab.visible import visible, visible_line
 
 _LONGEST = 74
+_ADD = "%tools add https://tools.example/mcp as docs"
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class ContextTools(Sequence[ContextTool]):
         for tool in self._tools:
             if tool.name == index:
                 return tool
-        known = ", ".join(tool.name for tool in self._tools)
-        raise NotFoundError(f"{self.name} has no tool {index!r}", hint=known or "it has none")
+        known = visible_line(", ".join(tool.name for tool in self._tools), _LONGEST)
+        wrong = f"{self.name} has no tool {index!r}" if index else f"{self.name} is a context server, and no tool of it"
+        raise NotFoundError(wrong, hint=known or f"%tools {self.name}")
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -64,21 +68,45 @@ class ContextTools(Sequence[ContextTool]):
         return f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>"
 
 
+class AddedTools(list[ContextTools]):
+    """Every context server that was added."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or f"no context server was added -> {_ADD}"
+
+    def _repr_html_(self) -> str:
+        return "".join(tools._repr_html_() for tools in self) or (
+            f"<p>no context server was added: <code>{_ADD}</code></p>"
+        )
+
+
+class ToolAnswer(str):
+    """What a tool says, which a notebook shows as it reads: lines as lines, JSON with its members below each other."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(visible(_indented(self)))
+
+
+def _indented(text: str) -> str:
+    """JSON on lines; other text, and numbers and words that happen to be JSON, as they are."""
+    try:
+        found = json.loads(text)
+        return json.dumps(found, indent=2, ensure_ascii=False) if isinstance(found, dict | list) else text
+    except (ValueError, RecursionError):
+        return text
+
+
 def _called(tool: ContextTool) -> str:
     """The tool with the names of its arguments; what may be left out has a question mark."""
     properties = tool.schema.get("properties")
     required = tool.schema.get("required")
     names = properties if isinstance(properties, Mapping) else {}
     needed = required if isinstance(required, Sequence) else ()
-    return plain(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
+    return visible_line(f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})")
 
 
 def _first_line(tool: ContextTool) -> str:
     """The first sentence of what its server says of it."""
-    said = plain(tool.description.strip().partition("\n")[0]).partition(". ")[0].rstrip(".")
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
-
-
-def plain(text: str) -> str:
-    """Text of a stranger, without what would change how it is shown; lines stay lines."""
-    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+    return visible_line(tool.description.strip().partition("\n")[0].partition(". ")[0].rstrip("."), _LONGEST)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.cells import LabMagics, takes
 from rolloutlab.objective.glossary import OPTIONS
+from rolloutlab.settings_file import EMBEDDED
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -78,7 +79,24 @@ def _functions(magics: LabMagics) -> Iterable[str]:
 
 
 def _services(magics: LabMagics) -> Iterable[str]:
-    return ["embedded", *magics.session.settings.profiles]
+    return [EMBEDDED, *magics.session.settings.profiles]
+
+
+def _servers(magics: LabMagics) -> Iterable[str]:
+    """Servers that can be signed in to: those that were, and those whose tools were added."""
+    session = magics.session
+    added = (tools.url for tools in session._context.values())
+    return list(dict.fromkeys([EMBEDDED, *(access.server for access in session.accesses), *added]))
+
+
+def _tools(magics: LabMagics) -> Iterable[str]:
+    """What a policy may call: functions, and what context servers have."""
+    return [*_functions(magics), *magics.session._context, *_called(magics)]
+
+
+def _called(magics: LabMagics) -> list[str]:
+    names = (f"{tools.name}.{tool.name}" for tools in magics.session._context.values() for tool in tools)
+    return [name for name in names if name.isprintable() and " " not in name]
 
 
 def _key_variables(_magics: LabMagics) -> Iterable[str]:
@@ -108,8 +126,9 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "before": _steps,
     "after": _steps_or_latest,
     "over": _rows,
-    "tools": _functions,
+    "tools": _tools,
     "services": _services,
+    "servers": _servers,
     "key variables": _key_variables,
     "projects": _projects,
 }
@@ -140,6 +159,8 @@ class Matcher:
             option = said and magic.parser._option_string_actions.get(said["flag"])
             if said and option and (kind := takes(option)) in _FIELDS:
                 return field_or_value(said["quoted"] or said["bare"] or "", magics, ticked=kind != "fields")
+            if start["name"] == "%tools" and not said and (words := tool_words(start["rest"], magics)):
+                return words
             return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
         except RolloutlabError:  # settings or a lab that cannot be read: the cell will say so
             return "", []
@@ -172,6 +193,19 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
     place = _place(words, parser)
     found = _beginning(begun, _possible(place, values)) if place else []
     return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
+
+
+def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
+    """The same for what `%tools` takes, whose words stand for one another; None where an option is begun."""
+    *words, begun = re.split(r"\s+", rest.lstrip())
+    if begun.startswith("-"):
+        return None
+    known = {
+        (): ["add", "call", *magics.session._context],
+        ("add",): _servers(magics),
+        ("call",): _called(magics),
+    }
+    return begun, _beginning(begun, known.get(tuple(words), []))
 
 
 def field_or_value(said: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:

@@ -18,6 +18,7 @@ class ConnectMagics(LabMagics):
     )
     @argument("--inference", metavar="URL", help="where chat completions have an address of their own")
     @argument("--key-env", metavar="NAME", values="key variables", help="the environment variable that holds the key")
+    @argument("--key-keyring", action="store_true", help="or this machine's keyring holds it; it asks for it once")
     @argument("--project", metavar="TEAM/PROJECT", values="projects", help="what the service counts tokens under")
     @argument("--search", metavar="URL", help="where %%search looks: a collection of a Chroma, or lab")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
@@ -33,5 +34,7 @@ class ConnectMagics(LabMagics):
         """
         options = self.options(self.connect, line)
         given = self.given(options, "inference", "key_env", "project", "search")
+        if options.key_keyring:
+            given["key_keyring"] = True
         found = self.session.connect(options.service, **given)
         return self.bound(options.output, found)

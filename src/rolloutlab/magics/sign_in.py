@@ -17,7 +17,7 @@ class SignInMagics(LabMagics):
         "server",
         nargs="?",
         type=unquoted,
-        values="",
+        values="servers",
         help="its address, or embedded: the context server of the embedded service; default: what is connected",
     )
     @argument("--keep", action="store_true", help="beyond this kernel, in the keyring or a file that only you can read")
@@ -26,6 +26,12 @@ class SignInMagics(LabMagics):
     @argument("--client-id", metavar="ID", type=unquoted, help="as registered there for rolloutlab")
     @argument(
         "--secret-env", metavar="NAME", values="key variables", help="the variable that holds the client's secret"
+    )
+    @argument(
+        "--redirect-port",
+        metavar="PORT",
+        type=int,
+        help="answers come to http://127.0.0.1:PORT/callback, as registered there for the client",
     )
     @argument(
         "--dangerously-without-pkce",
@@ -43,7 +49,7 @@ class SignInMagics(LabMagics):
             %login embedded --keep
         """
         options = self.options(self.login, line)
-        names = ("keep", "paste", "issuer", "client_id", "secret_env", "dangerously_without_pkce")
+        names = ("keep", "paste", "issuer", "client_id", "secret_env", "redirect_port", "dangerously_without_pkce")
         given = {name: value for name, value in self.given(options, *names).items() if value}
         return self.bound(options.output, self.session.login(options.server, **given))
 
@@ -57,7 +63,7 @@ class SignInMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("server", nargs="?", type=unquoted, values="", help="its address; default: all of them")
+    @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is left to this variable")
     @line_magic
     def logout(self, line: str) -> Standings:

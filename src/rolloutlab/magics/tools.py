@@ -6,10 +6,12 @@ from typing import Any
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.context.tool import ContextTools
+from rolloutlab.context.tool import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
+from rolloutlab.visible import visible_line
 
+_ADD = "%tools add https://tools.example/mcp as docs"
 _CALL = '%tools call docs.find {"query": "paris"}'
 
 
@@ -19,10 +21,10 @@ class ToolMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("words", nargs="*", values="", help="add URL as NAME; NAME; call NAME.TOOL {...}")
+    @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def tools(self, line: str) -> ContextTools | list[ContextTools] | str:
+    def tools(self, line: str) -> ContextTools | AddedTools | ToolAnswer:
         """Add a context server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
 
         For example:
@@ -35,10 +37,16 @@ class ToolMagics(LabMagics):
         options = self.options(self.tools, line)
         return self.bound(options.output, self._done(*options.words))
 
-    def _done(self, *words: str) -> ContextTools | list[ContextTools] | str:
+    def _done(self, *words: str) -> ContextTools | AddedTools | ToolAnswer:
         match words:
             case ():
                 return self.session.tools()
+            case ("add",):
+                raise InputError("%tools add wants the address of a context server", hint=_ADD)
+            case ("add", url, "as"):
+                raise InputError("there is no name after as", hint=f"%tools add {url} as docs")
+            case ("call",):
+                raise InputError("%tools call wants the name of a tool, and an object of arguments", hint=self._call())
             case ("add", url):
                 return self.session.add_tools(unquoted(url))
             case ("add", url, "as", name) | ("add", url, name):
@@ -48,7 +56,12 @@ class ToolMagics(LabMagics):
             case (name,):
                 return self.session.tools(name)
             case _:
-                raise InputError("that is not what %tools takes", hint="%tools add https://tools.example/mcp as docs")
+                raise InputError("that is not what %tools takes", hint=_ADD)
+
+    def _call(self) -> str:
+        """A call that could be typed: of a tool that there is, if there is one."""
+        tools = next(filter(None, self.session._context.values()), None)
+        return f"%tools call {tools.name}.{visible_line(tools[0].name)} {{}}" if tools else _CALL
 
 
 def _arguments(text: str) -> dict[str, Any]:

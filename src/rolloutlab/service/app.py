@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -23,8 +24,9 @@ from rolloutlab.service.oauth.server import AuthorizationServer
 from rolloutlab.service.refusals import CHAT, TRAINING, add_refusals
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
+from rolloutlab.settings import on_this_machine
 
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
+_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
 
 
 def make_app(
@@ -40,11 +42,15 @@ def make_app(
     """The application over its parts.
 
     token: what a caller but of a health check must bear, or a token that the authority issued. identity: what a health
-    check says besides `status`. memory: the lab, as the context server shows it; that needs the application's lifespan.
+    check says besides `status`: on this machine all of it, elsewhere its `instance`. memory: the lab, as the context
+    server shows it; that needs the application's lifespan.
     """
-    context = ContextServer(memory, authority.guards_context(), authority.issuer)
-    app = FastAPI(title="rolloutlab", version="1.0.0", docs_url=None, redoc_url=None, lifespan=context.lifespan)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
+    local = on_this_machine(authority.issuer)
+    hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
+    context = ContextServer(memory, authority.guards_context(), authority.issuer, hosts)
+    described: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}
+    app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=context.lifespan, **described)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.router.routes += [*authority.routes(), context.route()]
     app.add_exception_handler(OAuthRefusal, answer_refusal)
     bearer = [Depends(_bearer(authority.guards_api(token)))]
@@ -60,11 +66,18 @@ def make_app(
 
     @app.get("/v1/health", tags=["health"])
     async def health() -> dict[str, str]:
-        return {"status": "ok", "version": version("rolloutlab"), **identity}
+        said = {"version": version("rolloutlab"), **identity}
+        return {"status": "ok", **{name: said[name] for name in said if local or name == "instance"}}
 
     add_schemas(app)
     add_refusals(app)
     return app
+
+
+def _host(url: str) -> str:
+    """The host of an address, as a Host header has it."""
+    parts = urlsplit(url)
+    return parts.netloc.removesuffix(f":{parts.port}")
 
 
 def _bearer(guard: Guard) -> Callable[..., Awaitable[None]]:

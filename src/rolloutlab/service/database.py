@@ -54,6 +54,7 @@ _MIGRATIONS = [
     CREATE INDEX oauth_tokens_of_grant ON oauth_tokens (grant_id);
     CREATE INDEX oauth_grants_of_client ON oauth_grants (client_id)
     """,
+    "DROP TABLE oauth_clients",
 ]
 
 

@@ -18,6 +18,8 @@ from rolloutlab.store.disk import flush, own
 
 _LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters and digits that nobody takes for another."""
+_SHORTEST = 12
+"""Letters of a passcode, which may be tried without end."""
 
 
 class Folder:
@@ -45,19 +47,27 @@ class Folder:
 
     def token(self) -> str:
         """The bearer token of this folder, made on first use in a file that only the user can read."""
-        path = self.path / "token"
-        if not path.exists() or not path.read_text():
-            self._keep_secret(path, secrets.token_urlsafe(32))
-        return path.read_text()
+        return self._secret("token")
+
+    def key(self) -> bytes:
+        """What the ids of clients that register are signed with; made and kept as the token is."""
+        return self._secret("key").encode()
 
     def passcode(self) -> str:
-        """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits."""
+        """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits.
+
+        Raises:
+            InputError: the owner has written one there that could be found by trying.
+        """
         path = self.path / "passcode"
         with FileLock(self.path / "passcode.lock"):  # the service and a command line may both be first
             if not path.exists() or not path.read_text().strip():
-                chars = [secrets.choice(_LEGIBLE) for _ in range(12)]
+                chars = [secrets.choice(_LEGIBLE) for _ in range(_SHORTEST)]
                 self._keep_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
-        return path.read_text().strip()
+        found = path.read_text().strip()
+        if len("".join(found.split()).replace("-", "")) < _SHORTEST:
+            raise InputError(f"the passcode in {path} has fewer than {_SHORTEST} letters", hint=f"rm {path}")
+        return found
 
     def last_port(self) -> int:
         """The port that the service had last, 0 when there is none: what was granted is bound to its address."""
@@ -70,11 +80,11 @@ class Folder:
         """Remember the port for the next time."""
         (self.path / "port").write_text(str(port))
 
-    def publish(self, base_url: str) -> None:
-        """Let clients find the service; the file appears whole."""
+    def publish(self, base_url: str, policy: str) -> None:
+        """Let clients find the service, and know what it runs; the file appears whole."""
         draft = self.path / "service.json.draft"
         addresses = {"base_url": base_url, "inference_base_url": f"{base_url}/v1"}
-        draft.write_text(json.dumps({**addresses, "pid": os.getpid(), "instance": self.instance}))
+        draft.write_text(json.dumps({**addresses, "policy": policy, "pid": os.getpid(), "instance": self.instance}))
         draft.replace(self.path / "service.json")
 
     def withdraw(self) -> None:
@@ -84,6 +94,12 @@ class Folder:
         """Whether any process holds a client lock; the files of those that ended are removed."""
         held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
         return any(held)
+
+    def _secret(self, name: str) -> str:
+        path = self.path / name
+        if not path.exists() or not path.read_text():
+            self._keep_secret(path, secrets.token_urlsafe(32))
+        return path.read_text()
 
     @staticmethod
     def _keep_secret(path: Path, text: str) -> None:

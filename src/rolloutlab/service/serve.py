@@ -5,6 +5,7 @@ import socket
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import transformers
 import uvicorn
@@ -15,6 +16,7 @@ from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
 from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.database import open_service_database
+from rolloutlab.service.door import Door
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
 from rolloutlab.service.oauth.server import AuthorizationServer
@@ -35,21 +37,21 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(folder: Folder, port: int, policy_name: str, linger: float | None, token_lifetime: float) -> None:
-    """Serve a claimed folder on 127.0.0.1 until interrupted, or, with `linger`, until nobody has needed it that long.
+def serve(folder: Folder, door: Door, port: int, policy_name: str, linger: float | None, token_lifetime: float) -> None:
+    """Serve a claimed folder at a door until interrupted, or, with `linger`, until nobody has needed it that long.
 
     port 0 takes the one it had last, or any free one. token_lifetime: seconds of an OAuth access token.
 
     Raises:
-        PolicyError: the policy cannot be loaded.
+        PolicyError: the policy cannot be loaded. InputError: the door cannot be used.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder.withdraw()
-    listener = _listen(port) if port else _listen_again(folder)
+    listener = door.listen(port) if port else _listen_again(door, folder)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
     folder.keep_port(listener.getsockname()[1])
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    url = door.url(listener.getsockname()[1])
     database = open_service_database(folder.path)
     policy = load_policy(policy_name)
     limit_threads(policy)
@@ -58,17 +60,18 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None, tok
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     settings = replace(read_settings(), home=folder.path.parent)
     memory = Memory(settings)
-    authority = AuthorizationServer(url, database, folder.passcode, lifetime=token_lifetime)
+    authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
     app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity, authority, memory)
 
     def hang_up() -> None:
         jobs.hang_up()
         sampler.close()
 
-    server = Server(uvicorn.Config(app, log_level="warning", lifespan="on"), hang_up)
+    options: dict[str, Any] = {"ssl_certfile": door.certificate, "ssl_keyfile": door.key, "log_level": "warning"}
+    server = Server(uvicorn.Config(app, lifespan="on", **options), hang_up)
 
     async def run() -> None:
-        folder.publish(url)
+        folder.publish(url, identity["policy"])
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
         watching = (
             asyncio.create_task(watch(folder, jobs.busy, linger, lambda: setattr(server, "should_exit", True)))
@@ -88,16 +91,9 @@ def serve(folder: Folder, port: int, policy_name: str, linger: float | None, tok
         memory.close()
 
 
-def _listen_again(folder: Folder) -> socket.socket:
+def _listen_again(door: Door, folder: Folder) -> socket.socket:
     """Where the service listened last, so that what was granted for that address still holds; else anywhere."""
     try:
-        return _listen(folder.last_port())
+        return door.listen(folder.last_port())
     except InputError:
-        return _listen(0)
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server(("127.0.0.1", port))
-    except (OSError, OverflowError) as error:
-        raise InputError(f"port {port} cannot be used: {error}", hint="--port 0 takes a free one") from error
+        return door.listen(0)

@@ -8,20 +8,18 @@ from dataclasses import replace
 from functools import cached_property
 
 from rolloutlab.auth.accesses import Accesses
-from rolloutlab.auth.addresses import checked_server
+from rolloutlab.auth.addresses import checked_server, origin
 from rolloutlab.auth.bearer import Terms
 from rolloutlab.auth.broker.broker import Broker
 from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.keys import forget_key
 from rolloutlab.auth.registration import Client
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.session.base import SessionBase
 from rolloutlab.settings import Address
 from rolloutlab.settings_file import EMBEDDED
 from rolloutlab.views.front_end import front_end, surroundings
 from rolloutlab.views.standings import Standings
-
-_ALONE = "%login URL --keep in a notebook of this lab before, or ROLLOUTLAB_BROWSER=PROGRAM"
-"""What to do where nobody can be asked."""
 
 
 class SignInCalls(SessionBase):
@@ -36,6 +34,7 @@ class SignInCalls(SessionBase):
         issuer: str | None = None,
         client_id: str | None = None,
         secret_env: str | None = None,
+        redirect_port: int | None = None,
         dangerously_without_pkce: bool = False,
     ) -> Standings:
         """Sign in to a server: a context server, or a service; by default the one that is connected.
@@ -46,17 +45,20 @@ class SignInCalls(SessionBase):
         answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
         for every kernel of this lab. paste: ask for the address that the browser ends on. issuer: the authorization
         server, where the server does not name it. client_id: as registered there for rolloutlab; secret_env: the
-        environment variable that holds its secret. dangerously_without_pkce: go on where the authorization server does
-        not say that it checks a proof of the code, which somebody could then steal.
+        environment variable that holds its secret. redirect_port: of this machine, where that client, or our metadata
+        document, is registered with the address http://127.0.0.1:PORT/callback; answers then come there.
+        dangerously_without_pkce: go on where the authorization server does not say that it checks a proof of the code,
+        which somebody could then steal.
 
         Raises:
             SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
             UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
         """
         address = checked_server(self._meant(server)) if server else self._connected()
-        terms = Terms(
-            issuer, self._client(client_id, secret_env), self.settings.client_metadata_url, dangerously_without_pkce
-        )
+        if redirect_port is not None and not 0 < redirect_port < 65536:
+            raise InputError(f"{redirect_port} is no port", hint="--redirect-port 8765")
+        client, document = self._client(client_id, secret_env), self.settings.client_metadata_url
+        terms = Terms(issuer, client, document, dangerously_without_pkce, redirect_port)
         self.__dict__.pop("_broker", None)  # by which way is decided anew
         self._paste = paste
         try:
@@ -74,11 +76,15 @@ class SignInCalls(SessionBase):
     def logout(self, server: str | None = None) -> Standings:
         """Give the tokens of a server back and forget them, or of all; what is left.
 
+        Of a server that one is not signed in to the key is forgotten that the keyring holds.
+
         Raises:
             NotFoundError: you are not signed in there.
         """
+        if server and server != EMBEDDED and self._forgotten(server):
+            return self.whoami()
         leaving = (
-            [self.accesses.signed_in(self._meant(server))]
+            [self.accesses.signed_in(self._running(server))]
             if server
             else [each for each in self.accesses if each.standing]
         )
@@ -93,8 +99,8 @@ class SignInCalls(SessionBase):
         """The ways in to servers."""
         return Accesses(self._ask, self._settled, self.settings.sign_in_folder)
 
-    async def _ask(self, server: str, prepare: Prepare) -> Mapping[str, str]:
-        return await self._broker(server, prepare)
+    async def _ask(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
+        return await self._broker(server, prepare, port)
 
     def _settled(self, server: str, wrong: str | None) -> None:
         if "_broker" not in self.__dict__:  # it has failed before anybody was asked
@@ -109,7 +115,7 @@ class SignInCalls(SessionBase):
         """Asks the person who sits at this notebook; found out while a cell runs."""
         from IPython import get_ipython
 
-        return Broker(front_end(surroundings(get_ipython()), paste=self._paste), hint=_ALONE)
+        return Broker(front_end(surroundings(get_ipython()), paste=self._paste))
 
     def _show_sign_ins(self) -> None:
         """Called over and over by the thread of a cell that waits for something."""
@@ -131,6 +137,33 @@ class SignInCalls(SessionBase):
     def _meant(self, server: str) -> str:
         """The address that is meant by what was said."""
         return self.embedded.context_server() if server == EMBEDDED else server
+
+    def _forgotten(self, server: str) -> bool:
+        """Whether there was a key of that server instead of a sign-in; neither the keyring nor we have it any more."""
+        address = checked_server(server)
+        if self.accesses.at(address).standing or not forget_key(address):
+            return False
+
+        def without(service: Address) -> Address:
+            ours = service.key_keyring and origin(service.base_url) == origin(address)
+            return replace(service, token=None, key_keyring=False) if ours else service
+
+        self._former = list(map(without, self._former))
+        if self.settings.service:
+            self.settings = replace(self.settings, service=without(self.settings.service))
+        return True
+
+    def _running(self, server: str) -> str:
+        """The same, without starting anything.
+
+        Raises:
+            NotFoundError: the embedded service is meant and does not run.
+        """
+        if server != EMBEDDED:
+            return server
+        if running := self.embedded.running():
+            return f"{running.base_url}/context"
+        raise NotFoundError("the embedded service does not run; name its address as %whoami does", hint="%whoami")
 
     def _connected(self) -> str:
         if self.settings.service is None:

@@ -11,12 +11,12 @@ from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.training.feed import Feed
+from rolloutlab.visible import visible
 from rolloutlab.widgets import curves
 from rolloutlab.widgets import job as view
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
-from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.events import Event
 
 if TYPE_CHECKING:

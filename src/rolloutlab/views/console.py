@@ -21,13 +21,23 @@ PASTE = "Or paste the address that the browser ends on (it is not shown), and pr
 
 
 class ConsoleFrontEnd:
-    """Prints each sign-in, and waits for an address to be pasted. say: prints. terminal: opens what is typed into."""
+    """Prints each sign-in, and waits for an address to be pasted.
+
+    say: prints. terminal: opens what is typed into. ask: asks for the address where there is no such, and returns when
+    it is there.
+    """
 
     way = Way.LOOPBACK
 
-    def __init__(self, say: Callable[[str], None] = print, terminal: Callable[[], IO[bytes]] | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None] = print,
+        terminal: Callable[[], IO[bytes]] | None = None,
+        ask: Callable[[Login], None] | None = None,
+    ) -> None:
         self._say = say
         self._terminal = terminal
+        self._ask_for_address = ask
         self._news: deque[Callable[[], None]] = deque()
         self._asked: dict[Login, HiddenLines] = {}
         self._waiting: deque[Login] = deque()
@@ -61,6 +71,10 @@ class ConsoleFrontEnd:
             self._asked[login] = HiddenLines(self._terminal, partial(self._typed, login))
             if not login.is_open:  # answered meanwhile
                 self._changed(login)
+        elif self._ask_for_address:
+            self._ask_for_address(login)
+        else:
+            self._say(f"If it is on another machine, interrupt this and type: %login {login.server} --paste")
 
     def _typed(self, login: Login, text: str) -> None:
         self._news.append(lambda: self._pasted(login, text))

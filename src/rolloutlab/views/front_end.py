@@ -2,15 +2,18 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from rolloutlab.auth.broker.broker import FrontEnd
 from rolloutlab.auth.broker.login import Login
 from rolloutlab.auth.broker.ways import Surroundings, Way, way_of
 from rolloutlab.views.console import ConsoleFrontEnd, own_terminal
-from rolloutlab.views.login import NotebookFrontEnd
+from rolloutlab.views.login import NotebookFrontEnd, ask_for_address
 from rolloutlab.views.program import ProgramFrontEnd
+
+_CONSOLES = {"jupyter-console", "jupyter_console", "jupyter-qtconsole", "qtconsole"}
 
 
 class Nobody:
@@ -34,7 +37,28 @@ def surroundings(shell: Any, environment: Mapping[str, str] = os.environ) -> Sur
     kernel = getattr(shell, "kernel", None)
     asks = bool(getattr(kernel, "_allow_stdin", False)) if kernel else sys.stdin is not None and sys.stdin.isatty()
     names = frozenset(name for name in getattr(shell, "user_ns", ()) if name.startswith("__vsc"))
-    return Surroundings(kernel is not None, asks, environment, names)
+    return Surroundings(kernel is not None, asks, environment, names, kernel is not None and is_console(_parent()))
+
+
+def is_console(command: Sequence[str]) -> bool:
+    """Whether a command line is that of a console of Jupyter's, which shows no widgets and saves no outputs.
+
+    A kernel cannot ask what its front end is; these start their own, so that it can see who has started it.
+    """
+    return any(PurePath(word).stem in _CONSOLES for word in command[:3])
+
+
+def _parent() -> list[str]:
+    """The command line of whoever started this process; empty where it cannot be read."""
+    try:
+        import psutil  # type: ignore[import-untyped]  # it comes with ipykernel
+    except ImportError:
+        return []
+    try:
+        parent = psutil.Process().parent()
+        return list(parent.cmdline()) if parent else []
+    except (OSError, psutil.Error):
+        return []
 
 
 def front_end(around: Surroundings, *, paste: bool = False) -> FrontEnd:
@@ -47,6 +71,9 @@ def front_end(around: Surroundings, *, paste: bool = False) -> FrontEnd:
     way = way_of(around)
     if way is Way.NONE:
         return Nobody()
+    asks = ask_for_address if paste else None
+    if around.console:
+        return ConsoleFrontEnd(ask=asks)
     if not around.kernel:
-        return ConsoleFrontEnd(terminal=own_terminal())
+        return ConsoleFrontEnd(terminal=own_terminal(), ask=asks)
     return NotebookFrontEnd(Way.PASTE if paste else way)

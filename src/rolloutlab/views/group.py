@@ -14,9 +14,9 @@ from rolloutlab.store.records import Edit, Group, Outline, Score, StoredCollecti
 from rolloutlab.views.ranking import FORMULA, read_ranking, rewards_of
 from rolloutlab.views.reading import uncollected
 from rolloutlab.views.typed import reward_of
+from rolloutlab.visible import visible
 from rolloutlab.widgets import group as shown
 from rolloutlab.widgets.interactive import Interactive
-from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.logprobs import ScoredHistories
 from rolloutlab.wire.trajectories import History
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rolloutlab.errors import InputError
-from rolloutlab.widgets.visible import visible
+from rolloutlab.visible import visible
 
 FORMULA = "best 1, worst 0, evenly spaced; ties share the mean of their places; what is not ranked keeps what it has"
 

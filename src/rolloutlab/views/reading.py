@@ -14,7 +14,7 @@ from rolloutlab.store.records import StoredCollection
 from rolloutlab.views.frame import frame
 from rolloutlab.views.rows import Part, Rows
 from rolloutlab.views.table import NONE, Column, Filter, Sort, arranged
-from rolloutlab.widgets.visible import visible
+from rolloutlab.visible import visible
 
 if TYPE_CHECKING:
     import pandas as pd

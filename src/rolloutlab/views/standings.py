@@ -5,8 +5,11 @@ from datetime import UTC, datetime
 from html import escape
 
 from rolloutlab.auth.bearer import Standing
+from rolloutlab.visible import visible_line
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
+_LONGEST = 60
+"""Characters of a client's id."""
 
 
 class Standings(tuple[Standing, ...]):
@@ -16,12 +19,12 @@ class Standings(tuple[Standing, ...]):
 
     def __repr__(self) -> str:
         if not self:
-            return "you are signed in nowhere -> %login URL"
+            return "you are signed in nowhere -> %login https://tools.example/mcp"
         return "\n".join("\n".join(_lines(standing)) for standing in self)
 
     def _repr_html_(self) -> str:
         if not self:
-            return "<p>you are signed in nowhere: <code>%login URL</code></p>"
+            return "<p>you are signed in nowhere: <code>%login https://tools.example/mcp</code></p>"
         head = "".join(f"<th>{name}</th>" for name in _HEAD)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(each))}</tr>" for each in self)
         return f"<table><tr>{head}</tr>{rows}</table>"
@@ -34,8 +37,13 @@ def _lines(standing: Standing) -> list[str]:
 
 def _cells(standing: Standing) -> Sequence[str]:
     scopes = " ".join(standing.scopes) or "not said"
-    told = standing.server, standing.authority, standing.client, scopes, _until(standing), standing.place
-    return ["".join(c if c.isprintable() else "\ufffd" for c in cell) for cell in told]
+    told = standing.server, standing.authority, _cut(standing.client), scopes, _until(standing), standing.place
+    return list(map(visible_line, told))
+
+
+def _cut(client: str) -> str:
+    """The id of a client; some hold all that the client has registered."""
+    return client if len(client) <= _LONGEST else f"{client[: _LONGEST - 3]}..."
 
 
 def _until(standing: Standing) -> str:

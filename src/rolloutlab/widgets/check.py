@@ -7,6 +7,7 @@ from html import escape
 from rolloutlab.objective.advantages import Reason, Share
 from rolloutlab.objective.preflight import WHY, Preflight, count
 from rolloutlab.store.records import Group, Trajectory
+from rolloutlab.visible import visible
 
 _MOST_GROUPS = 8
 
@@ -24,6 +25,16 @@ class Rated:
     weight: float
     tokens: int
     reason: Reason | None
+
+
+def with_fix(line: str) -> dict[str, str]:
+    """The two parts of a line of a report, visible: what there is to say, and what to type about it if anything."""
+    text, _, fix = line.partition(" -> ")
+    expected = fix.removeprefix("nothing: ")
+    return {
+        "text": visible(f"{text}: {expected}" if expected != fix else text),
+        "fix": visible(fix) * (expected == fix),
+    }
 
 
 def rated(stored: Sequence[Group], check: Preflight) -> list[list[Rated]]:

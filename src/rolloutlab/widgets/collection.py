@@ -8,6 +8,7 @@ from html import escape
 from rolloutlab.objective.advantages import Reason, Share
 from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.visible import visible_line
 from rolloutlab.widgets import page
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
@@ -42,7 +43,11 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | 
     counts = counts or counted(groups)
     lines, shares = [_heading(name, counts)], _by_name(check)
     for group in groups[:MOST_GROUPS]:
-        lines += ["", f"{group.name}  {_short(_prompt(group))}", *(_given(group) if counts.groups == 1 else [])]
+        lines += [
+            "",
+            f"{group.name}  {_short(_prompt(group))}",
+            *(_given(group) if counts.groups == 1 else []),
+        ]
         effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
         wide = max(6, *map(len, effects)) if effects else 0
         for trajectory, effect in zip(group.trajectories, effects, strict=True):
@@ -132,5 +137,4 @@ def _effect(share: Share | None) -> str:
 
 
 def _short(words: str) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."
+    return visible_line(words, _WIDEST)

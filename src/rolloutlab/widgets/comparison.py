@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
+from rolloutlab.visible import visible_line
 from rolloutlab.widgets.plot import Plot, Series
 
+_WIDEST = 80
 _MOST = 8
 
 Row = tuple[str, str, float, float]
@@ -46,5 +48,4 @@ def _rest(rows: Sequence[Row]) -> list[str]:
 
 
 def _short(words: str) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return line if len(line) <= 80 else f"{line[:77]}..."
+    return visible_line(words, _WIDEST)

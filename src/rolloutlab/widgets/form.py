@@ -8,8 +8,9 @@ from typing import Any
 
 from rolloutlab.objective.glossary import OPTIONS, Option
 from rolloutlab.objective.preflight import Preflight
+from rolloutlab.visible import visible
+from rolloutlab.widgets.check import with_fix
 from rolloutlab.widgets.html import heading, words
-from rolloutlab.widgets.visible import visible, with_fix
 
 _BINS = 24
 

@@ -11,9 +11,9 @@ from typing import Any
 from rolloutlab.objective.advantages import Share
 from rolloutlab.objective.preflight import WHY
 from rolloutlab.store.records import Group, Outline, Trajectory
+from rolloutlab.visible import visible
 from rolloutlab.widgets.collection import WHY_NOT
 from rolloutlab.widgets.page import FLAGS
-from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import Choice, MessageOrChoice, TokenLogprob
 from rolloutlab.wire.logprobs import ScoredHistories
 

@@ -5,10 +5,11 @@ from html import escape
 from typing import Any
 
 from rolloutlab.objective.preflight import count, explained
+from rolloutlab.visible import visible
 from rolloutlab.widgets import curves
+from rolloutlab.widgets.check import with_fix
 from rolloutlab.widgets.html import heading, words
 from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
-from rolloutlab.widgets.visible import visible, with_fix
 from rolloutlab.wire.events import ENDINGS, Event
 
 _STATUS = {

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from rolloutlab.visible import visible
 from rolloutlab.widgets.html import words
-from rolloutlab.widgets.visible import visible
 
 STANDINGS = {
     "looking": "getting ready",
@@ -28,6 +28,7 @@ def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("asks for", " ".join(asked.get("scopes", ()))),
         ("valid for", asked.get("resource")),
         ("known there as", asked.get("client")),
+        ("answers come to", asked.get("redirect")),
     )
     return [(name, visible(value)) for name, value in known if value]
 

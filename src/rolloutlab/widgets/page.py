@@ -6,8 +6,8 @@ from html import escape
 
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Group, Trajectory, plain_text
+from rolloutlab.visible import visible
 from rolloutlab.widgets.html import heading, words
-from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import Choice, MessageOrChoice
 
 LONGEST = 4_000

@@ -9,9 +9,9 @@ from unicodedata import east_asian_width
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Trajectory
+from rolloutlab.visible import visible
 from rolloutlab.widgets.collection import WHY_NOT, spoken
 from rolloutlab.widgets.html import heading, words
-from rolloutlab.widgets.visible import visible
 from rolloutlab.wire.chat import MessageOrChoice
 
 LINES = 12

@@ -7,8 +7,8 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from rolloutlab.visible import visible
 from rolloutlab.widgets.html import heading, words
-from rolloutlab.widgets.visible import visible
 
 LINES = 20
 ROWS = 100

@@ -1,6 +1,7 @@
 """A person at a browser, and what the broker asks such a person."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -71,9 +72,11 @@ class Desk:
         self.broker = Broker(self.person, places=self.places, **options)
         return self.broker
 
-    def sign_in(self, acts: Callable[[Login], Any], way: Way = Way.LOOPBACK, **options: Any) -> dict[str, str]:
+    def sign_in(
+        self, acts: Callable[[Login], Any], way: Way = Way.LOOPBACK, port: int | None = None, **options: Any
+    ) -> dict[str, str]:
         """What the broker answers to a flow."""
-        return dict(self.http.run(self.ask(acts, way, **options)(SERVER, self.prepare())))
+        return dict(self.http.run(self.ask(acts, way, **options)(SERVER, self.prepare(), port)))
 
     @staticmethod
     async def opened(login: Login) -> None:
@@ -88,6 +91,13 @@ class Desk:
         """A browser ends on the redirect URI with this query."""
         async with httpx.AsyncClient(trust_env=False) as client:
             return await client.get(f"{self.redirects[-1]}?{query}")
+
+
+@pytest.fixture
+def port() -> int:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture

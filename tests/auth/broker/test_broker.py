@@ -1,6 +1,7 @@
 """Signing in through a browser: the first right answer wins, by whichever way it comes."""
 
 import asyncio
+import socket
 import threading
 
 import pytest
@@ -106,10 +107,10 @@ def test_an_interrupted_cell_cancels_the_sign_in_and_its_listener(desk):
     assert desk.person.seen == ["waiting", "cancelled"]
 
 
-def test_where_nobody_can_be_asked_an_error_says_how_to_provide_a_token(desk):
+def test_where_nobody_can_be_asked_an_error_says_what_to_type_elsewhere(desk):
     with pytest.raises(SignInError, match="nobody is here") as raised:
-        desk.sign_in(lambda login: None, Way.NONE, hint="lab.login(server, token=...)")
-    assert raised.value.hint == "lab.login(server, token=...)"
+        desk.sign_in(lambda login: None, Way.NONE)
+    assert raised.value.hint == f"%login {SERVER} --keep"
     assert desk.redirects == []
 
 
@@ -258,3 +259,20 @@ def test_where_nothing_comes_back_by_itself_the_address_is_one_of_this_machine(d
     assert desk.sign_in(lambda login: login.paste(RIGHT) and None, Way.PASTE) == ANSWER
     assert desk.redirects[0].startswith("http://127.0.0.1:")
     assert desk.person.logins[0].told()["way"] == "paste"
+
+
+@pytest.mark.parametrize("way", [Way.LOOPBACK, Way.PASTE, Way.PAGE])
+def test_a_fixed_port_is_where_answers_come_to_whatever_the_front_end(desk, port, way):
+    async def answered(login):
+        await desk.opened(login)
+        await desk.come_back("code=c&state=right")
+
+    assert desk.sign_in(answered, way, port) == {"code": "c", "state": "right"}
+    assert desk.redirects == [f"http://127.0.0.1:{port}/callback"]
+
+
+def test_a_port_that_somebody_has_is_told_and_what_to_type(desk, port):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(SignInError, match=f"port {port}.* has it") as raised:
+        desk.sign_in(lambda login: None, port=port)
+    assert raised.value.hint == f"%login {SERVER} --redirect-port {port + 1}"
+    assert desk.redirects == []

@@ -1,11 +1,14 @@
 """The listener for answers on this machine, asked over real sockets."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from rolloutlab.auth.broker.loopback import LONGEST, listening
+
+STATES = ("wrong", "right")
 
 
 def visit(work, takes=lambda query: "state=right" in query):
@@ -110,6 +113,24 @@ def test_a_visit_without_an_answer_is_told_so():
 def test_what_is_no_request_is_closed_without_an_answer(text):
     answer, taken = raw(text)
     assert (answer, taken) == ("", [])
+
+
+def test_an_address_that_was_registered_beforehand_is_the_same_each_time_and_takes_the_right_state_alone(port):
+    async def work():
+        async with listening(lambda query: "state=right" in query, port) as address, httpx.AsyncClient() as client:
+            return address, [(await client.get(f"{address}?code=c&state={state}")).status_code for state in STATES]
+
+    assert asyncio.run(work()) == (f"http://127.0.0.1:{port}/callback", [404, 200])
+
+
+def test_a_known_address_whose_port_is_any_has_a_known_path():
+    async def work():
+        async with listening(lambda _query: False, 0) as address:
+            return urlsplit(address)
+
+    found = asyncio.run(work())
+    assert found.path == "/callback"
+    assert found.port
 
 
 def test_nothing_listens_afterwards():

@@ -133,3 +133,9 @@ def test_a_redirect_uri_keeps_its_query(visitor):
 def test_more_parameters_than_anybody_needs_are_told_on_a_page(visitor, client_id):
     many = {f"extra{i}": "1" for i in range(60)}
     assert visitor.asks(client_id, **many).status_code == 400
+
+
+def test_the_longest_request_that_is_taken_can_be_answered(visitor, client_id, told):
+    state = "\x01" * 4900  # JSON writes it at its longest
+    assert told(visitor.decides(visitor.asks(client_id, state=state)))["state"] == state
+    assert visitor.asks(client_id, state="\x01" * 5500).status_code == 400

@@ -1,10 +1,14 @@
 """The page that asks the owner of the lab."""
 
+import base64
 import re
 import threading
+from dataclasses import replace
 
 import httpx
 import pytest
+
+from rolloutlab.service.lifecycle import Folder
 
 
 @pytest.fixture
@@ -84,6 +88,15 @@ def test_consent_needs_the_passcode(visitor, page, told):
     assert "code" in told(visitor.decides(page))
 
 
+def test_a_passcode_that_is_too_short_lets_nobody_in(visit, tmp_path):
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "passcode").write_text("1234")
+    visitor = visit(passcode=Folder(tmp_path / "service").passcode)
+    answer = visitor.decides(visitor.asks(visitor.registers()["client_id"]), passcode="1234")
+    assert answer.status_code == 500
+    assert "rolloutlab passcode" in answer.text
+
+
 def test_a_passcode_may_be_typed_without_dashes_and_in_capitals(visitor, page, told):
     assert "code" in told(visitor.decides(page, passcode=" ABCD efgh jkmn "))
 
@@ -94,15 +107,34 @@ def test_five_wrong_passcodes_end_a_request(visitor, page, told):
     assert visitor.decides(page).status_code == 400
 
 
-def test_after_many_wrong_passcodes_none_is_looked_at_for_a_minute(visitor, client_id, told):
-    for _ in range(4):
-        page = visitor.asks(client_id)
+def test_nobody_keeps_the_owner_out_by_wrong_passcodes(visitor, client_id, page, told):
+    for _ in range(10):
+        other = visitor.asks(client_id)
         for _ in range(5):
-            visitor.decides(page, passcode="wrong")
-    page = visitor.asks(client_id)
-    assert visitor.decides(page).status_code == 429
-    visitor.clock.now += 61
+            visitor.decides(other, passcode="wrong")
     assert "code" in told(visitor.decides(page))
+
+
+def test_nobody_pushes_out_the_request_that_the_owner_looks_at_by_asking_too(visitor, client_id, page, told):
+    for _ in range(300):
+        visitor.asks(client_id)
+    assert "code" in told(visitor.decides(page))
+
+
+def test_what_was_allowed_stays_over_however_many_requests_others_have_denied(visitor, client_id, page, told):
+    told(visitor.decides(page))
+    with httpx.Client(timeout=30) as browser:
+        other = replace(visitor, browser=browser)
+        for _ in range(210):
+            browser.cookies.clear()  # it could not send that many
+            told(other.decides(other.asks(client_id), decision="deny"))
+    assert visitor.decides(page).status_code == 400
+
+
+def test_two_pages_in_one_browser_can_both_be_answered(visitor, client_id, page, told):
+    later = visitor.asks(client_id, state="s-2")
+    assert told(visitor.decides(page))["state"] == "s-1"
+    assert told(visitor.decides(later))["state"] == "s-2"
 
 
 def test_a_denied_consent_is_told_to_the_client_with_iss_and_state(visitor, page, told):
@@ -136,9 +168,10 @@ def test_a_request_waits_for_ten_minutes(visitor, page):
     assert visitor.decides(page).status_code == 400
 
 
-def test_a_form_without_the_proof_of_the_page_is_refused(visitor, page):
-    for forged in ("", "0" * 64, "é"):
-        assert visitor.decides(page, proof=forged).status_code == 403
+def test_a_form_without_the_mark_of_our_page_is_refused(visitor, page, fields):
+    text, mark = fields(page)["request"].split(".")
+    for forged in ("", ".", text, f"{text}.", f"{text}.{mark[:-1]}", f"{text}.{'0' * 43}", f"{text}x.{mark}", "é.é"):
+        assert visitor.decides(page, request=forged).status_code == 403
 
 
 def test_a_form_that_another_browser_was_shown_is_refused(visitor, page, fields):
@@ -154,9 +187,27 @@ def test_a_form_that_another_origin_sends_is_refused(visitor, page, fields):
         assert answer.status_code == 403
 
 
-def test_the_proof_of_one_request_is_none_for_another(visitor, client_id, page, fields):
-    other = fields(visitor.asks(client_id))
-    assert visitor.decides(page, request=other["request"]).status_code == 403
+def test_the_mark_of_one_request_is_none_for_another(visitor, client_id, page, fields):
+    text, _ = fields(page)["request"].split(".")
+    _, mark = fields(visitor.asks(client_id))["request"].split(".")
+    assert visitor.decides(page, request=f"{text}.{mark}").status_code == 403
+
+
+def test_the_cookie_of_one_request_is_none_for_another(visitor, client_id, page):
+    mine = page.headers["set-cookie"].partition("=")[0]
+    visitor.browser.cookies.clear()
+    visitor.asks(client_id)
+    (other,) = visitor.browser.cookies.jar
+    visitor.browser.cookies.set(mine, str(other.value))
+    assert visitor.decides(page).status_code == 403
+
+
+def test_the_page_holds_no_secret_of_the_client(visitor, fields):
+    client = visitor.registers(token_endpoint_auth_method="client_secret_post")
+    text, _ = fields(visitor.asks(client["client_id"]))["request"].split(".")
+    content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert client["client_id"].encode() in content
+    assert client["client_secret"].encode() not in content
 
 
 def test_the_cookie_is_for_forms_of_our_own_pages_only(page):

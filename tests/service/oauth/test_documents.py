@@ -1,29 +1,27 @@
 """Client ID metadata documents: fetched with care, believed only where they are consistent."""
 
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.service.oauth.documents import document, freshness
-from rolloutlab.service.oauth.fetch import Fetcher, is_public
+from rolloutlab.service.oauth.documents import document, freshness, is_public
 
 CALLBACK = "http://127.0.0.1:7777/callback"
 
 
 @dataclass
 class Host:
-    """A web server of a client. pages: by path, a status, headers and a body. url: its origin, which resolves here."""
+    """A web server of a client on this machine. pages: by path, a status, headers and a body. url: its origin."""
 
     url: str
-    context: ssl.SSLContext
     pages: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -40,46 +38,11 @@ class Host:
     def _json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
-    def fetcher(self, **options: Any) -> Fetcher:
-        """Fetches from here, though it is no public address."""
-
-        async def resolve(_host: str, _port: int) -> list[str]:
-            return ["127.0.0.1"]
-
-        return Fetcher(**{"resolve": resolve, "allowed": lambda _address: True, "context": self.context, **options})
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """Files of a certificate for client.example that signs itself, and of its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "client.example")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("client.example")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("certificate")
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    (folder / "key.pem").write_bytes(pem)
-    return folder / "cert.pem", folder / "key.pem"
-
 
 @pytest.fixture
-def host(certificate) -> Iterator[Host]:
+def host(certify, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    certificate = certify("localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     found: list[Host] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -105,8 +68,7 @@ def host(certificate) -> Iterator[Host]:
     server.handle_error = lambda *_said: None  # who hangs up is no error of this server
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    trusting = ssl.create_default_context(cafile=certificate[0])
-    found.append(Host(f"https://client.example:{server.server_port}", trusting))
+    found.append(Host(f"https://localhost:{server.server_port}"))
     yield found[0]
     server.shutdown()
     thread.join()
@@ -115,7 +77,8 @@ def host(certificate) -> Iterator[Host]:
 
 @pytest.fixture
 def visitor(visit, host):
-    return visit(fetcher=host.fetcher())
+    """Somebody at a service that may ask this machine, where the client's web server is."""
+    return visit(reachable=lambda _address: True)
 
 
 def test_a_client_with_a_document_signs_in(visitor, host):
@@ -192,13 +155,13 @@ def test_a_document_of_a_megabyte_is_refused(visitor, host):
     host.serves(client_name="x" * 1_000_000)
     answer = visitor.asks(f"{host.url}/client.json")
     assert answer.status_code == 400
-    assert "larger than 65,536 bytes" in answer.text
+    assert "an answer of more than 64 KiB was not read" in answer.text
 
 
 def test_a_document_that_is_not_there_or_whose_host_lies_is_refused(visitor, host):
     assert visitor.asks(f"{host.url}/none.json").status_code == 400
     host.serves()
-    lied = host.url.replace("client.example", "other.example")
+    lied = host.url.replace("localhost", "127.0.0.1")  # which is not in its certificate
     assert visitor.asks(f"{lied}/client.json").status_code == 400
     assert host.asked == ["/none.json"]
 
@@ -245,15 +208,21 @@ def test_a_client_id_must_be_an_https_address_with_a_path(visitor, host, client_
         "2002:7f00:1::",
     ],
 )
-def test_server_side_request_forgery_is_considered_at_connection_time(visit, host, address):
-    async def resolve(_host: str, _port: int) -> list[str]:
-        return ["93.184.215.14", address]
+def test_server_side_request_forgery_is_considered_at_connection_time(visit, host, monkeypatch, address):
+    real = socket.getaddrinfo
+
+    def resolve(name: Any, port: int, *asked: Any, **more: Any) -> list[Any]:
+        """No name in the world has these addresses, so that one is made up."""
+        if name != "client.example":
+            return real(name, port, *asked, **more)
+        return [(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     assert not is_public(address)
-    visitor = visit(fetcher=Fetcher(resolve=resolve, context=host.context))
-    answer = visitor.asks(host.serves())
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    host.serves()
+    answer = visit().asks(f"{host.url.replace('localhost', 'client.example')}/client.json")
     assert answer.status_code == 400
-    assert "not on the public network" in answer.text
+    assert "must not lead us into" in answer.text
     assert not host.asked
 
 
@@ -262,13 +231,19 @@ def test_public_addresses_are_public(address):
     assert is_public(address)
 
 
-@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "2130706433", "127.1"])
 def test_a_document_on_this_machine_is_not_fetched(visit, host, name):
-    visitor = visit(fetcher=Fetcher(context=host.context))
+    visitor = visit()
     host.serves()
-    url = host.url.replace("client.example", name)
+    url = host.url.replace("localhost", name)
     assert visitor.asks(f"{url}/client.json").status_code == 400
     assert not host.asked
+
+
+def test_a_host_whose_name_cannot_be_one_is_told(visitor):
+    answer = visitor.asks(f"https://{'x' * 70}.example/client.json")
+    assert answer.status_code == 400
+    assert "was not fetched" in answer.text
 
 
 def test_a_document_should_be_kept_as_long_as_its_headers_say(visitor, host):

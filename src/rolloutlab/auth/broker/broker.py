@@ -1,6 +1,7 @@
 """Asks a person, through whatever front end there is, and waits until the first right answer has come back."""
 
 import asyncio
+import errno
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ class FrontEnd(Protocol):
 class Broker:
     """The `Consent` of this process: any number of sign-ins at once, each with a way back of its own.
 
-    front_end: shows them. hint: what to do where there is nobody to ask. seconds: in which an answer has to come.
+    front_end: shows them. seconds: in which an answer has to come.
     patience: seconds in which a page has to say where it is. places: folders for sockets.
     """
 
@@ -44,13 +45,11 @@ class Broker:
         self,
         front_end: FrontEnd,
         *,
-        hint: str = "ROLLOUTLAB_API_KEY=TOKEN",
         seconds: float = LIFETIME,
         patience: float = PATIENCE,
         places: Sequence[Path] | None = None,
     ) -> None:
         self._front_end = front_end
-        self._hint = hint
         self._seconds = seconds
         self._patience = patience
         self._places = handover.folders() if places is None else list(places)
@@ -60,18 +59,22 @@ class Broker:
         """For `Http.run(..., tick)`: lets the front end show what there is to show."""
         self._front_end.tick()
 
-    async def __call__(self, server: str, prepare: Prepare) -> Mapping[str, str]:
+    async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
         """The parameters of the first answer whose state is right, also of one that says `error`.
+
+        port: of this machine, to which answers have to come, whatever the front end; 0 is any, where no page is, at an
+        address that is known but for it.
 
         Raises:
             SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.
         """
         if self._front_end.way is Way.NONE:
-            raise SignInError(f"signing in to {server} wants a person at a browser; nobody is here", hint=self._hint)
+            said = f"signing in to {server} wants a person at a browser; nobody is here"
+            raise SignInError(f"{said}: do it first in another notebook of this lab", hint=f"%login {server} --keep")
         login = self._newest[server] = Login(server, self._seconds)
         try:
             async with AsyncExitStack() as stack:
-                return await self._answered(login, prepare, stack)
+                return await self._answered(login, prepare, port, stack)
         except RolloutlabError as error:
             login.settle(Standing.FAILED, error.message)
             raise
@@ -90,11 +93,13 @@ class Broker:
         if login := self._newest.pop(server, None):
             login.settle(standing, note)
 
-    async def _answered(self, login: Login, prepare: Prepare, stack: AsyncExitStack) -> Mapping[str, str]:
+    async def _answered(
+        self, login: Login, prepare: Prepare, port: int | None, stack: AsyncExitStack
+    ) -> Mapping[str, str]:
         """Show it, find the way back, open it, and wait."""
         await self._open_door(login.ticket, login.hear, stack)
         self._front_end.show(login)
-        redirect = await self._way_back(login, stack)
+        redirect = await self._way_back(login, port, stack)
         if login.answer.done():  # cancelled while a page was looked for
             return login.answer.result()
         pending = await prepare(redirect)
@@ -108,15 +113,18 @@ class Broker:
             message = f"nobody has answered the sign-in at {login.server} within {_duration(self._seconds)}"
             raise SignInError(message, hint=f"%login {login.server}") from None
 
-    async def _way_back(self, login: Login, stack: AsyncExitStack) -> str:
+    async def _way_back(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
         """The redirect URI: of the page's Jupyter server if it can hand answers over, else of a listener."""
         way = self._front_end.way
-        redirect = await self._page(login) if way is Way.PAGE else None
+        redirect = await self._page(login) if way is Way.PAGE and not port else None
         if redirect:
             login.way = Way.PAGE
             return redirect
         login.way = Way.PASTE if way is Way.PASTE else Way.LOOPBACK
-        return await stack.enter_async_context(loopback.listening(login.offer))
+        try:
+            return await stack.enter_async_context(loopback.listening(login.offer, port))
+        except OSError as error:
+            raise _no_listener(login.server, port or 0, error) from error
 
     async def _page(self, login: Login) -> str | None:
         """What the page says, or that the sign-in is given up; None where it says nothing in time."""
@@ -129,6 +137,13 @@ class Broker:
         if self._front_end.way is Way.PAGE:
             with suppress(OSError):
                 await stack.enter_async_context(handover.listening(secret, hear, self._places))
+
+
+def _no_listener(server: str, port: int, error: OSError) -> SignInError:
+    why = "another sign-in or program has it" if error.errno == errno.EADDRINUSE else error.strerror
+    other = port + 1 if port < 65535 else port - 1
+    said = f"answers cannot come to port {port} of this machine: {why}; end that, or register another"
+    return SignInError(said, hint=f"%login {server} --redirect-port {other}")
 
 
 def _duration(seconds: float) -> str:

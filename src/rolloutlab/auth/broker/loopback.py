@@ -1,4 +1,7 @@
-"""A listener on this machine for the answer of a sign-in (RFC 8252, 7.3): a random port, and a path none can guess."""
+"""A listener on this machine for the answer of a sign-in (RFC 8252, 7.3): a random port, and a path none can guess.
+
+Where the address had to be registered beforehand it is fixed: what none can guess is then the state alone.
+"""
 
 import asyncio
 import hmac
@@ -14,6 +17,8 @@ Take = Callable[[str], bool]
 """Given a query: whether it is the answer that is waited for."""
 
 HOST = "127.0.0.1"
+FIXED = "/callback"
+"""The path of an address that was registered beforehand."""
 LONGEST = 32 * 1024
 """Bytes of a request."""
 PATIENCE = 10.0
@@ -21,10 +26,15 @@ PATIENCE = 10.0
 
 
 @asynccontextmanager
-async def listening(take: Take) -> AsyncIterator[str]:
-    """The address at which answers are taken, for as long as the context lasts."""
-    path = f"/{secrets.token_urlsafe(32)}"
-    port = 0
+async def listening(take: Take, port: int | None = None) -> AsyncIterator[str]:
+    """The address at which answers are taken, for as long as the context lasts.
+
+    port: of an address that was registered beforehand, 0 where any is the same to its server; None for one that is new.
+
+    Raises:
+        OSError: somebody else listens on that port.
+    """
+    path = f"/{secrets.token_urlsafe(32)}" if port is None else FIXED
 
     async def answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -33,7 +43,7 @@ async def listening(take: Take) -> AsyncIterator[str]:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer_one, HOST, 0, limit=LONGEST)
+    server = await asyncio.start_server(answer_one, HOST, port or 0, limit=LONGEST)
     port = server.sockets[0].getsockname()[1]
     try:
         yield f"http://{HOST}:{port}{path}"

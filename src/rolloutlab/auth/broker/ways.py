@@ -22,7 +22,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What there is to decide by. kernel: whether a notebook or a console talks to this process.
+    """What there is to decide by. kernel: whether a notebook or a console talks to this process. console: a console.
 
     asks: whether somebody can be asked: the front end of a kernel takes questions, or a terminal is there. environment:
     the variables. names: what the front end put into the notebook's namespace.
@@ -32,6 +32,7 @@ class Surroundings:
     asks: bool
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     names: frozenset[str] = frozenset()
+    console: bool = False
 
 
 def way_of(around: Surroundings) -> Way:

@@ -6,7 +6,7 @@ without it gets the challenge by which a client steps up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,13 @@ LARGEST = 4 * 1024 * 1024
 
 
 class ContextServer:
-    """The tools over a lab's memory. issuer: the origin that browsers may come from."""
+    """The tools over a lab's memory. issuer: the origin that browsers may come from. hosts: what it is asked for as."""
 
-    def __init__(self, memory: Memory, guard: Guard, issuer: str) -> None:
+    def __init__(self, memory: Memory, guard: Guard, issuer: str, hosts: Collection[str]) -> None:
         self._memory = memory
         self._guard = guard
         self._issuer = issuer
+        self._hosts = hosts
         self._asked = asyncio.Event()
 
     def route(self) -> Route:
@@ -65,7 +66,7 @@ class ContextServer:
         """From the first request on: what speaks the protocol takes a while to load, and most labs are never asked."""
         await self._asked.wait()
         try:
-            speaker = (await asyncio.to_thread(_speaker))(self._memory, self._issuer)
+            speaker = (await asyncio.to_thread(_speaker))(self._memory, self._issuer, self._hosts)
             async with speaker.run():
                 self._speaker.set_result(speaker)
                 await asyncio.Event().wait()

@@ -1,6 +1,7 @@
 """What the SDK does at /context: it speaks the protocol. It takes a while to load, and most labs are never asked."""
 
 import json
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any
@@ -30,9 +31,9 @@ from rolloutlab.service.oauth.grants import Access
 
 
 class Speaker:
-    """The tools over a lab's memory. issuer: the origin that browsers may come from."""
+    """The tools over a lab's memory. issuer: the origin that browsers may come from. hosts: what it is asked for as."""
 
-    def __init__(self, memory: Memory, issuer: str) -> None:
+    def __init__(self, memory: Memory, issuer: str, hosts: Collection[str]) -> None:
         self._memory = memory
         self._one = CapacityLimiter(1)
         """Calls wait for their turn here and not in threads, which all of the service has to share."""
@@ -45,7 +46,7 @@ class Speaker:
             on_call_tool=self._call,
         )
         checks = TransportSecuritySettings(
-            allowed_hosts=[host for name in ("127.0.0.1", "localhost", "[::1]") for host in (name, f"{name}:*")],
+            allowed_hosts=[host for name in hosts for host in (name, f"{name}:*")],
             allowed_origins=[issuer],
         )
         self._manager = StreamableHTTPSessionManager(

@@ -2,13 +2,12 @@
 
 import base64
 import binascii
+import secrets
 from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 from starlette.requests import Request
 
-from rolloutlab.service.oauth.clients import Client
-from rolloutlab.service.oauth.digest import same
 from rolloutlab.service.oauth.documents import is_document_url
 from rolloutlab.service.oauth.refusal import OAuthRefusal
 from rolloutlab.service.oauth.registration import Register
@@ -34,15 +33,11 @@ def authenticate(request: Request, said: Mapping[str, str], register: Register) 
     if method == "none" and is_document_url(client_id):
         return client_id
     client = register.get(client_id)
-    if client is None or not _proven(client, method, secret):
+    if client is None or method != client.auth_method:
+        raise _unknown(basic is not None)
+    if method != "none" and not secrets.compare_digest((secret or "").encode(), register.secret(client.id).encode()):
         raise _unknown(basic is not None)
     return client.id
-
-
-def _proven(client: Client, method: str, secret: str | None) -> bool:
-    if method != client.auth_method:
-        return False
-    return client.secret_hash is None or same(secret or "", client.secret_hash)
 
 
 def _basic(header: str) -> tuple[str, str]:

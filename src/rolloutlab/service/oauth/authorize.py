@@ -1,6 +1,5 @@
 """The authorization endpoint: what is asked is checked before anybody is shown it (OAuth 2.1, 4.1)."""
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -13,6 +12,9 @@ from rolloutlab.service.oauth.refusal import OAuthRefusal
 from rolloutlab.service.oauth.registration import Register
 from rolloutlab.service.oauth.requests import answer_url, read_request
 from rolloutlab.service.oauth.resources import Resource
+
+_LONGEST = 1 << 14
+"""Characters of a request, which has to fit into a form."""
 
 
 class Authorize:
@@ -38,7 +40,7 @@ class Authorize:
         """The page that asks the owner, or what is wrong, on a page or at the client's address."""
         query = request.url.query
         try:
-            client = await self._client(first(query, "client_id"))
+            client = await self._client(query)
             redirect_uri = client.check_redirect(first(query, "redirect_uri"))
         except OAuthRefusal as refusal:
             return self._pages.refused(refusal)
@@ -48,14 +50,17 @@ class Authorize:
             said = {"error": refusal.error, "error_description": refusal.description}
             url = answer_url(redirect_uri, self._issuer, first(query, "state"), **said)
             return RedirectResponse(url, 303, headers={"Cache-Control": "no-store"})
-        return self._consent.ask(request, asked)
+        return self._consent.ask(asked)
 
-    async def _client(self, client_id: str | None) -> Client:
+    async def _client(self, query: str) -> Client:
+        if len(query) > _LONGEST:
+            raise OAuthRefusal("invalid_request", "the address is too long")
+        client_id = first(query, "client_id")
         if client_id is None:
             raise OAuthRefusal("invalid_request", "the parameter client_id is missing")
         if client_id.startswith("https:"):
             return await self._documents.get(client_id)
-        found = await run_in_threadpool(self._register.get, client_id)
+        found = self._register.get(client_id)
         if found is None:
             raise OAuthRefusal("invalid_client", "no client of that id has registered here")
         return found

@@ -29,8 +29,8 @@ _HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 class Client:
     """A client. name: what it calls itself. auth_method: how it authenticates at the token endpoint.
 
-    renews: whether it may have refresh tokens. secret_hash: where it has a secret. document: its id is the address of
-    a document that it hosts, else it registered here.
+    renews: whether it may have refresh tokens. document: its id is the address of a document that it hosts, else it
+    registered here.
     """
 
     id: str
@@ -38,13 +38,7 @@ class Client:
     redirect_uris: tuple[str, ...]
     auth_method: str = "none"
     renews: bool = False
-    secret_hash: str | None = None
     document: bool = False
-
-    @property
-    def only_loopback(self) -> bool:
-        """Whether any program on the browser's machine could be it: nothing it is sent to proves who it is."""
-        return all(host_of(uri) in LOOPBACK for uri in self.redirect_uris)
 
     def check_redirect(self, uri: str | None) -> str:
         """The address of a request, compared to what is registered exactly, port included (OAuth 2.1, 4.1.1).

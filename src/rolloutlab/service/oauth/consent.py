@@ -1,40 +1,50 @@
-"""Asking the owner: a page for each request, and a form that only that page in that browser can send."""
+"""Asking the owner: a page for each request, and a form that only that page in that browser can send.
+
+The form carries its request, sealed: nothing is remembered before somebody decides, so that however many requests
+others make, none of them is in the way of the one that the owner looks at.
+"""
 
 import hmac
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, urlsplit
 
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from rolloutlab.errors import InputError
+from rolloutlab.service.oauth.clients import LOOPBACK, host_of
+from rolloutlab.service.oauth.decisions import Decisions
 from rolloutlab.service.oauth.form import form
 from rolloutlab.service.oauth.grants import Consented, Grants
 from rolloutlab.service.oauth.metadata import CONSENT
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.passcode import Passcode, TooMany
+from rolloutlab.service.oauth.passcode import fits
 from rolloutlab.service.oauth.refusal import OAuthRefusal
 from rolloutlab.service.oauth.requests import AuthorizationRequest, answer_url
 from rolloutlab.service.oauth.resources import SCOPES
+from rolloutlab.service.oauth.seal import Seal
 
-COOKIE = "rolloutlab_form"
+COOKIE = "rolloutlab_form_"
+"""What the name of a request's cookie begins with; one that all shared would be replaced by the next page's."""
 
-_PATIENCE = 600.0
-_MOST_TRIES = 5
-_MOST = 200
-"""Requests that are remembered; the oldest is forgotten for the next."""
+_PATIENCE = 600
 
 
-@dataclass
-class _Waiting:
-    """A request that nobody has decided yet. until: seconds since 1970. tries: wrong passcodes that it has left."""
+@dataclass(frozen=True)
+class _Question:
+    """A request as it is put to the owner. until: seconds since 1970."""
 
-    asked: AuthorizationRequest
+    name: str
     until: float
-    tries: int = _MOST_TRIES
+    asked: AuthorizationRequest
+
+
+_QUESTION = TypeAdapter(_Question)
 
 
 class Consent:
@@ -45,94 +55,116 @@ class Consent:
     """
 
     def __init__(
-        self, issuer: str, grants: Grants, passcode: Passcode, pages: Pages, clock: Callable[[], float] = time.time
+        self,
+        issuer: str,
+        grants: Grants,
+        read_passcode: Callable[[], str],
+        pages: Pages,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._issuer = issuer
         self._grants = grants
-        self._passcode = passcode
+        self._read_passcode = read_passcode
         self._pages = pages
         self._clock = clock
-        self._key = secrets.token_bytes(32)
-        self._waiting: dict[str, _Waiting] = {}
+        self._seal = Seal(secrets.token_bytes(32), "consent")
+        self._decisions = Decisions(clock)
 
-    def ask(self, request: Request, asked: AuthorizationRequest) -> Response:
-        """The page for a new request."""
-        now = self._clock()
-        self._waiting = {name: each for name, each in self._waiting.items() if each.until > now}
-        while len(self._waiting) >= _MOST:
-            self._waiting.pop(next(iter(self._waiting)))
-        name, browser = secrets.token_urlsafe(32), request.cookies.get(COOKIE) or secrets.token_urlsafe(32)
-        self._waiting[name] = _Waiting(asked, now + _PATIENCE)
-        page = self._page(name, browser)
-        page.set_cookie(COOKIE, browser, path="/oauth", httponly=True, samesite="strict")
+    def ask(self, asked: AuthorizationRequest) -> Response:
+        """The page for a new request, and the cookie by which its browser is known again."""
+        client = replace(asked.client, redirect_uris=(asked.redirect_uri,))  # the others may be many
+        name = secrets.token_urlsafe(16)
+        question = _Question(name, self._clock() + _PATIENCE, replace(asked, client=client))
+        page = self._page(question)
+        page.set_cookie(
+            f"{COOKIE}{name}",
+            self._browser(name),
+            max_age=_PATIENCE,
+            path=CONSENT,
+            secure=self._issuer.startswith("https:"),
+            httponly=True,
+            samesite="strict",
+        )
         return page
 
     async def answer(self, request: Request) -> Response:
         """What the form of the page asks for, which then leads back to the client."""
         try:
             said = await form(request)
-            name = self._proven(request, said)
+            question = self._proven(request, said.get("request", ""))
             if said.get("decision") != "allow":
-                return self._done(name, error="access_denied", error_description="the owner of the lab said no")
-            try:
-                right = await run_in_threadpool(self._passcode.fits, said.get("passcode", ""))
-            except TooMany:
-                return self._page(name, request.cookies[COOKIE], "Too many wrong passcodes. Wait a minute.", 429)
-            return await self._allow(name) if right else self._again(name, request.cookies[COOKIE])
+                return self._deny(question, "the owner of the lab said no")
+            if await run_in_threadpool(self._fits, said.get("passcode", "")):
+                return await self._allow(question)
+            return self._again(question)
         except OAuthRefusal as refusal:
             return self._pages.refused(refusal)
 
-    def _again(self, name: str, browser: str) -> Response:
-        """The page once more after a wrong passcode, or the end of the request after the last try."""
-        waiting = self._find(name)
-        waiting.tries -= 1
-        if waiting.tries <= 0:
-            return self._done(name, error="access_denied", error_description="the passcode was wrong too often")
-        return self._page(name, browser, "That is not the passcode of this lab.", 403)
+    def _fits(self, given: str) -> bool:
+        try:
+            return fits(given, self._read_passcode())
+        except InputError as error:
+            said = "The passcode of this lab cannot be used; rolloutlab passcode, in a terminal, says why."
+            raise OAuthRefusal("server_error", said, 500) from error
 
-    def _proven(self, request: Request, said: dict[str, str]) -> str:
-        """The name of the request that a form decides, once it is sure that our page in this browser sent it."""
+    def _proven(self, request: Request, sealed: str) -> _Question:
+        """What a form decides, once it is sure that our page in this browser sent it."""
         if request.headers.get("origin", self._issuer) != self._issuer:
             raise OAuthRefusal("invalid_request", "The form was sent by another page.", 403)
-        name, browser = said.get("request", ""), request.cookies.get(COOKIE, "")
-        if not browser or not hmac.compare_digest(said.get("proof", "").encode(), self._proof(name, browser).encode()):
+        content = self._seal.opened(sealed)
+        question = _QUESTION.validate_json(content) if content is not None else None
+        if question is None or not self._is_browser(request, question.name):
             raise OAuthRefusal("invalid_request", "The form was not sent by the page that this browser was shown.", 403)
-        self._find(name)
-        return name
+        self._check_open(question)
+        return question
 
-    def _find(self, name: str) -> _Waiting:
-        waiting = self._waiting.get(name)
-        if waiting is None or waiting.until <= self._clock():
+    def _is_browser(self, request: Request, name: str) -> bool:
+        given = request.cookies.get(f"{COOKIE}{name}", "")
+        return hmac.compare_digest(given.encode(), self._browser(name).encode())
+
+    def _browser(self, name: str) -> str:
+        """What the cookie of a request holds."""
+        return self._seal.mark(f"browser {name}")
+
+    def _check_open(self, question: _Question) -> None:
+        if question.until <= self._clock() or not self._decisions.is_open(question.name):
             raise OAuthRefusal("invalid_request", "The request is over, or was answered. Start the sign-in again.")
-        return waiting
 
-    async def _allow(self, name: str) -> Response:
-        asked = self._find(name).asked  # anew: another form of the same page may have been quicker
-        client = asked.client
+    def _again(self, question: _Question) -> Response:
+        """The page once more after a wrong passcode, or the end of the request after the last try."""
+        self._check_open(question)  # anew: another form of the same page may have been quicker
+        self._decisions.miss(question.name)
+        if not self._decisions.is_open(question.name):
+            return self._deny(question, "the passcode was wrong too often")
+        return self._page(question, "That is not the passcode of this lab.", 403)
+
+    async def _allow(self, question: _Question) -> Response:
+        self._check_open(question)
+        self._decisions.allow(question.name, question.until)
+        asked = question.asked
         what = Consented(
-            client_id=client.id,
-            client_name=client.name,
+            client_id=asked.client.id,
+            client_name=asked.client.name,
             resource=asked.resource.uri,
             scopes=asked.scopes,
             redirect_uri=asked.redirect_uri,
             challenge=asked.challenge,
-            renews=client.renews,
+            renews=asked.client.renews,
         )
-        del self._waiting[name]
-        return self._back(asked, code=await run_in_threadpool(self._grants.grant, what))
+        return self._back(question, code=await run_in_threadpool(self._grants.grant, what))
 
-    def _done(self, name: str, **said: str) -> Response:
-        asked = self._find(name).asked
-        del self._waiting[name]
-        return self._back(asked, **said)
+    def _deny(self, question: _Question, why: str) -> Response:
+        self._decisions.deny(question.name)
+        return self._back(question, error="access_denied", error_description=why)
 
-    def _back(self, asked: AuthorizationRequest, **said: str) -> Response:
+    def _back(self, question: _Question, **said: str) -> Response:
         """To the client; 303, so that the form with the passcode is not sent there (OAuth 2.1, 7.5.2)."""
-        url = answer_url(asked.redirect_uri, self._issuer, asked.state, **said)
-        return RedirectResponse(url, 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+        url = answer_url(question.asked.redirect_uri, self._issuer, question.asked.state, **said)
+        headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+        return RedirectResponse(url, 303, headers=headers)
 
-    def _page(self, name: str, browser: str, wrong: str = "", status: int = 200) -> Response:
-        asked = self._find(name).asked
+    def _page(self, question: _Question, wrong: str = "", status: int = 200) -> Response:
+        asked = question.asked
         parts = urlsplit(asked.redirect_uri)
         return self._pages.show(
             "consent.html",
@@ -141,15 +173,11 @@ class Consent:
             asked=asked,
             host=parts.netloc,
             scopes=SCOPES,
-            warn=asked.client.document and asked.client.only_loopback,
+            warn=asked.client.document and host_of(asked.redirect_uri) in LOOPBACK,
             wrong=wrong,
             action=CONSENT,
-            request=name,
-            proof=self._proof(name, browser),
+            request=self._seal.closed(_QUESTION.dump_json(question)),
         )
-
-    def _proof(self, name: str, browser: str) -> str:
-        return hmac.digest(self._key, f"{name} {browser}".encode(), "sha256").hex()
 
 
 def _source(parts: SplitResult) -> str:

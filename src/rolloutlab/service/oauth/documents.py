@@ -7,23 +7,36 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, ServiceError
+from rolloutlab.reach import Reach, allows
 from rolloutlab.service.oauth.clients import Client, check_redirect_uri, read_client, split
-from rolloutlab.service.oauth.fetch import Fetcher, FetchError
 from rolloutlab.service.oauth.refusal import OAuthRefusal
+from rolloutlab.untrusted import Fetched, fetch
 
 REDIRECTS = ("http://127.0.0.1:8888/rolloutlab/callback", "http://localhost:8888/rolloutlab/callback")
 """Where a Jupyter server with its usual port gets answers."""
 
+_LARGEST = 1 << 16
+"""Bytes of a document."""
+_PATIENCE = 5.0
+"""Seconds until it is here."""
 _LONGEST = 86400.0
 _MOST = 100
 
 
-class Documents:
-    """The documents that were fetched, for as long as they said that they hold."""
+def is_public(address: str) -> bool:
+    """Whether an IP address is for anybody to use: whoever names it does not lead us into a network of our own."""
+    return allows(Reach.PUBLIC, address)
 
-    def __init__(self, fetcher: Fetcher, clock: Callable[[], float] = time.time) -> None:
-        self._fetcher = fetcher
+
+class Documents:
+    """The documents that were fetched, for as long as they said that they hold.
+
+    reachable: which IP addresses are asked.
+    """
+
+    def __init__(self, reachable: Callable[[str], bool] = is_public, clock: Callable[[], float] = time.time) -> None:
+        self._reachable = reachable
         self._clock = clock
         self._kept: dict[str, tuple[float, Client]] = {}
 
@@ -38,17 +51,31 @@ class Documents:
             return client
         if not is_document_url(url):
             raise OAuthRefusal("invalid_client", f"{url} is no https address with a path")
-        try:
-            answer = await self._fetcher.get(url)
-        except FetchError as error:
-            raise OAuthRefusal("invalid_client", f"{url} was not fetched: {error}") from error
+        answer = await self._fetched(url)
         client = read_document(url, answer.body)
         self._kept.pop(url, None)
-        if (fresh := freshness(answer.headers, self._clock())) > 0:
+        headers = {name.lower(): value for name, value in answer.headers}
+        if (fresh := freshness(headers, self._clock())) > 0:
             while len(self._kept) >= _MOST:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[url] = (self._clock() + fresh, client)
         return client
+
+    async def _fetched(self, url: str) -> Fetched:
+        try:
+            answer = await fetch(
+                "GET",
+                url,
+                headers={"Accept": "application/json"},
+                reachable=self._reachable,
+                most=_LARGEST,
+                patience=_PATIENCE,
+            )
+        except ServiceError as error:
+            raise OAuthRefusal("invalid_client", f"{url} was not fetched: {error.message}") from error
+        if answer.status != 200:
+            raise OAuthRefusal("invalid_client", f"{url} was not fetched: it answered {answer.status}, not 200")
+        return answer
 
 
 def is_document_url(url: str) -> bool:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from rolloutlab.errors import InputError
+from rolloutlab.resource import canonical
 from rolloutlab.service.oauth.refusal import OAuthRefusal
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -81,25 +82,14 @@ def named(resources: Iterable[Resource], asked: str | None) -> Resource:
     """
     if not asked:
         raise OAuthRefusal("invalid_target", "the parameter resource is missing")
+    try:
+        uri = canonical(asked)
+    except InputError as error:
+        raise OAuthRefusal("invalid_target", error.message) from error
     for resource in resources:
-        if resource.uri == canonical(asked):
+        if resource.uri == uri:
             return resource
     raise OAuthRefusal("invalid_target", f"{asked} is no resource of this server")
-
-
-def canonical(uri: str) -> str:
-    """A resource identifier as it is compared: scheme and host in lower case, no slash at the end.
-
-    Raises:
-        OAuthRefusal: invalid_target: it has no scheme, no host, or a fragment.
-    """
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        parts = urlsplit("")
-    if not parts.scheme or not parts.netloc or "#" in uri:
-        raise OAuthRefusal("invalid_target", f"{uri} is no absolute address without a fragment")
-    return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().removesuffix("/")
 
 
 def in_order(scopes: Iterable[str]) -> tuple[str, ...]:

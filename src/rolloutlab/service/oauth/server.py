@@ -10,13 +10,11 @@ from starlette.routing import Route
 
 from rolloutlab.service.oauth.authorize import Authorize
 from rolloutlab.service.oauth.consent import Consent
-from rolloutlab.service.oauth.documents import Documents
-from rolloutlab.service.oauth.fetch import Fetcher
+from rolloutlab.service.oauth.documents import Documents, is_public
 from rolloutlab.service.oauth.grants import Grants
 from rolloutlab.service.oauth.guard import Guard
 from rolloutlab.service.oauth.metadata import AUTHORIZE, CONSENT, PATHS, REGISTER, REVOKE, TOKEN, metadata
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.passcode import Passcode
 from rolloutlab.service.oauth.registration import Register
 from rolloutlab.service.oauth.resources import api, context_server
 from rolloutlab.service.oauth.token import TokenEndpoint
@@ -26,29 +24,30 @@ from rolloutlab.store.sqlite import Database
 class AuthorizationServer:
     """Issues tokens for the two resources of a lab, and knows who guards them.
 
-    issuer: the origin of the service. read_passcode: the lab's passcode as it is now. lifetime: seconds of an access
-    token. fetcher: for client ID metadata documents. clock: seconds since 1970.
+    issuer: the origin of the service. key: what clients' ids are signed with; with another, none is known any more.
+    read_passcode: the lab's passcode as it is now. lifetime: seconds of an access token. reachable: which IP
+    addresses are asked for client ID metadata documents. clock: seconds since 1970.
     """
 
     def __init__(
         self,
         issuer: str,
         database: Database,
+        key: bytes,
         read_passcode: Callable[[], str],
         *,
         lifetime: float = 600.0,
-        fetcher: Fetcher | None = None,
+        reachable: Callable[[str], bool] = is_public,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.issuer = issuer
         self._context, self._api = context_server(issuer), api(issuer)
         self._resources = (self._context, self._api)
         self._grants = Grants(database, lifetime, clock)
-        self._register = Register(database, clock)
+        self._register = Register(key, clock)
         self._pages = Pages()
-        passcode = Passcode(read_passcode, clock)
-        self._consent = Consent(issuer, self._grants, passcode, self._pages, clock)
-        self._documents = Documents(fetcher or Fetcher(), clock)
+        self._consent = Consent(issuer, self._grants, read_passcode, self._pages, clock)
+        self._documents = Documents(reachable, clock)
 
     def guards_api(self, key: str) -> Guard:
         """The guard of the training and chat API, where the folder's own token is good too."""

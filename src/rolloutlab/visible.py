@@ -3,7 +3,7 @@
 import re
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_INVISIBLE = "\u00ad\u200b\u2028\u2029\u2060\ufeff"
+_INVISIBLE = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 _ACTING = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]")
 
 
@@ -16,14 +16,10 @@ def visible(text: str) -> str:
     return _ACTING.sub(_written_out, text.replace("\r\n", "\n"))
 
 
-def with_fix(line: str) -> dict[str, str]:
-    """The two parts of a line of a report, visible: what there is to say, and what to type about it if anything."""
-    text, _, fix = line.partition(" -> ")
-    expected = fix.removeprefix("nothing: ")
-    return {
-        "text": visible(f"{text}: {expected}" if expected != fix else text),
-        "fix": visible(fix) * (expected == fix),
-    }
+def visible_line(text: str, longest: int | None = None) -> str:
+    """The same on one line, and not longer than so many characters."""
+    line = " ".join(visible(text).split())
+    return line if longest is None or len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def _written_out(found: re.Match[str]) -> str:

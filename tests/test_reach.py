@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.auth.reach import Reach, allows, reach_of, reach_of_all
+from rolloutlab.reach import Reach, allows, reach_of, reach_of_all
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.widgets.visible import visible, with_fix
+from rolloutlab.visible import visible, visible_line
 
 
 def test_ordinary_text_of_any_script_stays_as_it_is() -> None:
@@ -25,6 +25,7 @@ def test_the_line_ends_of_other_systems_are_line_ends() -> None:
         ("gpj.\u202eexe", "gpj.⟨202e⟩exe"),
         ("pay\u200bpal", "pay⟨200b⟩pal"),
         ("\x9b31m", "⟨009b⟩31m"),
+        ("smuggled \U000e0041", "smuggled ⟨e0041⟩"),
         ("half \ud83d", "half ⟨d83d⟩"),
     ],
 )
@@ -33,7 +34,6 @@ def test_what_acts_instead_of_being_seen_is_written_out(text: str, seen: str) ->
     assert json.loads(json.dumps(visible(text), ensure_ascii=False).encode()) == seen
 
 
-def test_a_line_of_a_report_is_parted_from_what_to_type() -> None:
-    assert with_fix("no reward yet -> %%reward x") == {"text": "no reward yet", "fix": "%%reward x"}
-    assert with_fix("plain") == {"text": "plain", "fix": ""}
-    assert with_fix("the mean -> nothing: this is expected") == {"text": "the mean: this is expected", "fix": ""}
+def test_one_line_of_it_has_no_line_ends_and_a_longest_length() -> None:
+    assert visible_line(" a\n\tb\x1b ") == "a b␛"
+    assert visible_line("x" * 9, 8) == "xxxxx..."

@@ -1,0 +1,22 @@
+"""Where one is signed in, as it is shown."""
+
+from rolloutlab.auth.bearer import Standing
+from rolloutlab.views.standings import Standings
+
+
+def test_the_id_of_a_client_that_holds_all_that_it_registered_is_shown_by_its_beginning():
+    def shown(client: str) -> str:
+        told = Standing(
+            server="https://a.example/mcp",
+            authority="a.example",
+            client=client,
+            scopes=("read",),
+            expires_at=None,
+            renews=True,
+            place="in memory",
+        )
+        return repr(Standings([told])) + Standings([told])._repr_html_()
+
+    assert "x" * 58 not in shown("x" * 400)
+    assert "x" * 57 + "..." in shown("x" * 400)
+    assert "https://example.org/rolloutlab/client.json" in shown("https://example.org/rolloutlab/client.json")
