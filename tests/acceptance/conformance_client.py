@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
-from rolloutlab.auth.bearer import Access, Terms
+from rolloutlab.auth.asking import Terms
+from rolloutlab.auth.bearer import Access
 from rolloutlab.auth.consent import Prepare
 from rolloutlab.auth.kept import InMemory
 from rolloutlab.auth.registration import Client
@@ -24,12 +25,17 @@ DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client ID metadata document that the suite knows."""
 
 
-async def allow(_server: str, prepare: Prepare, _port: int | None) -> Mapping[str, str]:
-    """The answer of a page that allows everything."""
-    pending = await prepare(REDIRECT)
-    async with httpx.AsyncClient() as browser:
-        response = await browser.get(pending.url)
-    return dict(parse_qsl(urlsplit(response.headers["location"]).query))
+class Allows:
+    """Somebody who allows everything."""
+
+    async def __call__(self, _server: str, prepare: Prepare, _port: int | None = None) -> Mapping[str, str]:
+        pending = await prepare(REDIRECT)
+        async with httpx.AsyncClient() as browser:
+            response = await browser.get(pending.url)
+        return dict(parse_qsl(urlsplit(response.headers["location"]).query))
+
+    def settled(self, server: str, well: bool, note: str) -> None:
+        """The suite sees what came of it."""
 
 
 def registered(context: Mapping[str, str]) -> Client | None:
@@ -43,7 +49,7 @@ def registered(context: Mapping[str, str]) -> Client | None:
 async def main(url: str) -> None:
     """List the tools, signing in where that is asked for, and call each of them."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    access = Access(url, allow, InMemory(), Terms(client=registered(context), document=DOCUMENT))
+    access = Access(url, Allows(), InMemory(), Terms(client=registered(context), document=DOCUMENT))
     server = ContextServer(url, access)
     try:
         try:

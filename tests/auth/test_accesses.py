@@ -31,7 +31,7 @@ def person():
 
 @pytest.fixture
 def accesses(person, tmp_path):
-    return Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+    return Accesses(person, tmp_path / "sign-in")
 
 
 def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no_others(http, worlds, accesses):
@@ -76,7 +76,7 @@ def test_a_request_of_any_client_is_sent_again_after_a_step_up(http, worlds, per
 def test_what_was_kept_is_used_by_the_next_kernel_without_asking(http, worlds, person, accesses, tmp_path):
     world = worlds[0]
     http.run(accesses.at(world.url).sign_in(keep=True))
-    later = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+    later = Accesses(person, tmp_path / "sign-in")
     later.at(world.url)
     assert http.run(http.request("GET", f"{world.url}/read", token=later)) == {"done": "read"}
     assert len(person.questions) == 1
@@ -89,7 +89,7 @@ def test_who_is_not_signed_in_is_told_what_to_type(worlds, accesses):
 
 
 def test_a_kernel_knows_what_another_kept_also_when_it_looked_before(http, worlds, person, accesses, tmp_path):
-    other = Accesses(person, lambda _server, _wrong: None, tmp_path / "sign-in")
+    other = Accesses(person, tmp_path / "sign-in")
     assert other.at(worlds[0].url).standing is None
     http.run(accesses.at(worlds[0].url).sign_in(keep=True))
     assert [access.standing.server for access in other if access.standing] == [worlds[0].url]

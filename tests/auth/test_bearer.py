@@ -6,7 +6,8 @@ import threading
 import httpx
 import pytest
 
-from rolloutlab.auth.bearer import Access, Terms
+from rolloutlab.auth.asking import Terms
+from rolloutlab.auth.bearer import Access
 from rolloutlab.auth.kept import InFolder, InMemory
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import Denied
@@ -119,19 +120,19 @@ def test_an_interrupt_in_the_middle_of_a_refresh_loses_no_token(access, world, p
     assert len(person.questions) == 1
 
 
-def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access, person):
-    async def for_ever(_server, _prepare, _port):
-        stuck.stop()
-        await asyncio.Event().wait()
+def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access):
+    class Hangs(Person):
+        async def __call__(self, server, prepare, port=None):
+            stuck.stop()
+            await asyncio.Event().wait()
 
     async def signed_in():
         return await asyncio.wait_for(access.sign_in(), 20)
 
-    stuck, access._consent = asyncio.new_event_loop(), for_ever
-    hangs = stuck.create_task(access.sign_in())
-    waits = stuck.create_task(access.sign_in())
+    stuck = asyncio.new_event_loop()
+    hangs = stuck.create_task(access.sign_in(consent=Hangs()))
+    waits = stuck.create_task(access.sign_in(consent=Hangs()))
     stuck.run_forever()
-    access._consent = person
     assert asyncio.run(signed_in()).server == access.server
     for task in (hangs, waits):
         task.cancel()
@@ -243,6 +244,80 @@ def test_a_denial_is_remembered_until_the_person_asks_again(access, world, perso
     assert asyncio.run(story()) == 200
 
 
+def test_after_a_no_nobody_is_asked_for_other_scopes_either(access, world, person):
+    async def story():
+        await access.sign_in()
+        world.denies = True
+        for number in range(4):
+            world.needs[f"write{number}"] = f"lab:write{number}"
+            with pytest.raises(SignInError, match="was told not to let us in"):
+                await sent(access, f"write{number}")
+
+    asyncio.run(story())
+    assert len(person.questions) == 2
+
+
+class Slow(Person):
+    """Looks at the page for as long as `thinks` is not set; `looks` is set when it is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.looks, self.thinks = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, server, prepare, port=None):
+        self.looks.set()
+        await self.thinks.wait()
+        return await super().__call__(server, prepare, port)
+
+
+def test_while_a_person_is_asked_what_they_have_allowed_before_goes_on_and_is_renewed(access, world, clock):
+    async def story():
+        await access.sign_in()
+        slow = Slow()
+        again = asyncio.create_task(access.sign_in(consent=slow))
+        await slow.looks.wait()
+        clock[0] += 599
+        assert await asyncio.wait_for(sent(access), 20) == 200
+        assert world.seen["/token"] == 2
+        slow.thinks.set()
+        await again
+        return await sent(access)
+
+    assert asyncio.run(story()) == 200
+
+
+def test_a_step_up_that_is_interrupted_is_neither_a_no_nor_a_try(access, person):
+    async def story():
+        await access.sign_in()
+        for _ in range(3):
+            access._consent = slow = Slow()
+            wants = asyncio.create_task(sent(access, "write"))
+            await slow.looks.wait()
+            wants.cancel()
+            await asyncio.gather(wants, return_exceptions=True)
+        access._consent = person
+        return await sent(access, "write")
+
+    assert asyncio.run(story()) == 200
+
+
+def test_a_server_that_cannot_say_who_signs_in_is_asked_once_by_all_that_wait_and_again_later(access, world, person):
+    there = "/.well-known/oauth-protected-resource/mcp"
+
+    async def story():
+        await access.sign_in()
+        before = world.seen[there]
+        world.replaced[there] = 503, {}, b""
+        failed = await asyncio.gather(*(sent(access, "write") for _ in range(16)), return_exceptions=True)
+        assert {type(error) for error in failed} <= {SignInError, ServiceError}
+        assert len(person.questions) == 1
+        assert world.seen[there] == before + 1
+        del world.replaced[there]
+        return await sent(access, "write")
+
+    assert asyncio.run(story()) == 200
+
+
 def test_a_denied_sign_in_leaves_nothing(access, world):
     world.denies = True
     with pytest.raises(Denied):
@@ -257,15 +332,16 @@ def test_an_answer_of_another_issuer_sends_no_code_anywhere(access, world, perso
     assert world.seen["/token"] == 0
 
 
-def test_a_client_that_was_forgotten_is_registered_once_more(access, world, person):
-    async def forgetful(server, prepare, port):
-        answer = await person(server, prepare, port)
-        if len(person.questions) == 1:
-            world.clients.clear()
-        return answer
+def test_a_client_that_was_forgotten_is_registered_once_more(access, world):
+    class Forgetful(Person):
+        async def __call__(self, server, prepare, port=None):
+            answer = await super().__call__(server, prepare, port)
+            if len(self.questions) == 1:
+                world.clients.clear()
+            return answer
 
-    access._consent = forgetful
-    asyncio.run(access.sign_in())
+    person = Forgetful()
+    asyncio.run(access.sign_in(consent=person))
     assert (world.seen["/register"], len(person.questions)) == (2, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rolloutlab.auth import kept as rooms
 from rolloutlab.auth.grants import Grant
-from rolloutlab.auth.kept import InFolder, InKeyring, InMemory, kept
+from rolloutlab.auth.kept import Either, InFolder, InKeyring, InMemory, kept
 from rolloutlab.auth.registration import Client
 from rolloutlab.errors import LabError
 
@@ -105,6 +105,25 @@ def test_one_at_a_time_changes_a_grant(folder):
     order = asyncio.run(story())
     assert order[0] == order[1]
     assert order[2] == order[3]
+
+
+def test_a_kernel_that_has_not_looked_yet_waits_for_one_that_changes_what_is_kept(folder):
+    async def story():
+        order = []
+
+        async def signs_in(keep):
+            async with Either(folder).alone(GRANT.server, keep):
+                order.append("signs in")
+
+        async with InFolder(folder).alone(GRANT.server):
+            InFolder(folder).write(GRANT)
+            waits = [asyncio.ensure_future(signs_in(keep)) for keep in (None, True)]
+            await asyncio.sleep(0.1)
+            order.append("renewed")
+        await asyncio.gather(*waits)
+        return order
+
+    assert asyncio.run(story()) == ["renewed", "signs in", "signs in"]
 
 
 def test_without_a_real_keyring_it_is_a_file(folder, monkeypatch):

@@ -179,6 +179,9 @@ class Person:
         assert answer["state"] == pending.state
         return {**answer, **self.changes}
 
+    def settled(self, server: str, well: bool, note: str) -> None:
+        """What came of it is seen elsewhere."""
+
 
 def _json(document: Any, status: int = 200) -> Answer:
     return status, {"Content-Type": "application/json"}, json.dumps(document).encode()

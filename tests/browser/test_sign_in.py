@@ -42,7 +42,7 @@ def sign_in(server="{server}", **options):
     broker = Broker(front_end(surroundings(get_ipython())), **options)
     answer = http.run(broker(server, prepare), broker.tick)
     if "error" not in answer:
-        broker.signed_in(server, "jo")
+        broker.settled(server, True, "lab:read")
     return sorted(answer), answer["state"] == states[-1]
 """
 SERVED = """%load_ext rolloutlab
@@ -135,7 +135,7 @@ def test_the_answer_comes_back_under_the_notebooks_own_address_to_a_kernel_busy_
         assert popup.url == f"{hub.url}/rolloutlab/callback"  # code and state are gone from the history
         notebook.screenshot("login-end")
     notebook.wait_until_ended()
-    expect(standing(login)).to_have_text("signed in as jo")
+    expect(standing(login)).to_have_text("signed in, for lab:read")
     expect(login.get_by_role("link")).to_have_count(0)
     assert CODE_AND_STATE in notebook.text_of(out)
     notebook.screenshot("login-signed-in", login)
@@ -170,7 +170,7 @@ def test_a_page_that_blocks_popups_does_not_matter_as_none_is_opened_by_a_script
     login = notebook.start("sign_in()").locator(".rl-login")
     allowed(notebook, login)
     notebook.wait_until_ended()
-    expect(standing(login)).to_have_text("signed in as jo")
+    expect(standing(login)).to_have_text("signed in, for lab:read")
     assert not notebook.page.evaluate("window.opened")
 
 
@@ -187,7 +187,7 @@ def test_the_address_that_the_browser_ended_on_can_be_pasted_while_the_kernel_is
     field.fill(address)
     field.press("Enter")
     notebook.wait_until_ended()
-    expect(standing(login)).to_have_text("signed in as jo")
+    expect(standing(login)).to_have_text("signed in, for lab:read")
     expect(field).to_have_value("")
     assert CODE_AND_STATE in notebook.text_of(out)
 
@@ -269,7 +269,7 @@ def test_without_the_servers_extension_the_answer_comes_back_to_a_listener_of_th
         expect(popup.get_by_role("heading")).to_have_text("You can close this page")
         assert popup.url.startswith("http://127.0.0.1:")
     notebook.wait_until_ended()
-    expect(standing(login)).to_have_text("signed in as jo")
+    expect(standing(login)).to_have_text("signed in, for lab:read")
     assert CODE_AND_STATE in notebook.text_of(out)
 
 
@@ -290,7 +290,7 @@ def test_a_page_that_is_loaded_again_still_shows_what_became_of_it(notebook):
     allowed(notebook, out.locator(".rl-login"))
     notebook.wait_until_ended()
     notebook.reload()
-    expect(standing(notebook.outputs(1).locator(".rl-login"))).to_have_text("signed in as jo")
+    expect(standing(notebook.outputs(1).locator(".rl-login"))).to_have_text("signed in, for lab:read")
     expect(notebook.outputs(1).get_by_role("link")).to_have_count(0)
 
 

@@ -192,3 +192,11 @@ def test_a_program_that_cannot_be_run_or_fails_ends_the_sign_in(away, served, mo
     assert "was cancelled" in away.error(f"%login {served[0]}/context")
     monkeypatch.setenv("ROLLOUTLAB_BROWSER", "'never closed")
     assert "cannot be read" in away.error(f"%login {served[0]}/context")
+
+
+def test_signing_in_again_keeps_what_was_to_last(away, served, browser):
+    context = f"{served[0]}/context"
+    away.run(f"%login {context} --keep")
+    [standing] = away.run(f"%login {context}")
+    assert "until the kernel ends" not in standing.place
+    away.run("%logout")

@@ -48,7 +48,7 @@ def test_the_address_to_register_is_said_where_it_has_to_be_registered():
     ("stood", "note", "words"),
     [
         ("waiting", "", "waiting for you to sign in"),
-        ("signed in", "jo", "signed in as jo"),
+        ("signed in", "lab:read", "signed in, for lab:read"),
         ("signed in", "", "signed in"),
         ("denied", "", "denied: nothing was given"),
         ("failed", "the code was refused", "failed: the code was refused"),

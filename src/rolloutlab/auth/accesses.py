@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rolloutlab.auth.addresses import checked_server
 from rolloutlab.auth.bearer import Access
-from rolloutlab.auth.consent import Consent, Settled
+from rolloutlab.auth.consent import Consent
 from rolloutlab.auth.kept import Either, kept_servers
 from rolloutlab.errors import NotFoundError
 from rolloutlab.resource import canonical
@@ -17,9 +17,8 @@ class Accesses:
     folder: where grants are kept that outlive the kernel, once somebody has asked for that.
     """
 
-    def __init__(self, consent: Consent, settled: Settled, folder: Path) -> None:
+    def __init__(self, consent: Consent, folder: Path) -> None:
         self._consent = consent
-        self._settled = settled
         self._folder = folder
         self._known: dict[str, Access] = {}
 
@@ -42,7 +41,7 @@ class Accesses:
         """
         address = checked_server(server)
         if address not in self._known:
-            self._known[address] = Access(address, self._consent, Either(self._folder), settled=self._settled)
+            self._known[address] = Access(address, self._consent, Either(self._folder))
         return self._known[address]
 
     def signed_in(self, server: str) -> Access:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rolloutlab.errors import SignInError
+
 
 @dataclass(frozen=True)
 class Question:
@@ -30,10 +32,12 @@ class Pending:
     question: Question
 
 
-Settled = Callable[[str, str | None], None]
-"""Told of what came of an answer: the server, and what went wrong, None where one is signed in."""
 Prepare = Callable[[str], Awaitable[Pending]]
 """Given the redirect URI: the request, once that address is registered where it has to be."""
+
+
+class Unanswered(SignInError):  # noqa: N818 - an error's name says what happened
+    """A person was asked, and gave no answer: it was cancelled, or the time was over."""
 
 
 class Consent(Protocol):
@@ -45,5 +49,8 @@ class Consent(Protocol):
         port: of this machine, to which answers have to come; 0 is any, at an address that is known but for it.
 
         Raises:
-            SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.
+            Unanswered: it was cancelled, or nobody answered in time. SignInError: there is nobody to ask.
         """
+
+    def settled(self, server: str, well: bool, note: str) -> None:
+        """Told what came of it: with which scopes one is signed in now, or why not."""

@@ -34,8 +34,8 @@ class Kept(Protocol):
 
     def forget(self, server: str) -> None: ...
 
-    def alone(self, server: str) -> AbstractAsyncContextManager[object]:
-        """While it lasts nobody else, in this process or another, changes the grant for a server."""
+    def alone(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
+        """While it lasts nobody else, in this process or another, changes the grant for a server. keep: as `write`."""
 
 
 class InMemory:
@@ -55,7 +55,7 @@ class InMemory:
     def forget(self, server: str) -> None:
         self._grants.pop(server, None)
 
-    def alone(self, server: str) -> AbstractAsyncContextManager[object]:  # noqa: ARG002 - as the others
+    def alone(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:  # noqa: ARG002
         return nullcontext()
 
 
@@ -110,7 +110,7 @@ class InFolder:
         self._path(server).unlink(missing_ok=True)
 
     @asynccontextmanager
-    async def alone(self, server: str) -> AsyncIterator[None]:
+    async def alone(self, server: str, keep: bool | None = None) -> AsyncIterator[None]:  # noqa: ARG002 - as the others
         self._own()
         async with AsyncFileLock(self._path(server).with_suffix(".lock")):
             yield
@@ -182,8 +182,9 @@ class Either:
         if self._folder.exists():
             kept(self._folder).forget(server)
 
-    def alone(self, server: str) -> AbstractAsyncContextManager[object]:
-        return kept(self._folder).alone(server) if self._lasts else self._memory.alone(server)
+    def alone(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
+        lasts = keep or self._lasts or InFolder(self._folder).has(server)  # another kernel may be renewing it
+        return kept(self._folder).alone(server) if lasts else self._memory.alone(server)
 
 
 def kept_servers(folder: Path) -> list[str]:

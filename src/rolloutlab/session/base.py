@@ -34,7 +34,6 @@ class SessionBase:
         """Context servers by the names that a notebook gave them."""
         self._servers: dict[str, ContextServer] = {}
         """The connections to them, by address."""
-        self._paste = False
         self._former: list[Address] = []
         """Services talked to before, newest first."""
         self.seen = {DEFAULT_MODEL}

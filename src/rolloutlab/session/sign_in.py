@@ -2,16 +2,16 @@
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from rolloutlab.auth.accesses import Accesses
 from rolloutlab.auth.addresses import checked_server, origin
-from rolloutlab.auth.bearer import Terms
+from rolloutlab.auth.asking import Terms
 from rolloutlab.auth.broker.broker import Broker
-from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.broker.brokers import Brokers
 from rolloutlab.auth.keys import forget_key
 from rolloutlab.auth.registration import Client
 from rolloutlab.errors import InputError, NotFoundError
@@ -29,7 +29,7 @@ class SignInCalls(SessionBase):
         self,
         server: str | None = None,
         *,
-        keep: bool = False,
+        keep: bool | None = None,
         paste: bool = False,
         issuer: str | None = None,
         client_id: str | None = None,
@@ -43,12 +43,12 @@ class SignInCalls(SessionBase):
 
         A page of its authorization server opens in the browser, which says what is asked for; the cell waits for the
         answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
-        for every kernel of this lab. paste: ask for the address that the browser ends on. issuer: the authorization
-        server, where the server does not name it. client_id: as registered there for rolloutlab; secret_env: the
-        environment variable that holds its secret. redirect_port: of this machine, where that client, or our metadata
-        document, is registered with the address http://127.0.0.1:PORT/callback; answers then come there.
-        dangerously_without_pkce: go on where the authorization server does not say that it checks a proof of the code,
-        which somebody could then steal.
+        for every kernel of this lab; False is until it ends, None as it was. paste: ask for the address that the
+        browser ends on. issuer: the authorization server, where the server does not name it. client_id: as registered
+        there for rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: of this
+        machine, where that client, or our metadata document, is registered with the address
+        http://127.0.0.1:PORT/callback; answers then come there. dangerously_without_pkce: go on where the authorization
+        server does not say that it checks a proof of the code, which somebody could then steal.
 
         Raises:
             SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
@@ -59,18 +59,16 @@ class SignInCalls(SessionBase):
             raise InputError(f"{redirect_port} is no port", hint="--redirect-port 8765")
         client, document = self._client(client_id, secret_env), self.settings.client_metadata_url
         terms = Terms(issuer, client, document, dangerously_without_pkce, redirect_port)
-        self.__dict__.pop("_broker", None)  # by which way is decided anew
-        self._paste = paste
+        access, broker = self.accesses.at(address), self._brokers.of(paste=paste)
         try:
-            standing = self._http.run(self.accesses.at(address).sign_in(terms, keep=keep), self._show_sign_ins)
+            standing = self._http.run(access.sign_in(terms, keep=keep, consent=broker), broker.tick)
         finally:
-            self._show_sign_ins()
-            self._paste = False
+            broker.tick()
         assert standing, "signing in has raised otherwise"
         return Standings([standing])
 
     def whoami(self) -> Standings:
-        """Every server that this notebook is signed in to: as whom, with which scopes, until when."""
+        """Every server that this notebook is signed in to: as which client, with which scopes, until when."""
         return Standings(each.standing for each in self.accesses if each.standing)
 
     def logout(self, server: str | None = None) -> Standings:
@@ -97,30 +95,18 @@ class SignInCalls(SessionBase):
     @cached_property
     def accesses(self) -> Accesses:
         """The ways in to servers."""
-        return Accesses(self._ask, self._settled, self.settings.sign_in_folder)
-
-    async def _ask(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        return await self._broker(server, prepare, port)
-
-    def _settled(self, server: str, wrong: str | None) -> None:
-        if "_broker" not in self.__dict__:  # it has failed before anybody was asked
-            return
-        if wrong is None:
-            self._broker.signed_in(server, "")
-        else:
-            self._broker.failed(server, wrong)
+        return Accesses(self._brokers, self.settings.sign_in_folder)
 
     @cached_property
-    def _broker(self) -> Broker:
-        """Asks the person who sits at this notebook; found out while a cell runs."""
+    def _brokers(self) -> Brokers:
+        """Ask the person who sits at this notebook; how it is shown is found out while a cell runs."""
         from IPython import get_ipython
 
-        return Broker(front_end(surroundings(get_ipython()), paste=self._paste))
+        return Brokers(lambda paste: Broker(front_end(surroundings(get_ipython()), paste=paste)))
 
     def _show_sign_ins(self) -> None:
         """Called over and over by the thread of a cell that waits for something."""
-        if "_broker" in self.__dict__:
-            self._broker.tick()
+        self._brokers.tick()
 
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self._bearing(super()._address(tick))

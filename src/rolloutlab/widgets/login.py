@@ -37,7 +37,7 @@ def standing(told: Mapping[str, Any]) -> str:
     """How it stands, in a few words."""
     note = visible(told["note"])
     if told["standing"] == "signed in":
-        return f"signed in as {note}" if note else "signed in"
+        return f"signed in, for {note}" if note else "signed in"
     return STANDINGS[told["standing"]] + (f": {note}" if note else "")
 
 

@@ -150,15 +150,15 @@ def test_two_sign_ins_at_once_get_each_its_own_answer(desk):
 
 def test_the_front_end_is_told_what_came_of_the_answer(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
-    desk.broker.signed_in(SERVER, "jo")
-    desk.broker.failed(SERVER, "too late for that")
-    assert desk.person.logins[0].told()["note"] == "jo"
+    desk.broker.settled(SERVER, True, "lab:read")
+    desk.broker.settled(SERVER, False, "too late for that")
+    assert desk.person.logins[0].told()["note"] == "lab:read"
     assert desk.person.seen == ["waiting", "answered", "signed in"]
 
 
 def test_an_answer_that_cannot_be_used_is_shown_as_a_failure(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
-    desk.broker.failed(SERVER, "the code was refused")
+    desk.broker.settled(SERVER, False, "the code was refused")
     assert desk.person.logins[0].told()["standing"] == "failed"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from rolloutlab.auth.broker import loopback
 from rolloutlab.auth.broker.login import Login, Standing
 from rolloutlab.auth.broker.ways import Way
-from rolloutlab.auth.consent import Prepare
+from rolloutlab.auth.consent import Prepare, Unanswered
 from rolloutlab.callback import handover
 from rolloutlab.errors import RolloutlabError, SignInError
 
@@ -54,10 +55,15 @@ class Broker:
         self._patience = patience
         self._places = handover.folders() if places is None else list(places)
         self._newest: dict[str, Login] = {}
+        self._ticking = threading.Lock()
 
     def tick(self) -> None:
-        """For `Http.run(..., tick)`: lets the front end show what there is to show."""
-        self._front_end.tick()
+        """For `Http.run(..., tick)`: lets the front end show what there is to show, in one thread at a time."""
+        if self._ticking.acquire(blocking=False):
+            try:
+                self._front_end.tick()
+            finally:
+                self._ticking.release()
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
         """The parameters of the first answer whose state is right, also of one that says `error`.
@@ -66,7 +72,7 @@ class Broker:
         address that is known but for it.
 
         Raises:
-            SignInError: it was cancelled, nobody answered in time, or there is nobody to ask.
+            Unanswered: it was cancelled, or nobody answered in time. SignInError: there is nobody to ask.
         """
         if self._front_end.way is Way.NONE:
             said = f"signing in to {server} wants a person at a browser; nobody is here"
@@ -81,17 +87,15 @@ class Broker:
         finally:
             login.settle(Standing.CANCELLED)
 
-    def signed_in(self, server: str, who: str) -> None:
-        """Tell the front end what came of the answer: who is signed in there now."""
-        self._settle(server, Standing.SIGNED_IN, who)
-
-    def failed(self, server: str, why: str) -> None:
-        """Tell the front end that nothing came of the answer."""
-        self._settle(server, Standing.FAILED, why)
-
-    def _settle(self, server: str, standing: Standing, note: str) -> None:
+    def settled(self, server: str, well: bool, note: str) -> None:
+        """Tell the front end what came of the answer."""
         if login := self._newest.pop(server, None):
-            login.settle(standing, note)
+            login.settle(Standing.SIGNED_IN if well else Standing.FAILED, note)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for what comes of a question."""
+        return bool(self._newest)
 
     async def _answered(
         self, login: Login, prepare: Prepare, port: int | None, stack: AsyncExitStack
@@ -111,7 +115,7 @@ class Broker:
             if not login.settle(Standing.EXPIRED):  # answered in the same moment
                 return await login.answer
             message = f"nobody has answered the sign-in at {login.server} within {_duration(self._seconds)}"
-            raise SignInError(message, hint=f"%login {login.server}") from None
+            raise Unanswered(message, hint=f"%login {login.server}") from None
 
     async def _way_back(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
         """The redirect URI: of the page's Jupyter server if it can hand answers over, else of a listener."""

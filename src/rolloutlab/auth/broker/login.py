@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from rolloutlab.auth.broker.ways import Way, redirect_uri
-from rolloutlab.auth.consent import Pending, Question
+from rolloutlab.auth.consent import Pending, Question, Unanswered
 from rolloutlab.callback.answer import is_for, parameters
 from rolloutlab.errors import InputError, RolloutlabError, SignInError
 
@@ -139,7 +139,7 @@ class Login:
     def cancel(self) -> dict[str, Any]:
         """Want no answer any more."""
         if self.settle(Standing.CANCELLED):
-            error = SignInError(f"signing in to {self.server} was cancelled", hint=f"%login {self.server}")
+            error = Unanswered(f"signing in to {self.server} was cancelled", hint=f"%login {self.server}")
             self._loop.call_soon_threadsafe(_fail, self.answer, error)
         return {}
 
