@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.auth.accesses import Accesses
 from rolloutlab.auth.requests import Denied
-from rolloutlab.errors import LabError, NotFoundError
+from rolloutlab.errors import LabError, NotFoundError, SignInError
 from rolloutlab.http import Http
 from tests.auth.world import Person, World
 
@@ -48,8 +48,14 @@ def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no
 def test_a_request_that_is_for_no_server_one_is_signed_in_to_bears_no_token(worlds, accesses, http):
     http.run(accesses.at(worlds[0].url).sign_in())
     assert accesses.of(f"{worlds[0].url}/read") is not None
-    for url in (worlds[0].origin, f"{worlds[0].origin}/mcp-other", worlds[1].url, "https://tools.example/mcp"):
-        assert accesses.of(url) is None
+    assert accesses.of("https://tools.example/mcp") is None
+    sent = [world.tokens_sent for world in worlds]
+    for tokens in sent:
+        tokens.clear()
+    for url in (f"{worlds[0].origin}/mcp-other", worlds[1].url):
+        with pytest.raises(SignInError):
+            http.run(http.request("GET", url, token=accesses))
+    assert sent == [[""], [""]]
 
 
 def test_a_request_of_any_client_is_sent_again_once_its_token_is_renewed(http, worlds, person, accesses):

@@ -52,11 +52,12 @@ def test_files_are_readable_by_their_owner_alone(folder):
     assert modes == {0o600}
 
 
-def test_a_file_that_others_may_read_is_refused(folder):
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+def test_a_file_that_others_may_read_is_refused(folder, mode):
     place = InFolder(folder)
     place.write(GRANT)
     [path] = folder.glob("*.json")
-    path.chmod(0o644)
+    path.chmod(mode)
     with pytest.raises(LabError, match="others may read"):
         place.read(GRANT.server)
 

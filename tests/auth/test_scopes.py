@@ -21,6 +21,7 @@ def test_no_relation_between_challenged_and_supported_scopes_is_assumed():
 
 def test_access_that_lasts_is_asked_for_where_it_is_offered_beside_another_scope():
     assert first_scopes(("read",), None, ("read", "offline_access")) == ("read", "offline_access")
+    assert first_scopes((), None, ("offline_access",)) == ()
 
 
 def test_a_step_up_asks_for_what_was_challenged_beside_what_was_granted():

@@ -156,7 +156,7 @@ class World:
 
     def _new(self, kind: str) -> str:
         self.made += 1
-        return f"{kind}-{self.made}"
+        return f"{kind}-{self.made}-{self._server.server_address[1]}"
 
 
 class Person:

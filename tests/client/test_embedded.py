@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -56,7 +58,7 @@ def test_two_kernels_that_start_at_once_share_one_service_which_ends_when_both_h
         assert not (settings.service_folder / "service.json").exists()
 
 
-def test_a_service_that_was_killed_is_started_again_and_one_that_is_told_to_stop_stops(attach):
+def test_a_service_that_was_killed_is_started_again_and_one_that_is_told_to_stop_stops(attach, settings):
     client = attach()
     client.address()
     killed = client.pid()
@@ -65,6 +67,7 @@ def test_a_service_that_was_killed_is_started_again_and_one_that_is_told_to_stop
     assert client.pid() != killed
     client.stop()
     assert client.running() is None
+    assert not (settings.service_folder / "service.json").exists()
 
 
 def test_a_policy_that_cannot_be_loaded_is_reported_from_the_log(attach):
@@ -128,3 +131,34 @@ def test_a_damaged_or_stale_address_file_counts_as_no_service(settings, content)
     http = Http()
     assert Embedded(settings, http).running() is None
     http.close()
+
+
+def test_another_program_at_the_services_address_counts_as_no_service_and_is_sent_no_token(settings):
+    heard = []
+
+    class Another(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(str(self.headers))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"status": "ok", "instance": "of another"}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Another)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    Path(settings.service_folder).mkdir(parents=True)
+    said = {"base_url": url, "inference_base_url": f"{url}/v1", "policy": "practice", "pid": 1, "instance": "ours"}
+    (settings.service_folder / "service.json").write_text(json.dumps(said))
+    (settings.service_folder / "token").write_text("of-the-folder")
+    http = Http()
+    found = Embedded(settings, http).running()
+    http.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert (found, len(heard)) == (None, 1)
+    assert "of-the-folder" not in heard[0]

@@ -36,6 +36,8 @@ OPTIONS = (
 class JupyterServer:
     """url: where it is, with its base_url and a slash. log: all it has said. places: where it looks for sockets."""
 
+    token = TOKEN
+
     def __init__(self, folder: Path) -> None:
         runtime, self._log = folder / "run", folder / "log"
         runtime.mkdir(mode=0o700)

@@ -44,9 +44,10 @@ def test_a_forged_request_is_refused(address, page, told, kernel):
     assert refused(page, address, told, kernel)
 
 
+@pytest.mark.parametrize("token", [False, True])  # with one, Jupyter itself asks no origin
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
-def test_a_page_of_another_origin_is_refused(address, page, told, kernel, origin):
-    page.headers["Origin"] = origin
+def test_a_page_of_another_origin_is_refused(address, page, told, kernel, origin, token, server):
+    page.headers.update({"Origin": origin, **({"Authorization": f"token {server.token}"} if token else {})})
     assert refused(page, address, told, kernel)
     assert refused(page, address, {**told, "origin": origin}, kernel)
 

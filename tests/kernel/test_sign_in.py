@@ -59,7 +59,10 @@ class Kernel:
         self.client: BlockingKernelClient
 
     def run(self, cell: str, answer=None) -> dict:
-        """The reply to a cell. answer: what is typed when it asks; without one, it is told that nobody is there."""
+        """The reply to a cell. answer: what is typed when it asks; without one, it is told that nobody is there.
+
+        A function is called then, and nothing is typed.
+        """
         self.said = ""
 
         def heard(message):
@@ -68,7 +71,7 @@ class Kernel:
 
         def asked(message):
             self.prompt = message["content"]
-            self.client.input(answer)
+            answer() if callable(answer) else self.client.input(answer)
 
         options = {"allow_stdin": bool(answer), "stdin_hook": asked}
         return self.client.execute_interactive(cell, timeout=LONGEST, output_hook=heard, **options)["content"]
@@ -105,6 +108,31 @@ def test_in_colab_the_address_is_asked_for_unseen_while_no_message_of_a_page_is_
     assert colab.prompt["password"] is True
     assert CAME in colab.said
     assert not re.search("code=c|state=right", colab.said)
+
+
+OTHERWISE = """
+import pathlib, os
+async def prepare(redirect):
+    pathlib.Path(os.environ["TOLD"]).write_text(redirect)
+    return Pending("https://id.example/authorize", "right", question)
+"""
+BRIEFLY = """
+broker = Broker(front_end(surroundings(get_ipython())), seconds=0.5)
+http.run(broker(question.server, prepare), broker.tick)
+"""
+
+
+def test_where_the_address_is_asked_for_an_answer_that_comes_otherwise_or_the_end_of_the_sign_in_frees_the_cell(
+    kernel, tmp_path
+):
+    told = tmp_path / "told"
+    colab = kernel(COLAB_RELEASE_TAG="release", TOLD=str(told))
+    page = colab.run(DEFINE + OTHERWISE + SIGN_IN, lambda: httpx.get(f"{told.read_text()}?code=c&state=right"))
+    assert (page["status"], CAME in colab.said) == ("ok", True)
+    assert "Enter alone gives up" in colab.prompt["prompt"]
+    expired = colab.run(BRIEFLY, lambda: None)
+    assert expired["status"] == "error"
+    assert "nobody has answered" in expired["evalue"]
 
 
 CONSOLE = """

@@ -17,6 +17,7 @@ from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewa
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.kept import KeptRecords
+from rolloutlab.search.engine.patterns import Finder, found_here
 from rolloutlab.search.engine.records import discard
 from rolloutlab.search.engine.scores import Breakdown, breakdown
 from rolloutlab.search.engine.table import REBUILD
@@ -58,12 +59,22 @@ class IndexStatus:
 
 
 class Index:
-    """One lab's index, in a file of its own. Any number of processes search it; one at a time brings it up to date."""
+    """One lab's index, in a file of its own. Any number of processes search it; one at a time brings it up to date.
 
-    def __init__(self, lab: Lab, path: Path, embedder: Embedder | None = None) -> None:
+    finder: makes what finds the regular expressions of one search.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        path: Path,
+        embedder: Embedder | None = None,
+        finder: Callable[[], Finder] = lambda: found_here,
+    ) -> None:
         self._lab = lab
         self._path = path
         self._embedder = embedder
+        self._finder = finder
         self._lock = FileLock(path.with_suffix(".lock"))
         self._background = Background("rolloutlab-index", self._follow)
         self._kept_up: tuple[int, int] | None = None
@@ -71,7 +82,7 @@ class Index:
     @cached_property
     def records(self) -> KeptRecords:
         """What is indexed; LabError when the file is damaged."""
-        return KeptRecords(self._path)
+        return KeptRecords(self._path, finder=self._finder)
 
     @cached_property
     def _meaning(self) -> Meaning:

@@ -43,7 +43,7 @@ class Folder:
         try:
             self._lock.acquire(timeout=patience)
         except Timeout as error:
-            raise InputError(f"a service already runs on {self.path.parent}", hint="%service") from error
+            raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop") from error
 
     def token(self) -> str:
         """The bearer token of this folder, made on first use in a file that only the user can read."""

@@ -1,7 +1,9 @@
 """Put the service's parts together and run it until it is told to stop."""
 
 import asyncio
+import signal
 import socket
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,6 +84,8 @@ def serve(folder: Folder, door: Door, port: int, policy_name: str, linger: float
         if watching:
             watching.cancel()
 
+    # uvicorn sends it to us once more after it has ended, which by itself would end the process before the rest is done
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         asyncio.run(run())
     finally:

@@ -1,8 +1,12 @@
 """A sign-in as a notebook shows it, and the front end that shows sign-ins so."""
 
+import _thread
 import asyncio
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from getpass import getpass
 from typing import Any
 
@@ -86,14 +90,58 @@ class NotebookFrontEnd:
 
 
 def ask_for_address(login: Login) -> None:
-    """Ask for the address where no page reaches a busy kernel. `getpass`, as what is typed must not be saved."""
-    prompt = "the address that you end on: "
-    while login.is_open and (text := getpass(prompt)):
+    """Ask for the address where no page reaches a busy kernel, until it is typed or the sign-in is over otherwise."""
+    asking = _Asking(login)
+    prompt = "the address that you end on (Enter alone gives up): "
+    while login.is_open and (text := asking(prompt)):
         try:
             login.paste(text)
         except InputError as error:
             prompt = f"{error.message}; once more: "
     login.cancel()
+
+
+class _Asking:
+    """`getpass`, as what is typed must not be saved; it gives nothing once the sign-in is over, however that ends."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._lock = threading.Lock()
+        self._asks = False
+        login.listen(self._changed)
+
+    def __call__(self, prompt: str) -> str:
+        if threading.current_thread() is not threading.main_thread():  # a subshell's, which gets no interrupts
+            return getpass(prompt)
+        try:
+            with _interruptible():
+                try:
+                    self._asks = True
+                    return getpass(prompt) if self._login.is_open else ""
+                finally:
+                    with self._lock:
+                        self._asks = False
+        except KeyboardInterrupt:
+            if self._login.is_open:  # then it was the person
+                raise
+            return ""
+
+    def _changed(self) -> None:
+        """On any thread: nothing but an interrupt ends the question of a kernel."""
+        with self._lock:
+            if self._asks and not self._login.is_open:
+                self._asks = False
+                _thread.interrupt_main()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interrupt raises KeyboardInterrupt here, whatever else it does around."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _pulse(login: Login, view: LoginView) -> None:

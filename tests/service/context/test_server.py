@@ -8,8 +8,12 @@ import anyio
 import httpx
 import pytest
 
+from rolloutlab.service.context.memory import Memory
+from rolloutlab.service.context.server import ACCESS
+from rolloutlab.service.context.speaker import Speaker
 from rolloutlab.service.context.tools import TOOLS
-from rolloutlab.settings import Embedding
+from rolloutlab.service.oauth.grants import Access
+from rolloutlab.settings import Embedding, Settings
 
 READING = {"search_trajectories", "get_trajectory", "list_groups"}
 WRITING = {"add_trajectory", "set_reward"}
@@ -94,6 +98,25 @@ def test_a_call_cannot_be_hidden_from_the_check(visitor, reader, body):
     headers = {"Authorization": f"Bearer {reader}", "Content-Type": "application/json"}
     headers["Accept"] = "application/json, text/event-stream"
     assert visitor.post("/context", content=body, headers=headers).status_code == 403
+
+
+def test_the_scope_is_checked_again_where_the_tool_is_called(visitor, tmp_path):
+    async def unguarded(scope, receive, send):
+        """As if the check before it had read another call in the same body."""
+        scope[ACCESS] = Access("c-1", "an application", ("lab:read",))
+        await speaker(scope, receive, send)
+
+    async def called():
+        headers = {"Accept": "application/json, text/event-stream", "Host": "127.0.0.1"}
+        params = {"name": "set_reward", "arguments": {"id": "letters:1/0/0", "reward": 1}}
+        async with speaker.run(), httpx.AsyncClient(transport=httpx.ASGITransport(unguarded)) as client:
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            return await client.post(visitor.context, json=message, headers=headers)
+
+    speaker = Speaker(memory := Memory(Settings(home=tmp_path)), visitor.url, {"127.0.0.1"})
+    result = anyio.run(called).json()["result"]
+    memory.close()
+    assert (result["isError"], result["content"][0]["text"]) == (True, "set_reward needs the scope lab:write")
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "7", "null", '{"method": 7}', '{"method": "tools/call", "params": 7}'])

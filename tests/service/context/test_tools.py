@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
@@ -69,6 +70,26 @@ def test_a_search_that_is_none_says_where_and_what_instead(call):
     said = call("search_trajectories", True, where={"reward": {"$less": 1}})
     assert "$less" in said
     assert "->" in said
+
+
+def test_a_regular_expression_without_an_end_is_given_up_and_the_service_answers_meanwhile(call, visitor):
+    said = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "a" * 30 + "!"}]
+    call("add_trajectory", into="long", messages=said)
+    with ThreadPoolExecutor() as threads:
+        where = {"#document": {"$regex": "(a+)+$"}}
+        search = threads.submit(call, "search_trajectories", True, where=where)
+        answered = 0
+        while not search.done():
+            assert visitor.models("of-the-folder").status_code == 200
+            answered += 1
+    assert "was given up" in search.result()
+    assert answered > 10
+
+
+def test_regular_expressions_of_a_search_have_a_length(call):
+    where = {"$or": [{"#document": {"$regex": "a" * 600}}, {"#document": {"$not_regex": "b" * 600}}]}
+    assert "at most 1,000 characters, not 1,200" in call("search_trajectories", True, where=where)
+    assert call("search_trajectories", where={"#document": {"$regex": r"(?i)ROME|lyo.$"}}, limit=1)["hits"]
 
 
 def test_a_search_gives_ten_rows_unless_it_says_how_many(call):

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
+from rolloutlab.search.engine.patterns import Finder
 from rolloutlab.search.where import (
     DOCUMENT,
     ID,
@@ -39,8 +39,8 @@ class Texts(Protocol):
 class Filter:
     """Decides on conditions. alive_N: the records there are; a record that lacks a field meets its negations."""
 
-    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts) -> None:
-        self._columns, self._alive_N, self._texts = columns, alive_N, texts
+    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: Finder) -> None:
+        self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
 
     def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
         """Which records, of some, meet a condition. A condition that reads documents reads only these."""
@@ -59,8 +59,8 @@ class Filter:
     def _met(self, where: Where, within_N: Mask) -> Mask:
         """Where the positive of a condition holds."""
         if isinstance(where, Matches):
-            found = _pattern(where.pattern).search
-            return self._read(lambda text: found(text) is not None, within_N)
+            documents = self._texts.documents(np.flatnonzero(within_N))
+            return mask_of(list(self._find(where.pattern, documents)), self._total)
         if isinstance(where, Contains):
             if where.field == DOCUMENT:
                 return self._read(lambda text: str(where.value) in text, within_N)
@@ -169,13 +169,6 @@ def _floating(operator: str, value: float) -> _Bound:
         return None
     up = operator in ("$gt", "$gte")
     return ("$gte" if up else "$lt", near) if near > value else ("$gt" if up else "$lte", near)
-
-
-def _pattern(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"{pattern!r} is no regular expression: {error}", hint=r'F.document.regex(r"\d+")') from error
 
 
 def _negated(where: Where) -> bool:

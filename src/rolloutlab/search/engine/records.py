@@ -4,13 +4,14 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError, LabError
+from rolloutlab.search.engine.patterns import Finder, found_here
 from rolloutlab.search.engine.schema import MIGRATIONS
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
 from rolloutlab.search.engine.table import REBUILD, Table
@@ -48,16 +49,19 @@ class Records:
     """Records in a file: a `Backend`. One search at a time in this object; writers and other processes go on meanwhile.
 
     space: how dense vectors are compared. The file is made anew when another process has thrown it away.
+    finder: makes what finds the regular expressions of one search.
 
     Raises:
         LabError: the file is damaged or cannot be used.
         InputError: what is to be written is no record, or its embedding is of another space than those there are.
     """
 
-    def __init__(self, path: Path, *, space: Space = "cosine") -> None:
+    def __init__(
+        self, path: Path, *, space: Space = "cosine", finder: Callable[[], Finder] = lambda: found_here
+    ) -> None:
         if space not in ("cosine", "l2", "ip"):
             raise InputError(f"{space!r} is no space of vectors", hint='space="cosine", "l2" or "ip"')
-        self.path, self._space = path, space
+        self.path, self._space, self._finder = path, space, finder
         self._lock = threading.RLock()
         self._agreed: EmbeddingModel | None = None
         with self._told():
@@ -71,7 +75,7 @@ class Records:
             self._reader.read("BEGIN")
             try:
                 self._table.refresh()
-                yield TableSnapshot(self._table, self._reader, self._space)
+                yield TableSnapshot(self._table, self._reader, self._space, self._finder())
             finally:
                 self._reader.read("COMMIT")
 

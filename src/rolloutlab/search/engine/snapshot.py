@@ -11,6 +11,7 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import MISSING, Hits, Places
 from rolloutlab.search.engine.filters import Filter
+from rolloutlab.search.engine.patterns import Finder
 from rolloutlab.search.engine.sparse import coordinates
 from rolloutlab.search.engine.table import Table, damaged
 from rolloutlab.search.engine.vectors import Space, rounded
@@ -31,8 +32,8 @@ _WORD = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
 class TableSnapshot:
     """A `Snapshot` of a table, while nobody refreshes it and the database is in one transaction."""
 
-    def __init__(self, table: Table, database: Database, space: Space) -> None:
-        self._table, self._database, self._space = table, database, space
+    def __init__(self, table: Table, database: Database, space: Space, find: Finder) -> None:
+        self._table, self._database, self._space, self._find = table, database, space, find
 
     @property
     def total(self) -> int:
@@ -40,8 +41,9 @@ class TableSnapshot:
 
     def filter(self, where: Where | None) -> Places:
         table = self._table
-        alive_N = table.alive_N
-        return np.flatnonzero(alive_N if where is None else Filter(table.columns, alive_N, table).mask(where))
+        if where is None:
+            return np.flatnonzero(table.alive_N)
+        return np.flatnonzero(Filter(table.columns, table.alive_N, table, self._find).mask(where))
 
     def knn(self, knn: Knn, within: Places) -> Hits:
         if knn.key == BM25:

@@ -1,10 +1,8 @@
 """What the tools do: the lab behind them, opened at the first call, and its answers as plain values."""
 
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +11,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.http import Http
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.embedding import Embedder, embedder
+from rolloutlab.search.engine.patterns import Bounded
 from rolloutlab.search.index import Index
 from rolloutlab.search.query import Limit, Select
 from rolloutlab.search.texts import sought
@@ -31,14 +30,15 @@ _PASSAGE = 600
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 _LONGEST_NUMBER = 18
+_LONGEST_PATTERNS, _LONGEST_LOOK = 1_000, 3.0
+"""Characters that the regular expressions of a search have together, and seconds that they are looked for."""
 
 
 class Memory:
-    """A lab, for callers on any thread. What is asked of it at once is done one after the other."""
+    """A lab, for callers on any thread, one at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Let go of the files, where they were opened."""
@@ -47,16 +47,14 @@ class Memory:
             if name in opened:
                 opened[name].close()
 
-    def in_turn(self) -> AbstractContextManager[Any]:
-        """Nobody else asks the lab meanwhile."""
-        return self._lock
-
     def search(self, said: Mapping[str, Any]) -> Plain:
         """What a search dictionary finds: id, score, passage and metadata of each; ten unless it says how many.
 
         Raises:
-            InputError: it is no search; the message says where. LabError: the index is damaged.
+            InputError: it is no search; the message says where. Or its regular expressions take too long.
+            LabError: the index is damaged.
         """
+        _short_enough(said)
         notes = self._index.refresh()
         search = parse(said, self._index.fields())
         rows = min(search.limit.limit or _ROWS, _MOST_ROWS)
@@ -181,7 +179,8 @@ class Memory:
 
     @cached_property
     def _index(self) -> Index:
-        return Index(self._lab, self._settings.search_database, self._embedder())
+        bounded = partial(Bounded, _LONGEST_LOOK)
+        return Index(self._lab, self._settings.search_database, self._embedder(), bounded)
 
     @cached_property
     def _http(self) -> Http:
@@ -200,6 +199,23 @@ def passage(document: str, words: Sequence[str]) -> str:
     start = max(0, min(found, default=0) - _PASSAGE // 3)
     part = document[start : start + _PASSAGE]
     return f"{'...' if start else ''}{part}{'...' if start + _PASSAGE < len(document) else ''}"
+
+
+def _short_enough(said: Any) -> None:
+    """InputError where the regular expressions are so long that it takes a while to read them."""
+    length, waiting = 0, [said]
+    while waiting:
+        match waiting.pop():
+            case dict() as parts:
+                length += sum(len(str(parts.get(name, ""))) for name in ("$regex", "$not_regex"))
+                waiting += parts.values()
+            case list() as parts:
+                waiting += parts
+    if length > _LONGEST_PATTERNS:
+        raise InputError(
+            f"where: the regular expressions of a search have at most {_LONGEST_PATTERNS:,} characters, not {length:,}",
+            hint='{"where": {"#document": {"$contains": "Paris"}}}',
+        )
 
 
 def _halves(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Message]]:

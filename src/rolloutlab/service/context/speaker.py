@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -19,7 +20,6 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as ToolOnWire
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -35,6 +35,8 @@ class Speaker:
 
     def __init__(self, memory: Memory, issuer: str, hosts: Collection[str]) -> None:
         self._memory = memory
+        self._one = CapacityLimiter(1)
+        """Calls wait for their turn here and not in threads, which all of the service has to share."""
         server: Server[Any] = Server(
             "rolloutlab",
             version=version("rolloutlab"),
@@ -70,13 +72,11 @@ class Speaker:
         if tool.scope not in access.scopes:  # checked before, too: two readers of one body may see two things
             return _failed(f"{tool.name} needs the scope {tool.scope}")
         try:
-            return _answered(await run_in_threadpool(self._done, tool, params.arguments or {}, access.client_name))
+            said = params.arguments or {}
+            called = to_thread.run_sync(tool.call, self._memory, said, access.client_name, limiter=self._one)
+            return _answered(await called)
         except RolloutlabError as error:
             return _failed("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
-
-    def _done(self, tool: Tool, said: dict[str, Any], caller: str) -> dict[str, Any]:
-        with self._memory.in_turn():
-            return tool.call(self._memory, said, caller)
 
 
 def _on_wire(tool: Tool) -> ToolOnWire:
