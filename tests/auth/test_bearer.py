@@ -438,13 +438,6 @@ def test_what_was_configured_is_used(world, person):
     assert world.seen["/register"] == 0
 
 
-def test_no_token_is_sent_beside_its_resource(access, world):
-    asyncio.run(access.sign_in())
-    assert access.covers(f"{world.url}/read?x=1")
-    assert not access.covers(world.origin)
-    assert not access.covers("https://elsewhere.example/mcp")
-
-
 HUGE = b'{"issuer": "' + b"x" * (30 << 20) + b'"}'
 
 

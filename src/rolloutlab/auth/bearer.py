@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rolloutlab.auth.addresses import checked_server, covers, host
+from rolloutlab.auth.addresses import checked_server, host
 from rolloutlab.auth.asking import Asking, Terms
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.consent import Consent, Unanswered
@@ -87,10 +87,6 @@ class Access:
         renews = grant.refresh_token is not None
         told = host(grant.issuer), grant.client.id, grant.scopes, grant.expires_at, renews, self._kept.place
         return Standing(self.server, *told)
-
-    def covers(self, url: str) -> bool:
-        """Whether requests to an address may carry this token: what the grant is for, and nothing beside it."""
-        return covers(self.resource, url)
 
     async def sign_in(
         self, terms: Terms | None = None, *, keep: bool | None = None, consent: Consent | None = None
@@ -249,7 +245,7 @@ class Access:
     ) -> None:
         """Ask the person, and keep what they give. granted: the scopes there are already, where more are needed."""
         try:
-            grant = await self._asking.grant(consent, self._terms, self._known(), challenge, granted)
+            grant = await self._asking.grant(consent, self._terms, self._reread(), challenge, granted)
             before = await self._replace(grant, keep)
         except BaseException as error:
             consent.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
