@@ -46,6 +46,7 @@ def test_a_grant_comes_back_until_it_is_forgotten(kind, folder):
 
 
 def test_files_are_readable_by_their_owner_alone(folder):
+    folder.mkdir(parents=True)  # with the usual mode
     InFolder(folder).write(GRANT)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
