@@ -257,7 +257,7 @@ def test_the_client_sends_the_same_job_that_it_was_given(service, trajectory, bo
     sent = []
 
     async def request(*_, content, **__):
-        sent.extend([piece async for piece in content])
+        sent.extend([piece async for piece in content()])
         return {"id": UNKNOWN}
 
     service.http.request = request

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LONGEST_CELL = 300
 KINDS = {
-    "rolloutlab.auth.bearer.prepare": "state",
+    "rolloutlab.auth.asking.prepare": "state",
     "rolloutlab.auth.pkce.new_verifier": "verifier",
     "rolloutlab.auth.broker.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.ask": "form of the consent page",
