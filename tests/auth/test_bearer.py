@@ -103,6 +103,19 @@ def test_a_401_is_answered_by_a_refresh_and_not_by_the_browser(access, world, pe
     assert len(person.questions) == 1
 
 
+@pytest.mark.parametrize("lifetime", [-1, 0, float("inf"), float("nan")])
+def test_a_lifetime_that_is_none_is_one_that_is_not_known(access, world, lifetime):
+    world.lifetime = lifetime
+
+    async def story():
+        standing = await access.sign_in()
+        assert [await sent(access) for _ in range(3)] == [200] * 3
+        return standing
+
+    assert asyncio.run(story()).expires_at is None
+    assert world.seen["/token"] == 1
+
+
 def test_many_requests_at_once_refresh_once(access, world):
     async def story():
         await access.sign_in()

@@ -1,5 +1,6 @@
 """What a person allowed: tokens for one resource, and how they are renewed and given back."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -121,6 +122,8 @@ def given_back(grant: Grant) -> Flow[bool]:
 
 def _of(answer: TokenAnswer, scopes: Sequence[str], now: float) -> dict[str, Any]:
     life = answer.expires_in
+    if life is not None and not 0 < life < math.inf:  # servers write -1, or what is no number, for what they do not say
+        life = None
     return {
         "access_token": answer.access_token,
         "scopes": tuple(answer.scope.split()) if answer.scope is not None else tuple(scopes),
