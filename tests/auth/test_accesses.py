@@ -6,7 +6,7 @@ from rolloutlab.auth.accesses import Accesses
 from rolloutlab.auth.requests import Denied
 from rolloutlab.errors import LabError, NotFoundError, SignInError
 from rolloutlab.http import Http
-from tests.auth.world import Person, World
+from tests.auth.world import World
 
 
 @pytest.fixture
@@ -22,11 +22,6 @@ def worlds():
     yield made
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def person():
-    return Person()
 
 
 @pytest.fixture
@@ -92,7 +87,7 @@ def test_a_kernel_knows_what_another_kept_also_when_it_looked_before(http, world
     other = Accesses(person, tmp_path / "sign-in")
     assert other.at(worlds[0].url).standing is None
     http.run(accesses.at(worlds[0].url).sign_in(keep=True))
-    assert [access.standing.server for access in other if access.standing] == [worlds[0].url]
+    assert [standing.server for standing in other.standings()[0]] == [worlds[0].url]
     http.run(other.at(worlds[0].url).sign_out())
     assert (worlds[0].refreshes, list((tmp_path / "sign-in").glob("*.json"))) == ({}, [])
 
@@ -132,7 +127,7 @@ def spoiled(http, worlds, accesses, person, tmp_path):
 
 
 def test_a_grant_that_others_may_read_keeps_nobody_from_other_servers(http, worlds, spoiled):
-    assert [access.server for access in spoiled] == [worlds[1].url]
+    assert [standing.server for standing in spoiled.standings()[0]] == [worlds[1].url]
     assert http.run(http.request("GET", f"{worlds[1].url}/read", token=spoiled)) == {"done": "read"}
     assert spoiled.of("https://train.example/v1") is None
 
@@ -141,7 +136,7 @@ def test_a_grant_that_others_may_read_is_told_to_who_asks_its_server_and_nobody_
     http, worlds, person, spoiled
 ):
     asked = len(person.questions)
-    [told] = spoiled.unused
+    _, [told] = spoiled.standings()
     assert "others may read" in told.message
     with pytest.raises(LabError, match="others may read"):
         http.run(http.request("GET", f"{worlds[0].url}/read", token=spoiled))
@@ -154,3 +149,12 @@ def test_a_grant_that_others_may_read_is_told_to_who_asks_its_server_and_nobody_
 def test_an_address_that_no_server_could_have_gets_no_token(worlds, accesses):
     accesses.at(worlds[0].url)
     assert accesses.of(worlds[0].url.replace("//", "//jo:secret@")) is None
+
+
+def test_which_servers_there_are_is_told_without_opening_what_is_kept(
+    http, worlds, person, accesses, tmp_path, monkeypatch
+):
+    http.run(accesses.at(worlds[0].url).sign_in(keep=True))
+    other = Accesses(person, tmp_path / "sign-in")
+    monkeypatch.setattr("rolloutlab.auth.kept.kept", lambda _folder: pytest.fail("it was opened"))
+    assert other.servers() == [worlds[0].url]

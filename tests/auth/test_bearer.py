@@ -12,19 +12,7 @@ from rolloutlab.auth.kept import InFolder, InMemory
 from rolloutlab.auth.registration import Client
 from rolloutlab.auth.requests import Denied
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError, UnreachableError
-from tests.auth.world import REDIRECT, TLS, Person, World
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def person():
-    return Person()
+from tests.auth.world import REDIRECT, TLS, Person
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The servers that a notebook is signed in to, each with its own tokens."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from rolloutlab.auth.addresses import checked_server, covers
@@ -22,14 +21,22 @@ class Accesses:
         self._folder = folder
         self._known: dict[str, Access] = {}
 
-    def __iter__(self) -> Iterator[Access]:
-        """All that somebody has used, and those whose grants were kept and may be used."""
-        return iter([access for access in self._all() if not isinstance(_standing(access), LabError)])
+    def servers(self) -> list[str]:
+        """Addresses that somebody has used here, and those that something is kept for; no keyring is opened for it."""
+        return list(dict.fromkeys([*self._known, *kept_servers(self._folder)]))
 
-    @property
-    def unused(self) -> list[LabError]:
-        """Why grants that were kept are not used: others may read them, or nobody can."""
-        return [wrong for access in self._all() if isinstance(wrong := _standing(access), LabError)]
+    def standings(self) -> tuple[list[Standing], list[LabError]]:
+        """Where one is signed in; and why grants that were kept are not used: others may read them, or nobody can."""
+        found: list[Standing] = []
+        unused: list[LabError] = []
+        for server in self.servers():
+            try:
+                standing = self.at(server).standing
+            except LabError as error:
+                unused.append(error)
+            else:
+                found += [standing] if standing else []
+        return found, unused
 
     def of(self, url: str) -> Access | None:
         """The way in whose token requests to an address may carry: the one that covers least beside it."""
@@ -53,19 +60,6 @@ class Accesses:
         if access.standing is None:
             raise NotFoundError(f"you are not signed in to {access.server}", hint=f"%login {access.server}")
         return access
-
-    def _all(self) -> list[Access]:
-        for server in kept_servers(self._folder):
-            self.at(server)
-        return list(self._known.values())
-
-
-def _standing(access: Access) -> Standing | LabError | None:
-    """Where one is signed in, or why that cannot be told."""
-    try:
-        return access.standing
-    except LabError as error:
-        return error
 
 
 def _resource(access: Access) -> str:

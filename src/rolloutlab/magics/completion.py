@@ -86,7 +86,7 @@ def _servers(magics: LabMagics) -> Iterable[str]:
     """Servers that can be signed in to: those that were, and those whose tools were added."""
     session = magics.session
     added = (tools.url for tools in session._context.values())
-    return list(dict.fromkeys([EMBEDDED, *(access.server for access in session.accesses), *added]))
+    return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
 
 
 def _tools(magics: LabMagics) -> Iterable[str]:

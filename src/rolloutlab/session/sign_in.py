@@ -69,7 +69,7 @@ class SignInCalls(SessionBase):
 
     def whoami(self) -> Standings:
         """Every server that this notebook is signed in to: as which client, with which scopes, until when."""
-        return Standings((each.standing for each in self.accesses if each.standing), self.accesses.unused)
+        return Standings(*self.accesses.standings())
 
     def logout(self, server: str | None = None) -> Standings:
         """Give the tokens of a server back and forget them, or of all; what is left.
@@ -84,7 +84,7 @@ class SignInCalls(SessionBase):
         leaving = (
             [self.accesses.signed_in(self._running(server))]
             if server
-            else [each for each in self.accesses if each.standing]
+            else [self.accesses.at(each.server) for each in self.accesses.standings()[0]]
         )
         for access in leaving:
             if not self._http.run(access.sign_out()):
