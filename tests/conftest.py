@@ -238,13 +238,17 @@ def practice_policy() -> "Policy":
 
 @pytest.fixture
 def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts the application in this process, each time over the same folder and after the one before."""
+    """Starts the application in this process, each time over the same folder and after the one before.
+
+    options: of the registry.
+    """
     running: list[Service] = []
 
-    def begin(with_policy: "Policy" = policy) -> Service:
+    def begin(with_policy: "Policy" = policy, **options: Any) -> Service:
         for service in running:
             service.stop()
-        running[:] = [_service(with_policy, tmp_path / "service")]
+        running.clear()
+        running.append(_service(with_policy, tmp_path / "service", **options))
         return running[0]
 
     yield begin
@@ -252,7 +256,7 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
         service.stop()
 
 
-def _service(policy: "Policy", folder: Path) -> Service:
+def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.context.memory import Memory
@@ -263,7 +267,11 @@ def _service(policy: "Policy", folder: Path) -> Service:
     from rolloutlab.service.usage import Ledger
 
     database = open_service_database(folder)
-    registry = Registry(database, folder, policy)
+    try:
+        registry = Registry(database, folder, policy, **options)
+    except BaseException:
+        database.close()
+        raise
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
     memory = Memory(Settings(home=folder.parent))
     authority = AuthorizationServer("http://127.0.0.1", database, b"a key", lambda: PASSCODE)

@@ -41,6 +41,11 @@ def _parser() -> argparse.ArgumentParser:
         "--tls-key", type=Path, metavar="FILE", help="its key (PEM); other hosts than this machine need both"
     )
     serve.add_argument("--linger", type=float, help="stop after this many seconds without a client (default: never)")
+    serve.add_argument(
+        "--start-empty",
+        action="store_true",
+        help="set checkpoints aside where the database lists no model, instead of refusing to start",
+    )
     serve.set_defaults(command=_serve)
     passcode = commands.add_parser("passcode", help="show what the sign-in page of this lab asks its owner for")
     passcode.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
@@ -66,7 +71,8 @@ def _serve(options: argparse.Namespace) -> None:
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:
         raise PolicyError(f"the embedded service needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
-    serve(folder, door, options.port, options.policy, options.linger, options.token_lifetime)
+    lifetime, start_empty = options.token_lifetime, options.start_empty
+    serve(folder, door, options.port, options.policy, options.linger, lifetime, start_empty=start_empty)
 
 
 def _passcode(options: argparse.Namespace) -> None:

@@ -87,7 +87,9 @@ CALLS = {
     ),
     "%model": "lab.model()",
     "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
-    "%models": "lab.models()",
+    "%models": "lab.models(); lab.lost_checkpoints()",
+    "%models --recover": "lab.recover_checkpoints(); lab.models(); lab.lost_checkpoints()",
+    "%models --purge": "lab.purge_checkpoints(); lab.models(); lab.lost_checkpoints()",
     "%export x y out.jsonl": 'lab.export(["x", "y"], "out.jsonl")',
     "%export x out.jsonl --format openai --best --min-reward .5 --overwrite": (
         'lab.export(["x"], "out.jsonl", "openai", best=True, min_reward=0.5, overwrite=True)'

@@ -141,15 +141,17 @@ def test_what_a_killed_service_left_behind_is_swept_at_the_next_start(start, bod
     model = service.register()
     last(service, submit(service, body(model.id)))
     models = service.folder / "models"
-    for stale in (models / str(model.id) / ".2-abc", models / str(model.id) / "2", models / "of-nobody" / "0"):
+    for stale in (models / str(model.id) / ".2-abc", models / str(model.id) / ".2-deleted", models / ".0a-deleted"):
         stale.mkdir(parents=True)
         (stale / "adapter_model.safetensors").write_bytes(b"x")
+    (models / str(model.id) / "1").rename(models / str(model.id) / ".1-deleted")  # killed before that was recorded
     (service.folder / "jobs" / "of-nobody.json").write_text("{}")
     (service.folder / "jobs" / ".draft").write_text("{")
     service = start()
     assert left_over(service) == set()
     assert {path.name for path in models.iterdir()} == {str(model.id)}
     assert steps(service, model) == [0, 1]
+    assert service.chat(model="lab/first").model == "lab/first@1"
 
 
 def test_a_job_that_was_running_starts_over_from_its_checkpoint_and_says_so(start, body):

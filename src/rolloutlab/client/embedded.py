@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from rolloutlab.store.disk import own
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
 _POLL = 0.05
+_ERROR = re.compile(r"^[\w.]+Error: (?P<message>.+)(?:\n  -> (?P<hint>.+))?", re.MULTILINE)
+"""An error as the command line writes it, or the end of a traceback."""
 
 
 class Embedded:
@@ -37,16 +40,18 @@ class Embedded:
         """The file that the service writes to."""
         return self._folder / "log"
 
-    def address(self, tick: Callable[[], None] = lambda: None) -> Address:
+    def address(self, tick: Callable[[], None] = lambda: None, *, start_empty: bool = False) -> Address:
         """Where the service listens, starting it if nobody has; `tick` is called while it starts.
 
+        start_empty: have it start also where its database lists no model and checkpoints lie beside it.
+
         Raises:
-            PolicyError: the service ended at once; what it said last is in the message.
+            PolicyError: the service ended at once; the error that it ended with is in the message.
             UnreachableError: it did not answer in two minutes.
             InputError: it runs with another policy than this process wants.
         """
         self._attach()
-        found = self.running() or self._start(tick)
+        found = self.running() or self._start(tick, start_empty)
         policy, wanted = self._published()["policy"], named_policy(self._settings.policy)
         if policy != wanted:
             raise InputError(
@@ -112,11 +117,13 @@ class Embedded:
         url = f"{address.base_url}/v1/health"
         return dict(self._http.run(self._http.request("GET", url, patience=10.0, retry=False), every=_POLL))
 
-    def _start(self, tick: Callable[[], None]) -> Address:
+    def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
         settings = self._settings
         command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, "--linger", str(settings.linger)]
+        command += ["--start-empty"] * start_empty
         with self.log.open("ab") as log:
+            begun = log.tell()
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -125,11 +132,18 @@ class Embedded:
                 self._let_go(process)
                 return found
             if process.poll() is not None:
-                last = self.tail(3) or "nothing in its log"
-                raise PolicyError(f"the embedded service ended at its start: {last}", hint="%service log")
+                raise self._ended(begun)
             tick()
         process.terminate()
         raise UnreachableError(f"the embedded service did not answer in {_LONGEST_START:.0f} s", hint="%service log")
+
+    def _ended(self, begun: int) -> PolicyError:
+        """Why a service ended at its start: the error at the end of what it wrote to its log, from a byte on."""
+        written = self.log.read_bytes()[begun:].decode(errors="replace")
+        ended = "the embedded service ended at its start"
+        if not (errors := list(_ERROR.finditer(written))):
+            return PolicyError(ended, hint="%service log")
+        return PolicyError(f"{ended}: {errors[-1]['message']}", hint=errors[-1]["hint"] or "%service log")
 
     def _let_go(self, process: "subprocess.Popen[bytes]") -> None:
         """Leave the service to itself, or end ours when another kernel's was first."""

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rolloutlab.errors import NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.base import Wire
@@ -14,7 +15,10 @@ from rolloutlab.wire.training import (
     CreateTrainingJob,
     DeleteCheckpoints,
     DeletedCheckpoints,
+    LostCheckpoint,
+    LostCheckpointList,
     Model,
+    RecoveredCheckpoints,
     RegisterModel,
     TrainingJob,
     TrainingJobResponse,
@@ -48,6 +52,27 @@ async def delete_checkpoints(http: Http, address: Address, model_id: str, steps:
     body = DeleteCheckpoints(steps=list(steps)).to_wire()
     answer = await _call(http, address, "DELETE", f"models/{model_id}/checkpoints", json=body)
     return DeletedCheckpoints.model_validate(answer)
+
+
+async def lost_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]:
+    """GET /v1/preview/lost-checkpoints; none where a service knows of no such thing."""
+    try:
+        answer = await _call(http, address, "GET", "lost-checkpoints", retry=False)
+    except (NotFoundError, ServiceError):
+        return []
+    return LostCheckpointList.model_validate(answer).data
+
+
+async def recover_checkpoints(http: Http, address: Address) -> RecoveredCheckpoints:
+    """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
+    answer = await _call(http, address, "POST", "lost-checkpoints/recover", patience=300.0)
+    return RecoveredCheckpoints.model_validate(answer)
+
+
+async def purge_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]:
+    """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
+    answer = await _call(http, address, "DELETE", "lost-checkpoints", patience=300.0, retry=False)
+    return LostCheckpointList.model_validate(answer).data
 
 
 async def delete_model(http: Http, address: Address, model_id: str) -> None:

@@ -29,9 +29,18 @@ class ModelMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
+    @argument("--recover", action="store_true", help="list again the checkpoints that the service's database lost")
+    @argument("--purge", action="store_true", help="remove those from the disk for good")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
     def models(self, line: str) -> "pd.DataFrame":
         """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""
         options = self.options(self.models, line)
-        return self.bound(options.output, self.session.models())
+        if options.recover:
+            print(self.session.recover_checkpoints())
+        if options.purge:
+            print(self.session.purge_checkpoints())
+        listed = self.session.models()
+        if lost := self.session.lost_checkpoints():
+            print(lost)
+        return self.bound(options.output, listed)

@@ -1,14 +1,18 @@
 """Checkpoints on disk: a folder per step, published whole or not at all, checked when read.
 
 `adapter_model.safetensors` with `adapter_config.json` is a folder that peft and inference servers load as it is;
-`optimizer.safetensors` beside it lets training go on exactly where it stopped.
+`optimizer.safetensors` beside it lets training go on exactly where it stopped; `checkpoint.json` says of which model
+and step it is, which lists it again where the database is lost.
 """
 
 import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from peft import LoraConfig
 from safetensors import SafetensorError
@@ -19,11 +23,14 @@ from rolloutlab.policy.trainer import State
 from rolloutlab.store.disk import flush
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
+_ABOUT = "checkpoint.json"
 _WAY_OUT = "delete that step: the model goes on from the one before"
 
 
-def write_checkpoint(folder: Path, state: State, lora: LoraConfig) -> None:
+def write_checkpoint(folder: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] | None = None) -> None:
     """Publish a checkpoint at `folder`: written beside it, flushed to disk, then renamed.
+
+    about: JSON of the model and the step, kept in `checkpoint.json`.
 
     Raises:
         LabError: it cannot be written, for instance because the disk is full; what was there before is still there.
@@ -32,7 +39,7 @@ def write_checkpoint(folder: Path, state: State, lora: LoraConfig) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            _fill(draft, state, lora)
+            _fill(draft, state, lora, about)
             if folder.exists():
                 shutil.rmtree(folder)
             draft.replace(folder)
@@ -50,12 +57,34 @@ def read_checkpoint(folder: Path) -> State:
     Raises:
         CheckpointError: it is missing, or its files are not what was written.
     """
-    try:
+    with _damage(folder):
+        check_checkpoint(folder)
+        return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Compare a checkpoint's files with their checksums; raises as `read_checkpoint` does."""
+    with _damage(folder):
         sums = json.loads((folder / _SUMS).read_text())
         for name in (_ADAPTER, _OPTIMIZER, *sums):
             if _sha256(folder / name) != sums.get(name):
                 raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_WAY_OUT)
-        return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
+
+
+def about_checkpoint(folder: Path) -> dict[str, Any]:
+    """What was written of the model and the step; empty for a checkpoint of a version that wrote none."""
+    try:
+        about = json.loads((folder / _ABOUT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+@contextmanager
+def _damage(folder: Path) -> Iterator[None]:
+    """Tells what is wrong with the files of a checkpoint."""
+    try:
+        yield
     except FileNotFoundError as error:
         missing = f"{folder} is damaged: {error}" if folder.exists() else f"there is no checkpoint at {folder}"
         raise CheckpointError(missing, hint=_WAY_OUT) from error
@@ -63,10 +92,12 @@ def read_checkpoint(folder: Path) -> State:
         raise CheckpointError(f"{folder} is damaged: {error}", hint=_WAY_OUT) from error
 
 
-def _fill(draft: Path, state: State, lora: LoraConfig) -> None:
+def _fill(draft: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] | None) -> None:
     save_file(state.adapter, draft / _ADAPTER, metadata={"format": "pt"})
     save_file(state.optimizer, draft / _OPTIMIZER)
     lora.save_pretrained(str(draft))
+    if about:
+        (draft / _ABOUT).write_text(json.dumps(about))
     (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
     for path in [*draft.iterdir(), draft]:
         flush(path)

@@ -60,6 +60,7 @@ def make_app(
         chat.usage_router(ledger),
         logprobs.router(registry, Scorer(registry.policy)),
         models.router(registry, jobs),
+        models.lost_router(registry),
         training_jobs.router(jobs),
     ):
         app.include_router(router, dependencies=bearer, responses=TRAINING)

@@ -251,7 +251,7 @@ class Jobs:
         state = train(self._registry.policy, self._model, start, groups, config, step, report, stop)
         self._stop_if_wanted(job_id)
         made = self._registry.next_step(model_id)
-        self._registry.save(model_id, made, state)
+        self._registry.save(model_id, made, state, metrics=last, job_id=job_id)
         return _End("succeeded", "training_ended", {"step": made}, step=made, metrics=last)
 
     def _should_stop(self, job_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""/v1/preview/models: register and delete models, list and delete their checkpoints."""
+"""/v1/preview/models: register and delete models, list and delete their checkpoints; and those that were lost."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -14,7 +14,9 @@ from rolloutlab.wire.training import (
     DeleteCheckpoints,
     DeletedCheckpoints,
     DeletedModel,
+    LostCheckpointList,
     Model,
+    RecoveredCheckpoints,
     RegisterModel,
 )
 
@@ -57,6 +59,25 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
         model_id: UUID, body: Annotated[DeleteCheckpoints, Depends(reads(DeleteCheckpoints))]
     ) -> DeletedCheckpoints:
         return registry.delete_checkpoints(str(model_id), body.steps)
+
+    return routes
+
+
+def lost_router(registry: Registry) -> APIRouter:
+    """Checkpoints on disk that the database does not list."""
+    routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"])
+
+    @routes.get("", response_model_exclude_unset=True)
+    def list_lost_checkpoints() -> LostCheckpointList:
+        return LostCheckpointList(object="list", data=registry.lost.all())
+
+    @routes.post("/recover", response_model_exclude_unset=True)
+    def recover_lost_checkpoints() -> RecoveredCheckpoints:
+        return registry.lost.recover()
+
+    @routes.delete("", response_model_exclude_unset=True)
+    def purge_lost_checkpoints() -> LostCheckpointList:
+        return LostCheckpointList(object="list", data=registry.lost.purge())
 
     return routes
 

@@ -4,17 +4,20 @@ import json
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from sqlite3 import Connection
 from threading import Lock
 from typing import Any
 
-from rolloutlab.errors import CheckpointError, ConflictError, InputError, NotFoundError
+from rolloutlab.errors import CheckpointError, ConflictError, InputError, LabError, NotFoundError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Adapter, Policy, fingerprint, read_adapter
 from rolloutlab.policy.trainer import State
-from rolloutlab.store.disk import remove, sweep
+from rolloutlab.service.lost import LostCheckpoints, deleting
+from rolloutlab.store.disk import remove
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.training import Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
 
@@ -24,13 +27,21 @@ _ARTIFACT = re.compile(
 )
 _SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?\Z")
 _CACHED_ADAPTERS = 8
+_KEPT = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
+"""What a checkpoint's folder says of its model: columns of the database."""
 _COUNTED = ("base_model", "newest_step", "checkpoints")
 
 
 class Registry:
-    """The models of one service. All of them stand on the service's one base policy."""
+    """The models of one service. All of them stand on the service's one base policy.
 
-    def __init__(self, database: Database, folder: Path, policy: Policy) -> None:
+    start_empty: also where the database lists no model and trained checkpoints lie beside it, which are set aside then.
+
+    Raises:
+        LabError: the database lists none, trained checkpoints lie beside it, and `start_empty` is false.
+    """
+
+    def __init__(self, database: Database, folder: Path, policy: Policy, *, start_empty: bool = False) -> None:
         self._database = database
         self._folder = folder
         self.policy = policy
@@ -39,7 +50,8 @@ class Registry:
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
         self._registering = Lock()
-        self._sweep()
+        self.lost = LostCheckpoints(database, folder / "models", policy, self._initial.adapter)
+        self.lost.tidy(start_empty=start_empty)
 
     def register(self, wanted: RegisterModel) -> Model:
         """Register a model; checkpoint 0 exists at once and is the base policy.
@@ -86,15 +98,16 @@ class Registry:
         return [_checkpoint(row) for row in rows]
 
     def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
-        """Delete checkpoints: first they are no longer listed, then their files go. A step is never used again.
+        """Delete checkpoints: their files go once they are no longer listed. A step is never used again.
 
         Raises:
             NotFoundError: there is no such model. ConflictError: none of its checkpoints would be left.
         """
         model = self.model(model_id)
-        with self._database.write() as connection:
+        wanted = dict.fromkeys(steps)
+        with self._removing() as (connection, places):
             rows = connection.execute("SELECT step FROM checkpoints WHERE model_id = ?", (model_id,)).fetchall()
-            listed, wanted = {row["step"] for row in rows}, dict.fromkeys(steps)
+            listed = {row["step"] for row in rows}
             found = listed & wanted.keys()
             if found and found == listed:
                 raise ConflictError(
@@ -103,8 +116,7 @@ class Registry:
                 )
             deleted = "DELETE FROM checkpoints WHERE model_id = ? AND step = ?"
             connection.executemany(deleted, [(model_id, step) for step in found])
-        for step in found:
-            remove(self._place(model_id, step))
+            places += [self._place(model_id, step) for step in found]
         self._forget(model_id, found)
         return DeletedCheckpoints(deleted_count=len(found), not_found_steps=[s for s in wanted if s not in found])
 
@@ -112,14 +124,35 @@ class Registry:
         """Delete a model with its jobs and checkpoints; NotFoundError when there is none."""
         self.model(model_id)
         listed = {checkpoint.step for checkpoint in self.checkpoints(model_id)}
-        with self._database.write() as connection:
+        with self._removing() as (connection, places):
             connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
-        self.discard(model_id)
+            places.append(self._folder / "models" / model_id)
         self._forget(model_id, listed)
 
     def discard(self, model_id: str) -> None:
         """Remove the files of a model that is no longer listed."""
-        remove(self._folder / "models" / model_id)
+        remove(deleting(self._folder / "models" / model_id))
+
+    @contextmanager
+    def _removing(self) -> Iterator[tuple[Connection, list[Path]]]:
+        """A transaction after which the folders of a list, which its body fills, are gone; or none of both happened.
+
+        They are renamed before the transaction ends: a kill at any moment leaves what the next start can tell apart.
+        """
+        moved: dict[Path, Path] = {}
+        places: list[Path] = []
+        try:
+            with self._database.write() as connection:
+                yield connection, places
+                for place in places:
+                    moved[place] = deleting(place)
+        except BaseException:
+            for place, renamed in moved.items():
+                if renamed.exists():
+                    renamed.rename(place)
+            raise
+        for renamed in moved.values():
+            remove(renamed)
 
     def newest_step(self, model_id: str) -> int:
         """The largest step that is listed; NotFoundError when the model is not."""
@@ -215,26 +248,39 @@ class Registry:
         )
         return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _COUNTED}) for row in rows)]
 
-    def save(self, model_id: str, step: int, state: State) -> None:
-        """Put a checkpoint's tensors on disk; it is listed once its row is in the database."""
-        write_checkpoint(self._place(model_id, step), state, self.policy.lora)
+    def save(
+        self, model_id: str, step: int, state: State, *, metrics: Mapping[str, object] | None = None, job_id: str = ""
+    ) -> None:
+        """Put a checkpoint's tensors on disk; it is listed once its row is in the database.
 
-    def _sweep(self) -> None:
-        """Remove what a killed service left on disk: drafts, and the tensors of what is not listed."""
-        steps: dict[str, list[str]] = {str(model.id): [] for model in self.models()}
-        for row in self._database.read("SELECT model_id, step FROM checkpoints"):
-            steps[row["model_id"]].append(str(row["step"]))
-        sweep(self._folder / "models", steps)
-        for model_id, listed in steps.items():
-            sweep(self._folder / "models" / model_id, listed)
+        metrics: of the last gradient step of the job that made it. NotFoundError: the model is not listed any more.
+        """
+        rows = self._database.read("SELECT * FROM models WHERE id = ?", model_id)
+        if not rows:
+            raise NotFoundError(f"there is no model with id {model_id}")
+        self._write({name: rows[0][name] for name in _KEPT}, step, state, metrics or {}, job_id)
+
+    def _write(
+        self, model: Mapping[str, Any], step: int, state: State, metrics: Mapping[str, object], job_id: str
+    ) -> None:
+        """Write the files of a checkpoint, among them one that says what it is."""
+        place = self._place(model["id"], step)
+        if place.exists():  # copied there while the service runs
+            self.lost.set_aside(place)
+        about = {**model, "step": step, "metrics": dict(metrics), "job_id": job_id, "saved_at": _now()}
+        write_checkpoint(place, state, self.policy.lora, about)
 
     def _create(self, entity: str, wanted: RegisterModel) -> Model:
-        model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], datetime.now(UTC).isoformat()
-        self.save(model_id, 0, self._initial)
+        model_id, run_id, now = str(uuid.uuid4()), uuid.uuid4().hex[:8], _now()
         values = (model_id, entity, wanted.project, wanted.name, self.policy.name, run_id, now, self._base)
-        with self._database.write() as connection:
-            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
-            connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
+        self._write(dict(zip(_KEPT, values, strict=True)), 0, self._initial, {}, "")
+        try:
+            with self._database.write() as connection:
+                connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
+                connection.execute("INSERT INTO checkpoints VALUES (?, 0, '{}', ?)", (model_id, now))
+        except LabError:
+            self.discard(model_id)
+            raise
         return self.model(model_id)
 
     def _forget(self, model_id: str, steps: Iterable[int]) -> None:
@@ -275,3 +321,7 @@ def _card(name: str, **counted: Any) -> ModelCard:
 
 def _model(row: Row) -> Model:
     return Model.model_validate({name: row[name] for name in Model.model_fields})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -39,13 +39,24 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(folder: Folder, door: Door, port: int, policy_name: str, linger: float | None, token_lifetime: float) -> None:
+def serve(
+    folder: Folder,
+    door: Door,
+    port: int,
+    policy_name: str,
+    linger: float | None,
+    token_lifetime: float,
+    *,
+    start_empty: bool = False,
+) -> None:
     """Serve a claimed folder at a door until interrupted, or, with `linger`, until nobody has needed it that long.
 
     port 0 takes the one it had last, or any free one. token_lifetime: seconds of an OAuth access token.
+    start_empty: as `Registry` has it.
 
     Raises:
-        PolicyError: the policy cannot be loaded. InputError: the door cannot be used.
+        PolicyError: the policy cannot be loaded. InputError: the door cannot be used. LabError: the disk refuses, or
+        the database lists no model and checkpoints lie beside it.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -57,7 +68,11 @@ def serve(folder: Folder, door: Door, port: int, policy_name: str, linger: float
     database = open_service_database(folder.path)
     policy = load_policy(policy_name)
     limit_threads(policy)
-    registry = Registry(database, folder.path, policy)
+    try:
+        registry = Registry(database, folder.path, policy, start_empty=start_empty)
+    except BaseException:
+        database.close()  # a write-ahead log left beside it would be applied to the database that is put back
+        raise
     sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     settings = replace(read_settings(), home=folder.path.parent)
@@ -93,6 +108,7 @@ def serve(folder: Folder, door: Door, port: int, policy_name: str, linger: float
         jobs.close()
         sampler.close()
         memory.close()
+        database.close()
 
 
 def _listen_again(door: Door, folder: Folder) -> socket.socket:

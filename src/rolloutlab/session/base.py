@@ -71,5 +71,5 @@ class SessionBase:
     def _address(self, tick: Callable[[], None] = lambda: None) -> Address:
         return self.settings.service or self._embedded_address(tick)
 
-    def _embedded_address(self, tick: Callable[[], None] = lambda: None) -> Address:
-        return replace(self.embedded.address(tick), project=self.settings.project)
+    def _embedded_address(self, tick: Callable[[], None] = lambda: None, *, start_empty: bool = False) -> Address:
+        return replace(self.embedded.address(tick, start_empty=start_empty), project=self.settings.project)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from rolloutlab.client import inference, training
 from rolloutlab.errors import NotFoundError
+from rolloutlab.lost import LostCheckpoints, RecoveredCheckpoints
 from rolloutlab.model import SelectedModel, split_name, table
 from rolloutlab.session.base import SessionBase
 from rolloutlab.wire.training import Model, RegisterModel
@@ -28,6 +29,24 @@ class ModelCalls(SessionBase):
     def models(self) -> "pd.DataFrame":
         """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
         return table(self._http.run(inference.models(self._http, self._address())))
+
+    def lost_checkpoints(self) -> LostCheckpoints:
+        """Checkpoints that the service found on disk and its database does not list; it keeps them aside."""
+        return LostCheckpoints(self._http.run(training.lost_checkpoints(self._http, self._address())))
+
+    def recover_checkpoints(self) -> RecoveredCheckpoints:
+        """List lost checkpoints again under their models and steps, so that they are sampled and trained.
+
+        The embedded service is started for it also where its database lists no model any more.
+        """
+        address = self.settings.service or self._embedded_address(start_empty=True)
+        found = self._http.run(training.recover_checkpoints(self._http, address))
+        return RecoveredCheckpoints(found.recovered, found.remaining)
+
+    def purge_checkpoints(self) -> LostCheckpoints:
+        """Remove lost checkpoints from the disk for good; what was removed."""
+        purged = self._http.run(training.purge_checkpoints(self._http, self._address()))
+        return LostCheckpoints(purged, removed=True)
 
     def _register(self, name: str, base: str | None = None) -> Model:
         """The model as the service has it, registered at first."""

@@ -116,6 +116,31 @@ class DeletedCheckpoints(Wire):
     not_found_steps: list[Integer]
 
 
+class LostCheckpoint(Wire):
+    """A checkpoint on disk that the service's database does not list; rolloutlab's own.
+
+    model: its name, absent where its files do not say it. bytes: of all its files. reason: why it is not listed.
+    """
+
+    model: str | None = None
+    model_id: UUID
+    step: Integer
+    bytes: Integer
+    reason: str
+
+
+class LostCheckpointList(Wire):
+    object: Literal["list"]
+    data: list[LostCheckpoint]
+
+
+class RecoveredCheckpoints(Wire):
+    """What is listed again, and what could not be, each with the reason."""
+
+    recovered: list[LostCheckpoint]
+    remaining: list[LostCheckpoint]
+
+
 class DeletedModel(Wire):
     id: UUID
     deleted: Boolean

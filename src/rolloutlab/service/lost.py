@@ -1,0 +1,263 @@
+"""Checkpoints on disk that the database does not list: set aside at the start, listed again or removed on demand.
+
+The database may be missing, older than the folders beside it, or copied without its write-ahead log. The folders are
+what took hours to train, so a start removes temporary names of the service's own, and nothing else.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+from uuid import UUID
+
+from rolloutlab.errors import CheckpointError, ConflictError, LabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint
+from rolloutlab.policy.model import Adapter, Policy
+from rolloutlab.store.disk import flush, remove
+from rolloutlab.store.sqlite import Database
+from rolloutlab.wire.training import LostCheckpoint, RecoveredCheckpoints
+
+_DRAFT = re.compile(r"\.\d+-[a-z0-9_]{1,8}")
+"""A checkpoint while it is written, or what it replaced."""
+_DELETED = re.compile(r"\.(?P<name>[0-9a-f-]+)-deleted")
+"""A checkpoint, or a model, from before its deletion is recorded until its files are gone."""
+_RUNNING = "SELECT 1 FROM jobs WHERE model_id = ? AND status = 'running'"
+_UNLISTED = "the service's database does not list it"
+
+
+class LostCheckpoints:
+    """The folder `models/.lost`: for each checkpoint a folder and, beside it, a JSON file that says why it is there.
+
+    models: the folder of all models, each a folder named by its id with one folder per step.
+    """
+
+    def __init__(self, database: Database, models: Path, policy: Policy, initial: Adapter) -> None:
+        self._database = database
+        self._models = models
+        self._aside = models / ".lost"
+        self._policy = policy
+        self._initial = initial
+
+    def tidy(self, *, start_empty: bool) -> None:
+        """Make the disk agree with the database at a start: finish what a kill interrupted, set aside what is unlisted.
+
+        start_empty: also where the database lists no model at all and trained checkpoints lie beside it.
+
+        Raises:
+            LabError: it lists none, and `start_empty` is false; or a folder cannot be moved.
+        """
+        listed = self._listed()
+        self._finish_deletions(self._models, set(listed))
+        unlisted = []
+        for model in self._model_folders(self._models):
+            steps = listed.get(model.name, set())
+            self._finish_deletions(model, {str(step) for step in steps})
+            unlisted += [place for place in _step_folders(model) if int(place.name) not in steps]
+        if not listed and not start_empty:
+            self._refuse(unlisted)
+        for place in unlisted:
+            if self._is_made_again(place):
+                remove(place)
+            else:
+                self.set_aside(place)
+        for model in self._model_folders(self._models):
+            if model.name not in listed and not any(model.iterdir()):
+                model.rmdir()
+
+    def set_aside(self, place: Path) -> None:
+        """Move the folder of a checkpoint that is not listed; LabError when it cannot be moved."""
+        try:
+            check_checkpoint(place)
+            reason = _UNLISTED
+        except CheckpointError as error:
+            reason = f"{_UNLISTED}, and {error.message}"
+        note = {"reason": reason, "set_aside_at": datetime.now(UTC).isoformat()}
+        folder = self._aside / place.parent.name
+        target = next(path for path in _names(folder, place.name) if not path.exists())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _note(target).write_text(json.dumps(note))
+            place.rename(target)
+            for changed in (folder, place.parent):
+                flush(changed)
+        except OSError as error:
+            raise LabError(
+                f"{place}, which is not listed, cannot be moved to {folder}: {error}", hint="free some disk space"
+            ) from error
+
+    def all(self) -> list[LostCheckpoint]:
+        """What is set aside, by model and step."""
+        return [_lost(place) for place in self._places()]
+
+    def recover(self) -> RecoveredCheckpoints:
+        """List again what is whole, each under its model and step; a model that is not listed any more is, too."""
+        recovered, remaining = [], []
+        for place in self._places():
+            lost = _lost(place)
+            try:
+                recovered.append(lost.model_copy(update={"model": self._recover(place, lost)}))
+            except (CheckpointError, ConflictError) as error:
+                remaining.append(lost.model_copy(update={"reason": error.message}))
+        return RecoveredCheckpoints(recovered=recovered, remaining=remaining)
+
+    def purge(self) -> list[LostCheckpoint]:
+        """Remove what is set aside, for good; what was removed."""
+        removed = self.all()
+        remove(self._aside)
+        return removed
+
+    def _recover(self, place: Path, lost: LostCheckpoint) -> str:
+        """Move one back and list it: the name of its model.
+
+        Raises:
+            CheckpointError: it is damaged. ConflictError: it cannot be listed now, or not beside what is listed.
+        """
+        about = about_checkpoint(place)
+        state = read_checkpoint(place)
+        if not about and _shapes(state.adapter) != _shapes(self._initial):
+            raise ConflictError("its tensors are for another base policy than the one that is served")
+        model_id, step = str(lost.model_id), lost.step
+        home = self._models / model_id / str(step)
+        with self._database.write() as connection:
+            if connection.execute(_RUNNING, (model_id,)).fetchone():
+                raise ConflictError("a job of its model is running; it can be taken back once that has ended")
+            name = _listed_name(connection, model_id) or self._list_model(connection, model_id, about)
+            values = model_id, step, json.dumps(about.get("metrics") or {}), about.get("saved_at") or _now()
+            added = connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?)", values)
+            if not added.rowcount or home.exists():
+                raise ConflictError(f"{name} has another checkpoint {step} by now")
+            connection.execute("UPDATE models SET last_step = max(last_step, ?) WHERE id = ?", (step, model_id))
+            try:
+                home.parent.mkdir(exist_ok=True)
+                place.rename(home)  # last: what fails before leaves it where it was
+                flush(home.parent)
+            except OSError as error:
+                raise ConflictError(f"it cannot be moved to {home}: {error}") from error
+        _note(place).unlink(missing_ok=True)
+        return name
+
+    def _list_model(self, connection: Connection, model_id: str, about: dict[str, Any]) -> str:
+        """List a model again under its name, or under the next one that is free; the name."""
+        entity, project = about.get("entity", "local"), about.get("project", "recovered")
+        wanted = str(about.get("name", model_id[:8]))
+        known = "SELECT name FROM models WHERE entity = ? AND project = ?"
+        taken = {row["name"] for row in connection.execute(known, (entity, project))}
+        names = (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3)))
+        name = next(name for name in names if name not in taken)
+        base_model, run_id = about.get("base_model", self._policy.name), about.get("run_id", model_id[:8])
+        created, base = about.get("created_at") or _now(), about.get("base")
+        values = model_id, entity, project, name, base_model, run_id, created, base
+        connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
+        return f"{project}/{name}"
+
+    def _refuse(self, unlisted: list[Path]) -> None:
+        """LabError where something of value is not listed; a step 0 is the base policy, which is not lost."""
+        trained = [place for place in unlisted if place.name != "0" and _whole(place)]
+        if trained:
+            models = len({place.parent for place in trained})
+            raise LabError(
+                f"{self._database.path} lists no model, but {count(len(trained), 'trained checkpoint')} of"
+                f" {count(models, 'model')} lie"
+                f" in {self._models}: the database was lost, or copied without the file service.db-wal beside it",
+                hint="put service.db and service.db-wal back; or %models --recover, which lists the checkpoints anew",
+            )
+
+    def _is_made_again(self, place: Path) -> bool:
+        """Whether the job that made it was killed before its end was recorded: it starts over, and makes it again."""
+        job = about_checkpoint(place).get("job_id")
+        waits = "SELECT 1 FROM jobs WHERE id = ? AND status IN ('queued', 'running')"
+        body = self._models.parent / "jobs" / f"{job}.json"
+        return bool(job and body.exists() and self._database.read(waits, job))
+
+    @staticmethod
+    def _finish_deletions(folder: Path, listed: set[str]) -> None:
+        """Remove drafts, and what was being deleted; but a deletion that was never recorded did not happen."""
+        for path in sorted(folder.glob(".*")):
+            deleted = _DELETED.fullmatch(path.name)
+            if deleted and deleted["name"] in listed and not (folder / deleted["name"]).exists():
+                path.rename(folder / deleted["name"])
+            elif deleted or _DRAFT.fullmatch(path.name):
+                remove(path)
+
+    def _listed(self) -> dict[str, set[int]]:
+        listed: dict[str, set[int]] = {row["id"]: set() for row in self._database.read("SELECT id FROM models")}
+        for row in self._database.read("SELECT model_id, step FROM checkpoints"):
+            listed[row["model_id"]].add(row["step"])
+        return listed
+
+    @staticmethod
+    def _model_folders(folder: Path) -> list[Path]:
+        return sorted(path for path in folder.glob("*") if path.is_dir() and _is_id(path.name))
+
+    def _places(self) -> list[Path]:
+        """The folders that are set aside, by model and step."""
+        return [place for model in self._model_folders(self._aside) for place in _step_folders(model)]
+
+
+def deleting(place: Path) -> Path:
+    """Move what is being deleted to a name that the next start removes, or takes back where it is still listed."""
+    moved = place.with_name(f".{place.name}-deleted")
+    remove(moved)
+    if place.exists():
+        place.rename(moved)
+    return moved
+
+
+def _step_folders(model: Path) -> list[Path]:
+    """Folders of steps; one that is set aside beside another of its step has a number of its own after a dash."""
+    found = [path for path in model.glob("*") if path.is_dir() and re.fullmatch(r"\d{1,18}(-\d+)?", path.name)]
+    return sorted(found, key=lambda path: [*map(int, path.name.split("-"))])
+
+
+def _names(folder: Path, step: str) -> Iterator[Path]:
+    yield folder / step
+    for number in range(2, 1_000_000):
+        yield folder / f"{step}-{number}"
+
+
+def _note(place: Path) -> Path:
+    return place.with_name(f"{place.name}.json")
+
+
+def _lost(place: Path) -> LostCheckpoint:
+    about = about_checkpoint(place)
+    try:
+        reason = str(json.loads(_note(place).read_text())["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        reason = _UNLISTED
+    named = {"model": f"{about['project']}/{about['name']}"} if {"project", "name"} <= about.keys() else {}
+    size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+    step = int(place.name.partition("-")[0])
+    return LostCheckpoint(model_id=UUID(place.parent.name), step=step, bytes=size, reason=reason, **named)
+
+
+def _listed_name(connection: Connection, model_id: str) -> str | None:
+    row = connection.execute("SELECT project, name FROM models WHERE id = ?", (model_id,)).fetchone()
+    return f"{row['project']}/{row['name']}" if row else None
+
+
+def _shapes(adapter: Adapter) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in adapter.items()}
+
+
+def _whole(place: Path) -> bool:
+    try:
+        check_checkpoint(place)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _is_id(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,231 @@
+"""A database that is missing, older than the checkpoints or half copied loses none of them."""
+
+import json
+import shutil
+
+import pytest
+
+from rolloutlab.errors import LabError, NotFoundError, PolicyError
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+
+JOBS = "/v1/preview/training-jobs"
+LOST = "/v1/preview/lost-checkpoints"
+
+
+@pytest.fixture
+def trained(start, body):
+    """A service that has stopped after so many jobs of one model; its folder, the model's, and what it sampled."""
+
+    def make(jobs=2):
+        service = start()
+        model = service.register()
+        for _ in range(jobs):
+            service.ended(service.call("POST", JOBS, json=body(model.id))["id"])
+        answer = service.chat(model="lab/first", seed=1).choices[0].logprobs
+        service.stop()
+        return service.folder, service.folder / "models" / str(model.id), answer
+
+    return make
+
+
+@pytest.fixture
+def notebook_of():
+    """A notebook's session on a service of this process."""
+    sessions = []
+
+    def make(service):
+        sessions.append(Session(Settings(home=service.folder.parent, service=service.address), http=service.http))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+def move_away(folder):
+    for path in folder.glob("service.db*"):
+        path.unlink()
+
+
+def steps(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def made_by_an_older_version(checkpoint):
+    """Without the file that says what it is."""
+    sums = json.loads((checkpoint / "sha256.json").read_text())
+    del sums["checkpoint.json"]
+    (checkpoint / "sha256.json").write_text(json.dumps(sums))
+    (checkpoint / "checkpoint.json").unlink()
+
+
+def test_a_service_whose_database_is_missing_refuses_to_start_and_deletes_nothing(start, trained):
+    folder, model, _ = trained()
+    move_away(folder)
+    for _ in range(2):
+        with pytest.raises(
+            LabError, match=r"service\.db lists no model, but 2 trained checkpoints of 1 model"
+        ) as refused:
+            start()
+        assert "%models --recover" in refused.value.hint
+    assert steps(model) == ["0", "1", "2"]
+
+
+def test_a_database_copied_without_its_write_ahead_log_is_no_reason_to_delete(start, body):
+    service = start()
+    model = service.register()
+    service.ended(service.call("POST", JOBS, json=body(model.id))["id"])
+    shutil.copy(service.folder / "service.db", service.folder / "copied")
+    service.stop()
+    move_away(service.folder)
+    (service.folder / "copied").rename(service.folder / "service.db")
+    with pytest.raises(LabError, match=r"copied without the file service\.db-wal"):
+        start()
+    assert steps(service.folder / "models" / str(model.id)) == ["0", "1"]
+
+
+def test_recovered_checkpoints_sample_as_before_and_train_on(start, trained, notebook_of, body):
+    folder, model, answer = trained()
+    move_away(folder)
+    service = start(start_empty=True)
+    assert len(service.call("GET", LOST)["data"]) == 3
+    assert not model.exists()
+    recovered = notebook_of(service).recover_checkpoints()
+    assert [(lost.model, lost.step) for lost in recovered.recovered] == [("lab/first", i) for i in range(3)]
+    assert notebook_of(service).models().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 3]
+    assert not notebook_of(service).lost_checkpoints()
+    assert service.chat(model="lab/first", seed=1).choices[0].logprobs == answer
+    listed = service.call("GET", f"/v1/preview/models/{model.name}/checkpoints")["data"]
+    assert listed[2]["metrics"]["loss"] is not None
+    job = service.call("POST", JOBS, json=body(model.name))["id"]
+    assert service.ended(job)[-1].data == {"step": 3}
+    assert start().chat(model="lab/first").model == "lab/first@3"
+
+
+def test_an_older_database_sets_newer_checkpoints_aside_with_the_reason(start, trained, body, notebook_of):
+    folder, model, _ = trained(1)
+    shutil.copy(folder / "service.db", folder / "backup")
+    service = start()
+    service.ended(service.call("POST", JOBS, json=body(model.name))["id"])
+    service.stop()
+    move_away(folder)
+    (folder / "backup").rename(folder / "service.db")
+    service = start()
+    [lost] = notebook_of(service).lost_checkpoints().checkpoints
+    assert (lost.model, lost.step) == ("lab/first", 2)
+    assert steps(folder / "models" / ".lost" / model.name) == ["2", "2.json"]
+    note = json.loads((folder / "models" / ".lost" / model.name / "2.json").read_text())
+    assert note["reason"] == lost.reason == "the service's database does not list it"
+    assert service.chat(model="lab/first").model == "lab/first@1"
+    service.ended(service.call("POST", JOBS, json=body(model.name))["id"])  # makes another step 2
+    remaining = notebook_of(service).recover_checkpoints().remaining
+    assert [lost.reason for lost in remaining] == ["lab/first has another checkpoint 2 by now"]
+    service.call("DELETE", f"/v1/preview/models/{model.name}/checkpoints", json={"steps": [2]})
+    assert len(notebook_of(service).recover_checkpoints().recovered) == 1
+    assert service.chat(model="lab/first").model == "lab/first@2"
+
+
+def test_checkpoints_of_an_older_version_are_recovered_under_the_id_of_their_model(start, trained):
+    folder, model, answer = trained()
+    for step in steps(model):
+        made_by_an_older_version(model / step)
+    move_away(folder)
+    service = start(start_empty=True)
+    service.call("POST", f"{LOST}/recover")
+    assert service.chat(model=f"recovered/{model.name[:8]}", seed=1).choices[0].logprobs == answer
+
+
+def test_a_checkpoint_of_an_older_version_is_not_taken_for_one_of_another_policy(start, trained, practice_policy):
+    folder, model, _ = trained(1)
+    for step in steps(model):
+        made_by_an_older_version(model / step)
+    move_away(folder)
+    service = start(practice_policy, start_empty=True)
+    said = service.call("POST", f"{LOST}/recover")
+    assert said["recovered"] == []
+    assert {lost["reason"] for lost in said["remaining"]} == {
+        "its tensors are for another base policy than the one that is served"
+    }
+
+
+def test_a_name_that_was_given_again_meanwhile_stays_with_its_model(start, trained):
+    folder, _, answer = trained()
+    move_away(folder)
+    service = start(start_empty=True)
+    service.register()
+    service.call("POST", f"{LOST}/recover")
+    assert service.chat(model="lab/first").model == "lab/first@0"
+    assert service.chat(model="lab/first-2", seed=1).choices[0].logprobs == answer
+
+
+def test_a_damaged_checkpoint_that_is_not_listed_is_kept_and_not_listed_again(start, trained):
+    folder, model, _ = trained(1)
+    shutil.copytree(model / "1", model / "5")
+    (model / "5" / "adapter_model.safetensors").write_bytes(b"x")
+    service = start()
+    [lost] = service.call("POST", f"{LOST}/recover")["remaining"]
+    assert "its checksum differs" in lost["reason"]
+    assert (folder / "models" / ".lost" / model.name / "5" / "optimizer.safetensors").exists()
+
+
+def test_what_is_no_checkpoint_stays_where_it_is(start, trained):
+    folder, model, _ = trained(1)
+    for path in (folder / "models" / "notes.txt", model / "plot.png", folder / "models" / ".DS_Store"):
+        path.write_text("mine")
+    service = start()
+    assert all((folder / "models" / name).exists() for name in ("notes.txt", ".DS_Store"))
+    assert (model / "plot.png").read_text() == "mine"
+    assert service.call("GET", LOST)["data"] == []
+
+
+def test_lost_checkpoints_are_removed_on_demand_and_told_with_their_bytes(start, trained, notebook_of):
+    folder, _, _ = trained()
+    move_away(folder)
+    notebook = notebook_of(start(start_empty=True))
+    lost = notebook.lost_checkpoints()
+    size = sum(path.stat().st_size for path in (folder / "models" / ".lost").glob("*/*/*"))
+    assert lost.bytes == size > 0
+    removed = notebook.purge_checkpoints()
+    assert repr(removed).startswith(f"removed 3 checkpoints ({size:,} bytes):\n  lab/first@0")
+    assert not notebook.lost_checkpoints()
+    assert list((folder / "models").iterdir()) == []
+    assert repr(notebook.purge_checkpoints()) == "no checkpoint is set aside"
+
+
+def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained):
+    _, model, _ = trained()
+    (model / "2").rename(model / "7")
+    service = start()
+    assert [lost["step"] for lost in service.call("GET", LOST)["data"]] == [7]
+    with service.database.write() as connection:
+        values = "INSERT INTO jobs (id, model_id, status, created_at) VALUES ('j', ?, 'running', '')"
+        connection.execute(values, (model.name,))
+    [lost] = service.call("POST", f"{LOST}/recover")["remaining"]
+    assert lost["reason"].startswith("a job of its model is running")
+    with service.database.write() as connection:
+        connection.execute("DELETE FROM jobs WHERE id = 'j'")
+    assert len(service.call("POST", f"{LOST}/recover")["recovered"]) == 1
+
+
+def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_again(trained, tiny_policy, tmp_path):
+    folder, _, _ = trained(1)
+    move_away(folder)
+    session = Session(Settings(home=tmp_path, policy=str(tiny_policy), linger=0.5))
+    with pytest.raises(
+        PolicyError, match=r"ended at its start: .*service\.db lists no model, but 1 trained"
+    ) as refused:
+        session.models()
+    assert "%models --recover" in refused.value.hint
+    assert len(session.recover_checkpoints().recovered) == 2
+    assert session._existing("lab/first").newest == 1
+    session.embedded.stop()
+    session.close()
+
+
+def test_a_service_that_knows_no_lost_checkpoints_lists_its_models_all_the_same(session, service, monkeypatch):
+    async def missing(*_, **__):
+        raise NotFoundError("Not Found")
+
+    monkeypatch.setattr("rolloutlab.client.training._call", missing)
+    assert not session.lost_checkpoints()
