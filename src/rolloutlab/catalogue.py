@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.settings_file import Price
+from rolloutlab.store.notation import minute
 from rolloutlab.store.records import CollectionSummary, StoredCollection
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def catalogue(found: Sequence[CollectionSummary], pattern: str | None, prices: M
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
-    columns["created (UTC)"] = [each.created_at[:16].replace("T", " ") for each in listed]
+    columns["created (UTC)"] = [minute(each.created_at) for each in listed]
     return pd.DataFrame(columns, index=pd.Index([each.label for each in listed], name="collection"))
 
 

@@ -1,5 +1,8 @@
 """%search and %branch on a real lab: what was stored is found, and gone on from."""
 
+import json
+import sqlite3
+
 import pandas as pd
 import pytest
 
@@ -32,6 +35,76 @@ def test_conditions_and_ranks_are_typed_as_python_writes_them(filled):
     ]
     same = filled.lab.search(where=F.collection == "letters", rank="field('reward')", k=2)
     assert same.names == worst.names
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("letters.jsonl", "jsonl"),
+        ("letters.jsonl.gz", "jsonl"),
+        ("letters.parquet", "parquet"),
+        ("letters.jsonl", "openai"),
+        ("letters.jsonl", "art"),
+        ("letters.json", "art"),
+    ],
+)
+def test_what_any_format_brings_in_is_searched(filled, tmp_path, file, kind):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    filled.run(f"%export letters {tmp_path / file} --format {kind}")
+    filled.run(f"%import {tmp_path / file} again --format {kind}")
+    rewards = "" if kind == "openai" else " and reward >= 0"  # that format has none
+    found = filled.run(f"%search -k 0 letters --where \"collection == 'again'{rewards}\"")
+    assert len(found.names) == 4
+    assert "cannot" not in repr(filled.run("%search --status")) + "".join(found.notes)
+
+
+IMPORTED = {
+    "messages_and_choices": [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}],
+    "reward": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds"),
+    [
+        ({}, None),
+        ({"start_time": "1970-01-01t00:01:00z"}, 60),
+        ({"start_time": "1970-01-01T00:01:00"}, 60),
+        ({"start_time": "0001-01-01T00:00:00Z"}, -62135596800),
+        ({"start_time": "0001-01-01T00:00:00+14:00"}, -62135647200),
+        ({"start_time": "1972-06-30T23:59:60Z"}, 78796799),
+        ({"messages_and_choices": [{"role": "user", "content": "Where?", "tool_calls": ["none"]}]}, None),
+        ({"source": None, "components": {"right": 1}}, None),
+    ],
+)
+def test_a_trajectory_from_elsewhere_is_searched_beside_the_others(notebook, tmp_path, changed, seconds):
+    (tmp_path / "one.jsonl").write_text(json.dumps(IMPORTED | changed) + "\n")
+    notebook.run(f"%import {tmp_path / 'one.jsonl'} one")
+    (hit,) = notebook.run("%search where --where 'reward == 1'")
+    assert "source" not in hit.metadata
+    assert seconds is None or hit.metadata["time"] == seconds
+
+
+def test_what_cannot_be_read_is_left_out_and_listed_and_the_rest_is_searched(filled, tmp_path):
+    lab = sqlite3.connect(tmp_path / "lab.db")
+    lab.execute("UPDATE trajectories SET items = '{' WHERE id = (SELECT max(id) FROM trajectories)")
+    lab.commit()
+    filled.run("%search --reindex")
+    found = filled.run("%search -k 0")
+    assert (len(found.names), "letters:1/0/3" in found.names) == (7, False)
+    assert "1 trajectory unreadable and left out of every search -> %search --status" in found.notes
+    status = repr(filled.run("%search --status"))
+    assert "7 of 8 trajectories are indexed" in status
+    assert "up to date" in status
+    assert "  letters:1/0/3: " in status
+    lab.execute("UPDATE trajectories SET items = '[]', components = '{' WHERE items = '{'")
+    lab.commit()
+    lab.close()
+    assert "letters:1/0/0: JSONDecodeError" in repr(filled.run("%search --reindex"))
+    assert len(filled.run("%search -k 0").names) == 4
+    filled.run("%collections --delete letters")
+    assert "unreadable" not in "".join(filled.run("%search -k 0").notes)
 
 
 def test_a_lab_that_was_closed_opens_anew_for_the_next_cell_that_needs_it(filled, capsys):

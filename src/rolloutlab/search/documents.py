@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.search.engine.records import Record
 from rolloutlab.store.news import Entry, Scored
 from rolloutlab.store.records import plain_text
+from rolloutlab.wire.base import moment
 
 FIELDS = {
     "collection": "the collection's name",
@@ -50,7 +50,7 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
         "turns": sum("message" in item or item.get("role") == "assistant" for item in entry.items),
         "tokens": entry.tokens,
         "tools": sorted({name for message in messages for name, _ in _calls(message)}) or None,
-        "time": datetime.fromisoformat(entry.created_at).timestamp(),
+        "time": moment(entry.created_at).timestamp(),
         **{f"{COLUMN}{name}": value for name, value in entry.row.items() if _is_field(value)},
     }
     metadata = {name: value for name, value in known.items() if value is not None}
@@ -58,13 +58,16 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
 
 
 def rewards_of(members_G: Sequence[Scored]) -> dict[str, dict[str, Any]]:
-    """What the rewards of one group say of each member, by name; nothing of those without a reward."""
+    """What the rewards of one group say of each member, by name; nothing of those without a reward.
+
+    An imported reward may have no source, which is then no field.
+    """
     scored = [member for member in members_G if member.reward is not None]
     advantages_G = group_advantages([float(member.reward or 0.0) for member in scored])
     return {
         member.name: {
             "reward": member.reward,
-            "source": member.source,
+            **({"source": member.source} if member.source is not None else {}),
             "advantage_sign": (advantage > 0) - (advantage < 0),
             **{f"{PART}{name}": float(value) for name, value in member.components.items()},
         }
@@ -87,8 +90,11 @@ def _lines(message: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _calls(message: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or call.get("custom") or {}
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        if not isinstance(function, dict):  # only of an assistant's messages it is known what a call is
+            continue
         arguments = function.get("arguments", function.get("input", ""))
         yield str(function.get("name", "")), arguments if isinstance(arguments, str) else json.dumps(arguments)
 

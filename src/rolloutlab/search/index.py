@@ -1,8 +1,8 @@
 """The lab's trajectories as records to search, kept up to date beside it; all of it can be made anew from the lab."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rolloutlab.errors import LabError
+from rolloutlab.objective.preflight import count
 from rolloutlab.search.answer import Answer, odd_conditions
 from rolloutlab.search.background import Background
 from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewards_of
@@ -34,12 +35,17 @@ Told = Callable[[str, int, int], None]
 _BATCH = 64
 _PATIENCE = 2.0
 """Seconds that a search waits for another who is bringing the index up to date."""
+_LISTED = 10
+"""So many of the trajectories that cannot be read are listed."""
 _OF_NAME = ("collection", "group")
 
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """How far the index is. model: the embedding model of its vectors. problem: what keeps it from going on."""
+    """How far the index is. model: the embedding model of its vectors. problem: what keeps it from going on.
+
+    left_out: trajectories that could not be read, and so are in no search: why, by name.
+    """
 
     trajectories: int
     indexed: int
@@ -47,15 +53,22 @@ class IndexStatus:
     model: str | None
     megabytes: float
     problem: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         vectors = f"{self.embedded:,} with vectors of {self.model}" if self.model else "no vectors: no embedding model"
-        late = self.trajectories - self.indexed
-        told = [
+        late = self.trajectories - self.indexed - len(self.left_out)
+        state = f"{late:,} are still to come" if late > 0 else "up to date"
+        lines = [
             f"{self.indexed:,} of {self.trajectories:,} trajectories are indexed, {vectors}; {self.megabytes:.1f} MB",
-            f"{late:,} are still to come" if late > 0 else "up to date",
+            f"it cannot go on: {self.problem}" if self.problem else state,
         ]
-        return "\n".join([told[0], f"it cannot go on: {self.problem}"] if self.problem else told)
+        if self.left_out:
+            lines.append(f"{_unread(len(self.left_out))}; {REBUILD} tries again:")
+            lines += [f"  {name}: {reason}" for name, reason in islice(self.left_out.items(), _LISTED)]
+        if len(self.left_out) > _LISTED:
+            lines.append(f"  and {len(self.left_out) - _LISTED:,} more")
+        return "\n".join(lines)
 
 
 class Index:
@@ -132,6 +145,8 @@ class Index:
         found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not found.hits:
             notes += odd_conditions(search, self.records.fields())
+        if left_out := len(self.records.left_out()):
+            notes.append(f"{_unread(left_out)} -> %search --status")
         return Answer(found, executed, search if self._embedder else executed, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
@@ -202,6 +217,7 @@ class Index:
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*")) / 1e6,
             problem=self._background.problem or self._mixed() or self._lost(),
+            left_out=self.records.left_out(),
         )
 
     def fields(self) -> list[str]:
@@ -222,7 +238,7 @@ class Index:
         text = self.records.mark
         try:
             return Mark.from_json(text) if text else Mark()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise LabError(f"{self._path}: the search index is damaged: {error}", hint=REBUILD) from error
 
     def _follow(self, give_way: Callable[[], None]) -> None:
@@ -248,7 +264,7 @@ class Index:
 
     def _take(self, news: News, told: Told) -> None:
         for label in news.gone:
-            self.records.delete(self.records.ids(f"{label}/"))
+            self.records.forget(f"{label}/")
         for old, new in news.renamed.items():
             self.records.rename(f"{old}/", f"{new}/")
             name = new.partition(":")[0]
@@ -259,18 +275,46 @@ class Index:
         arrived = self._lab.news.names(news.arrived)
         groups.update(dict.fromkeys(group for _, group in arrived.values()))
         known = self.records.known(name for name, _ in arrived.values())
-        for ids in self._told([i for i, (name, _) in arrived.items() if name not in known], "indexing", told):
+
+        def put(ids: Sequence[int]) -> None:
             self._lab.outlines.complete(ids)
             entries = self._lab.news.entries(ids)
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
+
+        for ids in self._told([i for i, (name, _) in arrived.items() if name not in known], "indexing", told):
+            self._readable(ids, put, lambda id_: [arrived[id_][0]])
         for some in self._told(list(groups), "indexing rewards of", told):
-            members = self._lab.news.scored(some).values()
-            rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
-            for each in members:
-                rewards |= rewards_of(each)
-            self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
+            self._readable(some, self._score, self._lab.news.members)
         for label in news.trained:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
+
+    def _score(self, groups: Sequence[int]) -> None:
+        members = self._lab.news.scored(groups).values()
+        rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
+        for each in members:
+            rewards |= rewards_of(each)
+        self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
+
+    def _readable(
+        self, ids: Sequence[int], take: Callable[[Sequence[int]], None], names: Callable[[int], Sequence[str]]
+    ) -> None:
+        """Take some in at once or, where that fails, one by one. Those that cannot be read are left out, and why.
+
+        names: of the trajectories that an id stands for.
+        """
+        try:
+            take(ids)
+        except LabError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one must not keep the others from a search
+            if len(ids) > 1:
+                for each in ids:
+                    self._readable([each], take, names)
+                return
+            unread = names(ids[0])
+            self.records.delete(unread)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.records.leave_out(dict.fromkeys(unread, reason))
 
     def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
         self.records.amend(changes, lambda field: field in fields)
@@ -298,7 +342,7 @@ class Index:
 
     def _lost(self) -> str | None:
         """What is wrong where nothing is new and yet something is missing."""
-        missing = self._lab.news.count() - self.records.count
+        missing = self._lab.news.count() - self.records.count - len(self.records.left_out())
         if not missing or self._lab.news.since(self._mark()):
             return None
         return f"{abs(missing):,} records are {'missing' if missing > 0 else 'too many'} -> {REBUILD}"
@@ -309,6 +353,10 @@ class Index:
             told(deed, done, len(wanted))
             yield batch
             done += len(batch)
+
+
+def _unread(number: int) -> str:
+    return f"{count(number, 'trajectory')} unreadable and left out of every search"
 
 
 class _Moved(Exception):  # noqa: N818 - no error: there is something else to do first

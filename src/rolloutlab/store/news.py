@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from rolloutlab.store.sqlite import Database, Row
@@ -47,7 +47,10 @@ class Mark:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote; ValueError for any other text."""
         said = json.loads(text)
+        if not isinstance(said, dict) or said.keys() != {each.name for each in fields(cls)}:
+            raise ValueError("it does not say how far the lab was read")
         collections = {int(number): label for number, label in said["collections"].items()}
         return cls(**{**said, "pending": tuple(said["pending"]), "collections": collections})
 
@@ -146,6 +149,10 @@ class Newsroom:
             scored = Scored(row["name"], row["reward"], json.loads(row["components"]), row["source"])
             found.setdefault(row["group_id"], []).append(scored)
         return found
+
+    def members(self, group: int) -> list[str]:
+        """The names of the finished members of a group, in order."""
+        return [row["name"] for row in self._database.read(_SCORED, json.dumps([group]))]
 
     def count(self) -> int:
         """How many finished trajectories there are."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rolloutlab.errors import InputError
-from rolloutlab.wire.base import Wire
+from rolloutlab.wire.base import Wire, moment
 
 _LABEL = re.compile(r"([\w.-]+)(?::(\d+))?")
 
@@ -30,3 +30,8 @@ def dumped(items: Sequence[Wire]) -> str:
 def now() -> str:
     """The time now, UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat()
+
+
+def minute(time: str) -> str:
+    """A time as a table shows it, in UTC and to the minute: `2026-01-31 12:00`."""
+    return f"{moment(time).astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -10,6 +10,7 @@ from rolloutlab.errors import NotFoundError, ServiceError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.notation import minute
 from rolloutlab.store.records import SubmittedJob
 
 if TYPE_CHECKING:
@@ -88,14 +89,10 @@ def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.Dat
         "model": [job.model for job in jobs],
         "options": [_said(job) for job in jobs],
         "collections": [", ".join(map(called, job.collections)) for job in jobs],
-        "created (UTC)": [_minute(job) for job in jobs],
+        "created (UTC)": [minute(job.created_at) for job in jobs],
     }
     return pd.DataFrame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
 
 
 def _said(job: SubmittedJob) -> str:
     return ", ".join(f"{name} {value}" for name, value in job.options.items())
-
-
-def _minute(job: SubmittedJob) -> str:
-    return job.created_at[:16].replace("T", " ")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any
 
@@ -62,13 +62,24 @@ def _optional(model: type[Wire]) -> frozenset[str]:
     return frozenset(names)
 
 
+_LEAP = re.compile(r"^(.{16}):60")
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
-def _is_date_time(text: str) -> str:
+def moment(text: str) -> datetime:
+    """A date-time of RFC 3339, section 5.6, also with a lower-case t or z or a leap second; UTC without an offset.
+
+    Raises:
+        ValueError: it is none.
+    """
     if not _DATE_TIME.match(text):
         raise ValueError("a date-time such as 2026-01-31T12:00:00Z is expected")
-    datetime.fromisoformat(text.upper())  # RFC 3339 allows a lower-case t and z
+    read = datetime.fromisoformat(_LEAP.sub(r"\1:59", text.upper()))
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def _is_date_time(text: str) -> str:
+    moment(text)
     return text
 
 

@@ -281,3 +281,19 @@ def test_a_file_that_is_none_says_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(LabError) as caught:
         Records(tmp_path / "search.db")
     assert caught.value.hint == "%search --reindex"
+
+
+def test_a_null_that_an_older_version_wrote_is_as_if_it_were_not_there(damaged: Callable[[str], Records]) -> None:
+    records = damaged('UPDATE records SET metadata = \'{"x": null, "y": 1}\' WHERE row = 7')
+    found = execute(Search(where=Compare("y", "$eq", 1), select=Select(("x", "y"))), records)
+    assert [hit.metadata for hit in found.hits] == [{"y": 1}]
+    records.close()
+
+
+def test_a_wrong_query_of_ours_is_not_called_damage(damaged: Callable[[str], Records]) -> None:
+    records = damaged("")
+    with pytest.raises(LabError) as caught:
+        records._read("SELECT nothing FROM records")
+    assert "damaged" not in caught.value.message
+    assert caught.value.hint != "%search --reindex"
+    records.close()

@@ -12,6 +12,8 @@ Mask = npt.NDArray[np.bool_]
 ABSENT, BOOL, INT, FLOAT, TEXT, LIST = range(6)
 KINDS = ("missing", "bool", "int", "float", "str", "list")
 _KIND = {bool: BOOL, int: INT, float: FLOAT, str: TEXT, list: LIST}
+HELD = frozenset([*_KIND, type(None)])
+"""Types of a value as a file has it; None is no value."""
 
 
 class Column:

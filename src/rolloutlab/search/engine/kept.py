@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rolloutlab.search.engine.records import Records
+from rolloutlab.search.engine.writing import metadata_json
 
+_LAST = "\U0010ffff"
+"""The last character there is."""
 _GIVEN = "(SELECT value FROM json_each(?))"
 _BARE = """
     SELECT row, id, document FROM records r WHERE row > ? AND document IS NOT NULL
@@ -48,20 +51,41 @@ class KeptRecords(Records):
 
     def beginnings(self) -> set[str]:
         """What ids begin with, up to a slash."""
-        return {row[0] for row in self._read("SELECT DISTINCT substr(id, 1, instr(id, '/') - 1) FROM records")}
+        sql = "SELECT substr(id, 1, instr(id, '/') - 1) FROM"
+        return {row[0] for row in self._read(f"{sql} records UNION {sql} left_out")}
 
     def rename(self, old: str, new: str) -> None:
         """Let ids that begin with one text begin with another; their embeddings stay."""
         with self._writing() as (connection, revision):
             connection.execute(
                 "UPDATE records SET id = ? || substr(id, ?), revision = ? WHERE id >= ? AND id < ?",
-                (new, len(old) + 1, revision, old, f"{old}\U0010ffff"),
+                (new, len(old) + 1, revision, old, f"{old}{_LAST}"),
             )
+            connection.execute(
+                "UPDATE left_out SET id = ? || substr(id, ?) WHERE id >= ? AND id < ?",
+                (new, len(old) + 1, old, f"{old}{_LAST}"),
+            )
+
+    def forget(self, beginning: str) -> None:
+        """Delete the records whose ids begin with a text, and what was left out under it."""
+        self.delete(self.ids(beginning))
+        with self._writing() as (connection, _):
+            connection.execute("DELETE FROM left_out WHERE id >= ? AND id < ?", (beginning, f"{beginning}{_LAST}"))
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Remember, by id, why something could not be made a record."""
+        if reasons:
+            with self._writing() as (connection, _):
+                connection.executemany("INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items()))
+
+    def left_out(self) -> dict[str, str]:
+        """What could not be made a record: the reason of each by its id."""
+        return {row[0]: row[1] for row in self._read("SELECT id, reason FROM left_out ORDER BY id")}
 
     def ids(self, beginning: str) -> list[str]:
         """The ids that begin with a text, in storage order."""
         sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
-        return [row[0] for row in self._read(sql, beginning, f"{beginning}\U0010ffff")]
+        return [row[0] for row in self._read(sql, beginning, f"{beginning}{_LAST}")]
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Those of some ids that are there."""
@@ -78,8 +102,9 @@ class KeptRecords(Records):
                 had = json.loads(text)
                 now = {name: value for name, value in had.items() if not replaces(name)} | dict(changes[id_])
                 if now != had:
+                    metadata = metadata_json(id_, now)
                     connection.execute(
-                        "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (json.dumps(now), revision, id_)
+                        "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (metadata, revision, id_)
                     )
 
     def documents(self, ids: Iterable[str]) -> dict[str, str]:

@@ -24,16 +24,8 @@ __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
 
 _ENDS = 10_000
 """Deleted records that are remembered, for readers to forget them one by one."""
-_SOUND = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_NOMEM,
-}
-"""Failures that say nothing of what is in the file."""
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""Failures that lie in the file itself, besides a table that is not there. Any other is the disk's or a bug."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +198,8 @@ class Records:
             yield
         except LabError as error:
             code = getattr(error.__cause__, "sqlite_errorcode", None)
-            if code is None or code & 0xFF in _SOUND or error.hint == REBUILD:
+            torn = "no such table" in str(error.__cause__) or (code is not None and code & 0xFF in _DAMAGE)
+            if not torn or error.hint == REBUILD:
                 raise
             raise LabError(f"{error.message}: the search index is damaged", hint=REBUILD) from error.__cause__
 
@@ -226,7 +219,7 @@ ON CONFLICT (id) DO UPDATE SET document = excluded.document, metadata = excluded
 
 def _row(record: Record) -> tuple[str, str | None, str]:
     document = None if record.document is None else text(record.document, "document")
-    return text(record.id, "id"), document, metadata_json(record)
+    return text(record.id, "id"), document, metadata_json(record.id, record.metadata)
 
 
 def _sparse(record: Record) -> Iterator[tuple[str, Any]]:

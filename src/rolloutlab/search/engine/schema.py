@@ -43,6 +43,8 @@ CREATE TRIGGER records_on AFTER UPDATE ON records WHEN old.document IS NOT new.d
     INSERT INTO words (rowid, document) SELECT new.row, new.document WHERE new.document IS NOT NULL;
 END;
 """,
+    "CREATE TABLE left_out (id TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;",
 )
 """`revision` counts transactions; a row has that of its last change, and a row of `gone` that of its end. Readers older
-than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice."""
+than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice. `left_out`
+has what could not be made a record, or not wholly."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rolloutlab.errors import LabError
 from rolloutlab.search.engine.backend import Places
-from rolloutlab.search.engine.columns import Columns, Mask, grown, mask_of
+from rolloutlab.search.engine.columns import HELD, Columns, Mask, grown, mask_of
 from rolloutlab.search.engine.sparse import SparseVectors
 from rolloutlab.search.engine.vectors import Vectors
 from rolloutlab.store.sqlite import Database, Row
@@ -149,15 +149,28 @@ class Table:
     def _take(self, rows: Sequence[Row]) -> None:
         places = self.places([row["row"] for row in rows])
         try:
-            self.columns.put(places, [_decode(row["metadata"]) for row in rows])
-        except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-            raise damaged(self._database, f"metadata cannot be read: {error!r}") from error
+            self.columns.put(places, [self._metadata(row["metadata"]) for row in rows])
+        except OverflowError as error:
+            raise damaged(self._database, "an integer has more than 64 bits") from error
         if self.vectors is None:
             return
         has_K = np.array([row["vector"] is not None for row in rows])
         self.vectors.clear(places[~has_K])
         if has_K.any():
             self.vectors.put(places[has_K], self._matrix([row["vector"] for row in rows if row["vector"] is not None]))
+
+    def _metadata(self, text: str) -> dict[str, Any]:
+        """Metadata as it was written; a null, which older versions wrote, is as if it were not there."""
+        try:
+            metadata: dict[str, Any] = _decode(text)
+        except (RecursionError, TypeError, ValueError) as error:
+            raise damaged(self._database, f"metadata cannot be read: {error}") from error
+        kinds = {*map(type, metadata.values())} if type(metadata) is dict else {type(metadata), dict}
+        if not kinds <= HELD:
+            raise damaged(self._database, "metadata is no texts, numbers, truths and lists by name")
+        if type(None) in kinds:
+            return {name: value for name, value in metadata.items() if value is not None}
+        return metadata
 
     def _matrix(self, blobs: Sequence[bytes]) -> npt.NDArray[np.float32]:
         dimension = self.vectors.dimension if self.vectors is not None else 0

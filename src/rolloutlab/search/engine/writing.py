@@ -36,13 +36,13 @@ def text(value: str, what: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
-def metadata_json(record: Record) -> str:
-    """Metadata as JSON; InputError for what is no metadata."""
-    for name, value in record.metadata.items():
+def metadata_json(id_: str, metadata: Mapping[str, Any]) -> str:
+    """The metadata of a record as JSON, without what is None; InputError for what is no metadata."""
+    for name, value in metadata.items():
         values = value if isinstance(value, list | tuple) else (value,)
         if not isinstance(name, str) or name.startswith("#") or not all(map(_plain, values)):
-            raise InputError(f"record {record.id!r}: {name!r}: {value!r} is no metadata", hint=_HINT)
-    return json.dumps({name: value for name, value in record.metadata.items() if value is not None})
+            raise InputError(f"record {id_!r}: {name!r}: {value!r} is no metadata", hint=_HINT)
+    return json.dumps({name: value for name, value in metadata.items() if value is not None})
 
 
 def vector_blob(values: Any, what: str) -> bytes:
