@@ -3,7 +3,6 @@
 An editable install runs it too. While developing, `npm run build` is enough.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -28,7 +27,6 @@ class BundleHook(BuildHookInterface):
             )
             if done.returncode:
                 raise RuntimeError(f"npm {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-        (root / "src/rolloutlab/widgets/static/LICENSES.txt").write_text(_licences(root), encoding="utf-8")
 
 
 def _on_path() -> bool:
@@ -45,11 +43,3 @@ def _npm() -> tuple[list[str], dict[str, str]]:
     folder = root if os.name == "nt" else root / "bin"
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     return [str(folder / "node"), str(root / "lib/node_modules/npm/bin/npm-cli.js")], {**os.environ, "PATH": path}
-
-
-def _licences(root: Path) -> str:
-    """The licences of everything that is bundled, as they ask for."""
-    wanted = json.loads((root / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    folders = [root / "node_modules" / name for name in sorted(wanted)]
-    texts = [next(folder.glob("LICEN[CS]E*")).read_text(encoding="utf-8") for folder in folders]
-    return "\n\n".join(f"{folder.name}\n\n{text}" for folder, text in zip(folders, texts, strict=True))

@@ -1,12 +1,15 @@
 """What is built for the browser: small, alone, and made of modules that put text into pages as text."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from rolloutlab.widgets.interactive import BUNDLES
 
+ROOT = Path(__file__).parents[2]
 MODULES = BUNDLES.with_name("modules")
 KILOBYTES = {"rewards.js": 320, "group.js": 40, "job.js": 80, "form.js": 90, "login.js": 10}
 """The most that each may weigh; a saved notebook holds one copy for each view that it shows."""
@@ -50,8 +53,13 @@ def test_no_module_makes_markup_of_text(path: Path) -> None:
     assert MARKUP.findall(code) == []
 
 
-def test_the_licences_of_what_is_bundled_are_there() -> None:
-    licences = built("LICENSES.txt")
-    for library in ("diff", "tabulator-tables", "uplot"):
-        assert re.search(rf"(?m)^{library}$", licences)
-    assert licences.count("Copyright") >= 3
+def test_the_wheels_metadata_has_the_licences_of_everything_that_is_bundled() -> None:
+    lock = json.loads((ROOT / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    bundled = {path: package["license"] for path, package in lock.items() if path and not package.get("dev")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["license"].split(" AND ")) == {"Apache-2.0", *bundled.values()}
+    for path in bundled:
+        [text] = (ROOT / path).glob("LICEN[CS]E*")
+        assert (ROOT / "licenses" / f"{text.parent.name}.txt").read_text("utf-8") == text.read_text("utf-8")
+    shipped = {path for pattern in project["license-files"] for path in ROOT.glob(pattern)}
+    assert shipped == {ROOT / "LICENSE", *(ROOT / "licenses" / f"{Path(path).name}.txt" for path in bundled)}
