@@ -1,4 +1,4 @@
-"""The last lines of every benchmark: one per goal, and the exit status."""
+"""The last lines of every benchmark: one per goal, and the exit status. `history.py` reads them again."""
 
 import operator
 from collections.abc import Sequence

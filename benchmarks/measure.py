@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -9,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parent.parent
 THREADS = sorted({1, os.cpu_count() or 1})
 """Numbers of threads to give a peer; its best figure counts."""
 
@@ -41,3 +43,13 @@ def peak_memory(pid: int) -> int:
 def forget_peak(pid: int) -> None:
     """Count the peak from what the process has now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peer_python(name: str, root: Path = ROOT) -> str:
+    """The Python of a peer's own environment, which is made first where it is missing or out of date.
+
+    name: that of its requirements in benchmarks/peers or tests/acceptance. Raises CalledProcessError when pip fails.
+    """
+    environment = root / ".venvs" / name
+    subprocess.run(["make", "--silent", f"{environment.relative_to(root)}/.ready"], cwd=root, check=True)
+    return str(environment / "bin/python")

@@ -6,7 +6,6 @@ the answer. Its frame is made before, and has the advantages of the first paint 
 """
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from goals import Goal, conclude
+from measure import ROOT, peer_python
 from mock_service import completion
 from playwright.sync_api import Browser, sync_playwright
 
@@ -22,16 +22,14 @@ from rolloutlab.store.records import Arrival, NewGroup, Score
 from rolloutlab.views.rows import Named
 from rolloutlab.wire.chat import ChatCompletion, UserMessage
 
-ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.browser.conftest import FLAGS  # noqa: E402
-from tests.browser.jupyter import Jupyter  # noqa: E402
-from tests.browser.notebook import NotebookPage  # noqa: E402
+from tests.browser.conftest import FLAGS
+from tests.browser.jupyter import Jupyter
+from tests.browser.notebook import NotebookPage
 
 GROUPS, MEMBERS = 12_500, 8
 TOTAL = GROUPS * MEMBERS
 OPENED, REPEATS = 3, 7
-KERNEL = ROOT / ".venvs/grid/bin/python"
 
 PREPARE = """
 %load_ext rolloutlab
@@ -194,11 +192,10 @@ def opened(browser: Browser, jupyter: Jupyter, name: str) -> Watched:
 
 
 def main() -> int:
-    subprocess.run(["make", "--silent", ".venvs/grid/.ready"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         fill(folder / "lab" / "lab.db")
-        jupyter = Jupyter(folder, {"ROLLOUTLAB_HOME": str(folder / "lab")}, python=str(KERNEL))
+        jupyter = Jupyter(folder, {"ROLLOUTLAB_HOME": str(folder / "lab")}, python=peer_python("grid"))
         try:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             mine, theirs = ours(opened(browser, jupyter, "ours")), peers(opened(browser, jupyter, "peers"))

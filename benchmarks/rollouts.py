@@ -19,12 +19,11 @@ from pathlib import Path
 
 import aiohttp
 from goals import Goal, conclude
-from measure import alone, forget_peak, peak_memory
+from measure import ROOT, alone, forget_peak, peak_memory, peer_python
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
-ROOT = Path(__file__).parent.parent
 CHATS = 4096
 CHATS_OF_SDK = 1024
 """It gets fewer: it would take the longest by far, and its rate is the same."""
@@ -116,14 +115,13 @@ def raw(url: str) -> Figures:
 
 def sdk(url: str) -> Figures:
     """The openai SDK in an environment of its own."""
-    command = [str(ROOT / ".venvs/openai/bin/python"), str(ROOT / "benchmarks/peers/openai_chats.py"), url]
+    command = [peer_python("openai"), str(ROOT / "benchmarks/peers/openai_chats.py"), url]
     done = subprocess.run([*command, str(CHATS_OF_SDK), str(CONCURRENT)], check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
     return Figures(CHATS_OF_SDK, found["seconds"], found["cpu"], found["peak"])
 
 
 def main() -> int:
-    subprocess.run(["make", "--silent", ".venvs/openai/.ready"], cwd=ROOT, check=True)
     over_sdk, over_raw = [], []
     with mock_service() as url:
         for _ in range(ROUNDS):

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 from goals import Goal, conclude
-from measure import alone, peak_memory
+from measure import ROOT, alone, peak_memory, peer_python
 
 from rolloutlab.search import FieldTerm, Knn, Limit, Search
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records
 from rolloutlab.search.where import Compare
 
-ROOT = Path(__file__).parent.parent
 DIMENSION, QUERIES, BATCH = 384, 30, 10_000
 SIZES = (10_000, 100_000, 1_000_000)
 COMPARED = SIZES[1]
@@ -74,9 +73,9 @@ def ask(path: Path, queries_QD: Any) -> dict[str, Any]:
     return {"seconds": seconds, "ids": ids, "bytes": peak_memory(os.getpid()), "opening": opening}
 
 
-def peer(name: str, folder: Path, deed: str) -> dict[str, Any]:
+def peer(python: str, name: str, folder: Path, deed: str) -> dict[str, Any]:
     command = [
-        str(ROOT / ".venvs/vectors/bin/python"),
+        python,
         str(ROOT / "benchmarks/peers/search_local.py"),
         name,
         deed,
@@ -140,6 +139,7 @@ def beside_a_writer(path: Path, query_D: Any) -> dict[str, float]:
 
 
 def main() -> int:
+    python = peer_python("vectors")
     random = np.random.default_rng(1)
     queries_QD = random.standard_normal((QUERIES, DIMENSION), np.float32)
     figures: dict[int, dict[str, Any]] = {}
@@ -168,8 +168,8 @@ def main() -> int:
         print(f"beside a writer of {busy['rate']:,.0f} rows/s: {beside}", flush=True)
         peers = {}
         for database in ("lancedb", "chromadb"):
-            seconds = peer(database, folder, "fill")["seconds"]
-            peers[database] = peer(database, folder, "ask")
+            seconds = peer(python, database, folder, "fill")["seconds"]
+            peers[database] = peer(python, database, folder, "ask")
             told(database, peers[database])
             print(
                 f"  {COMPARED / seconds:,.0f} rows/s written; recall {recall(peers[database]['ids'], expected):.3f}",

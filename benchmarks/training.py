@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from goals import Goal, conclude
-from measure import THREADS, alone
+from measure import ROOT, THREADS, alone, peer_python
 from models import mid_size
 
 from rolloutlab.policy.decode import Ask
@@ -28,7 +28,6 @@ from rolloutlab.policy.trainer import State, train
 from rolloutlab.wire.chat import UserMessage
 from rolloutlab.wire.trajectories import Trajectory
 
-ROOT = Path(__file__).parent.parent
 REPEATS = 3
 WORDS = [
     "river",
@@ -103,7 +102,7 @@ def trl(folder: Path, rank: int, rows: dict[str, Any]) -> float:
 
 
 def _trl(folder: Path, rank: int, rows: dict[str, Any], threads: int, batch: int) -> Iterator[float]:
-    command = [str(ROOT / ".venvs/trl/bin/python"), str(ROOT / "benchmarks/peers/trl_step.py"), str(folder)]
+    command = [peer_python("trl"), str(ROOT / "benchmarks/peers/trl_step.py"), str(folder)]
     command += ["--rank", str(rank), "--batch", str(batch), "--steps", "3", "--warm-up", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, input=json.dumps(rows), env=environment, capture_output=True, text=True, check=True)
@@ -124,7 +123,6 @@ def compare(label: str, name: str, folder: Path, shape: tuple[int, int, int], ra
 
 
 def main() -> int:
-    subprocess.run(["make", "--silent", ".venvs/trl/.ready"], cwd=ROOT, check=True)
     goals = [compare("practice", "practice", FOLDER, shape, 16) for shape in ((16, 4, 16), (8, 40, 32))]
     with mid_size() as folder:
         goals += [compare("mid-size", str(folder), folder, shape, 8) for shape in ((1, 40, 60),)]
