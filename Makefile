@@ -9,7 +9,7 @@ COMPAT := colab lowest
 WITHOUT_colab := auth callback client context jupyter objective search store wire kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
-.PHONY: demo test lab lint acceptance compat bench clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test lab lint acceptance compat bench bench-save lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -47,15 +47,28 @@ $(COMPAT:%=compat-%): compat-%: .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest tests $(addprefix --ignore tests/,browser contract policy service $(WITHOUT_$*))
 
 bench: $(READY)
-	@status=0; for script in $(BENCHMARKS:%=benchmarks/%.py); do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
+	$(BIN)/python benchmarks/history.py $(BENCHMARKS:%=benchmarks/%.py)
+
+bench-save: $(READY)
+	$(BIN)/python benchmarks/history.py --save $(BENCHMARKS:%=benchmarks/%.py)
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt hatch_build.py package-lock.json $(MODULES)
+$(READY): pyproject.toml constraints.txt requirements.lock hatch_build.py package-lock.json $(MODULES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	if $(BIN)/python lock.py --fits; then $(LOCKED); else $(RESOLVED); fi
 	touch $(READY)
+
+# Hashes are asked for of all or of none, and the wheel of torch has none in the lock: it is installed by itself.
+INSTALL := $(BIN)/python -m pip install --quiet
+LOCKED = $(INSTALL) --no-deps --require-hashes --requirement requirements.lock \
+	&& $(INSTALL) --constraint constraints.txt torch && $(INSTALL) --no-deps --editable . && $(BIN)/python -m pip check
+RESOLVED = $(INSTALL) --constraint constraints.txt --editable '.[dev]'
+
+lock:
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python lock.py
 
 define ENVIRONMENT
 test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
