@@ -9,6 +9,8 @@ from pathlib import Path
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError
 from rolloutlab.settings import read_settings
 
+_LOOKED_AT = 0.5
+"""Seconds within which a client that only looks whether a service runs has let go of the folder's lock."""
 _PATIENCE = 60.0
 """Seconds that a service started by a notebook waits for the one before it to end."""
 
@@ -64,7 +66,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     door = Door(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(options.home.expanduser().absolute() / "service")
-    folder.claim(patience=0.0 if options.linger is None else _PATIENCE)
+    folder.claim(patience=_LOOKED_AT if options.linger is None else _PATIENCE)
     # torch's threads otherwise spin for long while they wait for each other, at the cost of whoever else would work
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:

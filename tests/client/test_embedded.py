@@ -6,16 +6,20 @@ import signal
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from rolloutlab.client import inference
 from rolloutlab.client.embedded import Embedded
-from rolloutlab.errors import InputError, PolicyError
+from rolloutlab.errors import InputError, PolicyError, SignInError, UnreachableError
 from rolloutlab.http import Http
+from rolloutlab.proof import proof, proves
 from rolloutlab.service.lifecycle import Folder
+from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
 LONGEST = 60
@@ -83,9 +87,9 @@ def test_another_policy_than_the_running_one_is_refused(attach):
 
 def test_the_token_is_readable_by_the_user_alone(tmp_path):
     folder = Folder(tmp_path / "service")
-    token = folder.token()
+    token = folder.draw_token()
     assert len(token) >= 32
-    assert folder.token() == token
+    assert (tmp_path / "service" / "token").read_text() == token
     assert (tmp_path / "service" / "token").stat().st_mode & 0o077 == 0
     assert (tmp_path / "service").stat().st_mode & 0o077 == 0
 
@@ -96,12 +100,13 @@ def test_a_kernel_makes_the_services_folder_for_the_user_alone(attach, settings)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700, 0o700]
 
 
-def test_a_token_that_was_not_written_whole_is_made_again(tmp_path):
+def test_a_key_that_was_not_written_whole_is_made_again(tmp_path):
     folder = Folder(tmp_path / "service")
-    for name in ("token", "token.draft"):
+    for name in ("key", "key.draft"):
         (tmp_path / "service" / name).write_text("")
-    assert len(folder.token()) >= 32
-    assert (tmp_path / "service" / "token").stat().st_mode & 0o077 == 0
+    assert len(folder.key()) >= 32
+    assert folder.key() == folder.key()
+    assert (tmp_path / "service" / "key").stat().st_mode & 0o077 == 0
 
 
 def test_a_second_service_on_one_folder_is_refused(tmp_path):
@@ -133,32 +138,154 @@ def test_a_damaged_or_stale_address_file_counts_as_no_service(settings, content)
     http.close()
 
 
-def test_another_program_at_the_services_address_counts_as_no_service_and_is_sent_no_token(settings):
-    heard = []
+class Taker:
+    """A program at a port that was the service's: it has read what the service's health check says, and says it."""
 
-    class Another(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append(str(self.headers))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"status": "ok", "instance": "of another"}).encode())
+    def __init__(self, port, **health):
+        self.heard = []
+        outer = self
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.heard.append(f"{self.path} {self.headers}")
+                known = self.path.startswith("/v1/health")
+                self.send_response(200 if known else 401)
+                self.end_headers()
+                self.wfile.write(json.dumps({"status": "ok", **health}).encode() if known else b"{}")
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Another)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    Path(settings.service_folder).mkdir(parents=True)
-    said = {"base_url": url, "inference_base_url": f"{url}/v1", "policy": "practice", "pid": 1, "instance": "ours"}
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def take():
+    """Has a program listen at a port; 0 is any."""
+    takers = []
+
+    def begin(port=0, **health):
+        takers.append(Taker(port, **health))
+        return takers[-1]
+
+    yield begin
+    for taker in takers:
+        taker.close()
+
+
+def publish(settings, url, instance, pid=1):
+    """What a service with that address leaves in its folder when it is killed."""
+    settings.service_folder.mkdir(parents=True, exist_ok=True)
+    said = {"base_url": url, "inference_base_url": f"{url}/v1", "policy": "x", "pid": pid, "instance": instance}
     (settings.service_folder / "service.json").write_text(json.dumps(said))
     (settings.service_folder / "token").write_text("of-the-folder")
+
+
+def models(client, address):
+    return client._http.run(inference.models(client._http, address))
+
+
+@pytest.mark.parametrize("claimed", [{}, {"proof": "0" * 64}, {"proof": 1}])
+def test_another_program_at_the_services_address_counts_as_no_service_and_is_sent_no_token(settings, take, claimed):
+    taker = take(instance="ours", **claimed)
+    publish(settings, taker.url, "ours")
     http = Http()
-    found = Embedded(settings, http).running()
+    assert Embedded(settings, http).running() is None
     http.close()
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    assert (found, len(heard)) == (None, 1)
-    assert "of-the-folder" not in heard[0]
+    assert len(taker.heard) == 1
+    assert "of-the-folder" not in taker.heard[0]
+
+
+def test_the_proof_of_a_service_at_another_address_proves_nothing():
+    """A program may pass the question on to the service, which answers for its own address only."""
+    said = {"proof": proof("secret", "ab" * 16, "http://127.0.0.1:1")}
+    assert proves(said, "secret", "ab" * 16, "http://127.0.0.1:1")
+    assert not proves(said, "secret", "ab" * 16, "http://127.0.0.1:2")
+    assert not proves(said, "secret", "cd" * 16, "http://127.0.0.1:1")
+    assert not proves(said, "other", "ab" * 16, "http://127.0.0.1:1")
+
+
+def test_who_takes_the_port_of_a_killed_service_gets_no_token_and_a_new_service_starts_elsewhere(
+    attach, settings, take
+):
+    client = attach()
+    before = client.address()
+    instance = json.loads((settings.service_folder / "service.json").read_text())["instance"]
+    token = (settings.service_folder / "token").read_text()
+    os.kill(client.pid(), signal.SIGKILL)
+    with FileLock(settings.service_folder / "lock").acquire(timeout=LONGEST):
+        taker = take(int(before.base_url.rpartition(":")[2]), instance=instance)
+    after = client.address()
+    assert after.base_url != before.base_url
+    assert models(client, after)
+    with pytest.raises(SignInError):  # a request that was on its way to the old address
+        models(client, before)
+    new = (settings.service_folder / "token").read_text()
+    assert new != token
+    assert not any(new in each for each in taker.heard)
+    assert not any(token in each for each in taker.heard[:-1])
+
+
+def test_every_start_draws_a_token_and_a_request_under_way_reads_it_again_once(attach, settings):
+    client = attach()
+    before = client.address()
+    assert models(client, before)
+    old = (settings.service_folder / "token").read_text()
+    client.stop()
+    assert client.address() == before  # the same port
+    assert (settings.service_folder / "token").read_text() != old
+    assert models(client, before)
+    stale = replace(before, token=old)
+    with pytest.raises(SignInError, match="refused the token"):
+        models(client, stale)
+
+
+def test_a_service_that_proves_nothing_but_holds_the_folder_is_told_with_what_to_type(settings, take):
+    taker = take(instance="ours", version="0.0.1")
+    publish(settings, taker.url, "ours")
+    http = Http()
+    with (
+        FileLock(settings.service_folder / "lock"),
+        pytest.raises(UnreachableError, match="an older rolloutlab") as told,
+    ):
+        Embedded(settings, http).address()
+    http.close()
+    assert told.value.hint == "%service stop"
+    assert not any("of-the-folder" in each for each in taker.heard)
+
+
+def test_a_service_that_hangs_is_told_in_words_and_can_be_stopped(attach, settings, service_of):
+    client = attach()
+    client.address()
+    os.kill(client.pid(), signal.SIGSTOP)
+    hanging = Embedded(settings, client._http, patience=0.5)
+    with pytest.raises(UnreachableError) as told:
+        hanging.address()
+    hanging.close()
+    said = f"the embedded service (process {client.pid()}) does not answer: it is suspended or overloaded"
+    assert (told.value.message, told.value.hint) == (said, "%service stop")
+    assert service_of(settings).service("stop") == "the embedded service has stopped; the next %%chat starts it again"
+    assert client.running() is None
+    assert service_of(settings).service("stop") == "the embedded service is not running; the first %%chat starts it"
+
+
+@pytest.fixture
+def service_of():
+    """A notebook's session on the embedded service."""
+    sessions = []
+
+    def make(settings):
+        sessions.append(Session(settings))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()

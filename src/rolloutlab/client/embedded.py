@@ -1,6 +1,5 @@
 """Find the embedded service of a lab folder, or start it; stay attached to it while this process lives."""
 
-import json
 import os
 import re
 import signal
@@ -9,12 +8,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rolloutlab.errors import InputError, PolicyError, RolloutlabError, UnreachableError
+from rolloutlab.client.published import FolderToken, Published, read_published
+from rolloutlab.errors import BrokenOffError, InputError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
 from rolloutlab.store.disk import own
@@ -22,17 +22,24 @@ from rolloutlab.store.disk import own
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
 _POLL = 0.05
+_UNPROVED = (
+    "does not prove that it knows the token of this lab: it is a service of an older rolloutlab, or another program"
+)
 _ERROR = re.compile(r"^[\w.]+Error: (?P<message>.+)(?:\n  -> (?P<hint>.+))?", re.MULTILINE)
 """An error as the command line writes it, or the end of a traceback."""
 
 
 class Embedded:
-    """The embedded service as its clients see it: a process of its own, shared by every kernel of the lab folder."""
+    """The embedded service as its clients see it: a process of its own, shared by every kernel of the lab folder.
 
-    def __init__(self, settings: Settings, http: Http) -> None:
+    patience: seconds that a service may take to say that it is there, before it counts as one that hangs.
+    """
+
+    def __init__(self, settings: Settings, http: Http, *, patience: float = 15.0) -> None:
         self._settings = settings
         self._folder = settings.service_folder
         self._http = http
+        self._patience = patience
         self._lock: FileLock | None = None
 
     @property
@@ -47,12 +54,12 @@ class Embedded:
 
         Raises:
             PolicyError: the service ended at once; the error that it ended with is in the message.
-            UnreachableError: it did not answer in two minutes.
+            UnreachableError: it did not answer in two minutes; and as `running`.
             InputError: it runs with another policy than this process wants.
         """
         self._attach()
         found = self.running() or self._start(tick, start_empty)
-        policy, wanted = self._published()["policy"], named_policy(self._settings.policy)
+        policy, wanted = self._published().policy, named_policy(self._settings.policy)
         if policy != wanted:
             raise InputError(
                 f"the service of this lab runs the policy {policy!r}, not {wanted!r}", hint="%service stop"
@@ -64,33 +71,62 @@ class Embedded:
         return f"{self.address().base_url}/context"
 
     def running(self) -> Address | None:
-        """Where the service listens, or None when nothing answers there, or something else than what was published."""
-        try:
-            published = self._published()
-            token = (self._folder / "token").read_text()
-            found = Address(published["base_url"], published["inference_base_url"], token)
-            answers = self._health(found)["instance"] == published["instance"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RolloutlabError):
+        """Where the service listens, once it has proved that it knows the lab's token; None when none runs.
+
+        Raises:
+            UnreachableError: it runs, but does not answer, or what answers at its address does not prove it.
+        """
+        published = read_published(self._folder)
+        if published is None:
             return None
-        return found if answers else None
+        for _ in _until(self._patience):  # one that is being stopped breaks off, and is gone a moment later
+            try:
+                if self._http.run(published.answers(self._http, self._patience), every=_POLL):
+                    token = FolderToken(self._folder, published.base_url, published.token, self._http)
+                    return Address(published.base_url, published.inference_base_url, token)
+                proved = False
+            except BrokenOffError:
+                proved = None
+            except RolloutlabError:
+                return None
+            if self._ended_within(0) or read_published(self._folder) != published:
+                return None
+            if proved is False:
+                raise UnreachableError(f"what answers at {published.base_url} {_UNPROVED}", hint="%service stop")
+        hangs = f"the embedded service (process {published.pid}) does not answer: it is suspended or overloaded"
+        raise UnreachableError(hangs, hint="%service stop")
 
     def pid(self) -> int:
         """Process id of the running service, as it published it."""
-        return int(self._published()["pid"])
+        return self._published().pid
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """Ask the running service to end, and wait until it has; a job that was running starts over with the next.
+
+        False when none runs. One that does not answer is ended, too.
 
         Raises:
             UnreachableError: it does not end.
         """
-        os.kill(self.pid(), signal.SIGTERM)
+        published = read_published(self._folder)
+        if published is None or self._ended_within(0):
+            return False
+        os.kill(published.pid, signal.SIGTERM)
+        with suppress(AttributeError, OSError):  # one that is suspended hears of it only then
+            os.kill(published.pid, signal.SIGCONT)
+        if not self._ended_within(_LONGEST_STOP):
+            raise UnreachableError("the embedded service does not end", hint=f"!kill -9 {published.pid}")
+        return True
+
+    def _ended_within(self, seconds: float) -> bool:
+        """Whether no service holds the folder, now or before so many seconds have passed."""
         lock = FileLock(self._folder / "lock")
         try:
-            lock.acquire(timeout=_LONGEST_STOP)
-        except Timeout as error:
-            raise UnreachableError("the embedded service does not end", hint="%service log") from error
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            return False
         lock.release()
+        return True
 
     def close(self) -> None:
         """Detach; the service ends by itself once nobody is attached."""
@@ -109,13 +145,12 @@ class Embedded:
             if path.exists():  # the service may have tidied it away between its making and its locking
                 self._lock = lock
 
-    def _published(self) -> dict[str, Any]:
-        """What the service says of itself in its folder."""
-        return dict(json.loads((self._folder / "service.json").read_text()))
-
-    def _health(self, address: Address) -> dict[str, str]:
-        url = f"{address.base_url}/v1/health"
-        return dict(self._http.run(self._http.request("GET", url, patience=10.0, retry=False), every=_POLL))
+    def _published(self) -> Published:
+        """What the service says of itself in its folder; UnreachableError when it has just ended."""
+        published = read_published(self._folder)
+        if published is None:
+            raise UnreachableError("the embedded service has just ended", hint="run the cell again")
+        return published
 
     def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
         settings = self._settings

@@ -5,12 +5,13 @@ from importlib.metadata import version
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.policy.scoring import Scorer
+from rolloutlab.proof import proof
 from rolloutlab.service import chat, logprobs, models, training_jobs
 from rolloutlab.service.body import add_schemas
 from rolloutlab.service.completer import Completer
@@ -26,6 +27,7 @@ from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import on_this_machine
 
+_NONCE = r"^[0-9a-f]{16,128}$"
 _THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -42,8 +44,8 @@ def make_app(
     """The application over its parts.
 
     token: what a caller but of a health check must bear, or a token that the authority issued. identity: what a health
-    check says besides `status`: on this machine all of it, elsewhere its `instance`. memory: the lab, as the context
-    server shows it; that needs the application's lifespan.
+    check says besides `status`: on this machine all of it, elsewhere its `instance`; with a `nonce` it also proves that
+    the service knows the token. memory: the lab, as the context server shows it; that needs the application's lifespan.
     """
     local = on_this_machine(authority.issuer)
     hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
@@ -66,9 +68,10 @@ def make_app(
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 
     @app.get("/v1/health", tags=["health"])
-    async def health() -> dict[str, str]:
-        said = {"version": version("rolloutlab"), **identity}
-        return {"status": "ok", **{name: said[name] for name in said if local or name == "instance"}}
+    async def health(nonce: Annotated[str | None, Query(pattern=_NONCE)] = None) -> dict[str, str]:
+        known = {"version": version("rolloutlab"), **identity}
+        proved = {"proof": proof(token, nonce, authority.issuer)} if nonce else {}
+        return {"status": "ok", **{name: known[name] for name in known if local or name == "instance"}, **proved}
 
     add_schemas(app)
     add_refusals(app)

@@ -37,6 +37,8 @@ class Folder:
     def claim(self, patience: float = 0.0) -> None:
         """Become the one service of this folder, waiting up to `patience` seconds for another to end.
 
+        What a service that was killed had published is withdrawn: from now on the folder is ours.
+
         Raises:
             InputError: another one runs.
         """
@@ -44,14 +46,23 @@ class Folder:
             self._lock.acquire(timeout=patience)
         except Timeout as error:
             raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop") from error
+        self.withdraw()
 
-    def token(self) -> str:
-        """The bearer token of this folder, made on first use in a file that only the user can read."""
-        return self._secret("token")
+    def draw_token(self) -> str:
+        """A new bearer token, in a file that only the user can read.
+
+        Each start draws one, so that one that another program got hold of is of no use to it after that.
+        """
+        token = secrets.token_urlsafe(32)
+        self._keep_secret(self.path / "token", token)
+        return token
 
     def key(self) -> bytes:
-        """What the ids of clients that register are signed with; made and kept as the token is."""
-        return self._secret("key").encode()
+        """What the ids of clients that register are signed with; made once, in a file that only the user can read."""
+        path = self.path / "key"
+        if not path.exists() or not path.read_text():
+            self._keep_secret(path, secrets.token_urlsafe(32))
+        return path.read_text().encode()
 
     def passcode(self) -> str:
         """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits.
@@ -94,12 +105,6 @@ class Folder:
         """Whether any process holds a client lock; the files of those that ended are removed."""
         held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
         return any(held)
-
-    def _secret(self, name: str) -> str:
-        path = self.path / name
-        if not path.exists() or not path.read_text():
-            self._keep_secret(path, secrets.token_urlsafe(32))
-        return path.read_text()
 
     @staticmethod
     def _keep_secret(path: Path, text: str) -> None:

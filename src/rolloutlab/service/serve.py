@@ -60,7 +60,6 @@ def serve(
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    folder.withdraw()
     listener = door.listen(port) if port else _listen_again(door, folder)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
     folder.keep_port(listener.getsockname()[1])
@@ -78,7 +77,7 @@ def serve(
     settings = replace(read_settings(), home=folder.path.parent)
     memory = Memory(settings)
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
-    app = make_app(registry, sampler, jobs, Ledger(database), folder.token(), identity, authority, memory)
+    app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, memory)
 
     def hang_up() -> None:
         jobs.hang_up()

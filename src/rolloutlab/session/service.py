@@ -16,11 +16,10 @@ class ServiceCalls(SessionBase):
             raise InputError(f"the service cannot {action}", hint=f"%service {close[0] if close else 'status'}")
         if action == "log":
             return self.embedded.tail(40) or "the embedded service has written nothing"
-        found = self.embedded.running()
+        if action == "stop" and self.embedded.stop():
+            return "the embedded service has stopped; the next %%chat starts it again"
+        found = None if action == "stop" else self.embedded.running()
         if found is None:
             return "the embedded service is not running; the first %%chat starts it"
-        if action == "stop":
-            self.embedded.stop()
-            return "the embedded service has stopped; the next %%chat starts it again"
         runs = f"the embedded service runs at {found.base_url}, lab folder {self.settings.home}"
         return f"{runs}\nits context server is {found.base_url}/context -> %login embedded"
