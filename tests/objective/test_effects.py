@@ -39,7 +39,11 @@ def test_options_that_do_what_they_say_need_no_words(given):
         ({"advantage_balance": -1}, "advantage_balance", "nothing teaches to repeat"),
         ({"learning_rate": 0}, "learning_rate", "0 trains nothing"),
         ({"learning_rate": 1e308}, "learning_rate", "1e+308 is far above anything that trains"),
-        ({"precalculate_logprobs": True}, "precalculate_logprobs", "every ratio begins at 1"),
+        (
+            {"precalculate_logprobs": True},
+            "precalculate_logprobs",
+            "every ratio begins at 1, also for older",
+        ),
     ],
 )
 def test_what_a_person_may_not_expect_is_told_where_it_is_typed(given, name, words):

@@ -6,7 +6,15 @@ import pytest
 
 from rolloutlab.objective.advantages import Member, Reason, job_shares
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import Preflight, count, member, preflight, sampled_tokens, sampling_warnings
+from rolloutlab.objective.preflight import (
+    Preflight,
+    count,
+    lag_warnings,
+    member,
+    preflight,
+    sampled_tokens,
+    sampling_warnings,
+)
 from rolloutlab.wire.trajectories import History, Trajectory
 
 
@@ -178,7 +186,24 @@ def test_sampling_at_another_temperature_or_top_p_gives_one_warning_per_setting(
         "1 trajectory sampled at top_p 0.9",
         "1 trajectory sampled at temperature 0",
     ]
-    assert all("precalculate_logprobs: true" in warning for warning in warnings)
+    assert all(warning.endswith(" -> sample at 1") for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        ({3: 48}, "48 trajectories sampled at step 3, train from step 13: lag 10"),
+        ({3: 1, 13: 5}, "1 trajectory sampled at step 3, trains from step 13: lag 10"),
+        ({3: 2, 9: 2}, "4 trajectories sampled at steps 3 to 9, train from step 13: lag up to 10"),
+    ],
+)
+def test_the_lag_is_that_of_the_oldest_completions(sampled, said):
+    assert lag_warnings(sampled, 13, "caps") == [f"{said} -> %%chat caps samples anew, or ppo: true bounds the ratio"]
+
+
+@pytest.mark.parametrize("sampled", [{}, {13: 4}, {14: 1}])
+def test_what_is_not_older_than_the_start_has_no_lag(sampled):
+    assert lag_warnings(sampled, 13, "caps", recomputes=True) == []
 
 
 def test_without_trajectories_there_is_no_sampling_warning():

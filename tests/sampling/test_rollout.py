@@ -22,7 +22,6 @@ from rolloutlab.errors import (
     ServiceError,
     UnreachableError,
 )
-from rolloutlab.objective.preflight import sampling_warnings
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
@@ -546,7 +545,6 @@ def test_a_trajectory_of_two_checkpoints_says_so_on_the_wire(play, lab):
     (found,) = trajectories(lab)
     sent = dataclasses.replace(found, reward=1.0).to_wire()
     assert (sent.initial_policy_version, sent.final_policy_version) == (2, 3)
-    assert "several checkpoints" in sampling_warnings([sent])[0]
 
 
 def test_a_setting_that_does_not_exist_is_named():

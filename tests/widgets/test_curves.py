@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rolloutlab.widgets.curves import CURVES, drawn, numbers, oddities
@@ -38,9 +39,9 @@ def test_a_reward_that_is_the_whole_jobs_is_no_curve():
 @pytest.mark.parametrize(
     ("title", "name", "healthy", "odd"),
     [
-        ("importance ratio", "ratio_mean", [1.004, 1.3], [1.2, 1.0]),
         ("entropy", "entropy", [0.9, 0.5], [0.9, 0.001]),
         ("distance (kl)", "kl", [0.0, 0.2], [0.0, 2.0]),
+        ("distance (kl)", "kl", [0.01, 0.2], [0.06, 0.2]),
         ("clipped tokens", "clipped", [0.0, 0.1], [0.0, 0.5]),
         ("old/new correlation", "old_new_correlation", [0.999, 0.7], [0.6, 0.9]),
     ],
@@ -48,6 +49,39 @@ def test_a_reward_that_is_the_whole_jobs_is_no_curve():
 def test_what_is_odd_about_a_curve_is_told_and_what_is_healthy_is_not(title, name, healthy, odd):
     assert oddities({name: healthy}) == {}
     assert list(oddities({name: odd})) == [title]
+
+
+def first_step(random: np.random.Generator, moved: float) -> dict[str, float]:
+    """What a first gradient step tells of 256 tokens sampled from one policy, under another `moved` away from it.
+
+    Policies are rows of 16 logits; a recorded logprob is that of the policy that sampled.
+    """
+    logits_TV = random.normal(0, 2, (256, 16))
+    policies = logits_TV, logits_TV + random.normal(0, moved, logits_TV.shape)
+    both = [now_TV - np.log(np.exp(now_TV).sum(1, keepdims=True)) for now_TV in policies]
+    sampled_T = [random.choice(16, p=np.exp(row)) for row in both[0]]
+    old_T, new_T = (logprobs_TV[np.arange(256), sampled_T] for logprobs_TV in both)
+    delta_T = new_T - old_T
+    return {
+        "ratio_mean": float(np.exp(delta_T).mean()),
+        "kl": float((np.expm1(delta_T) - delta_T).mean()),
+        "old_new_correlation": float(np.corrcoef(np.exp(old_T), np.exp(new_T))[0, 1]),
+    }
+
+
+def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_ratio_is_near_1():
+    """Fifty batches of older policies, fifty of the same one: the mean ratio misses many of the former."""
+    random = np.random.default_rng(0)
+    old = [first_step(random, moved) for moved in np.linspace(0.4, 1.2, 50)]
+    assert all(told["kl"] > 0.05 for told in old)
+    assert sum(abs(told["ratio_mean"] - 1) <= 0.02 for told in old) >= 5
+    for told in old:
+        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers(steps(told))).keys()
+    assert [oddities(numbers(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
+
+
+def test_the_mean_ratio_alone_is_never_odd():
+    assert oddities({"ratio_mean": [1.2, 1.0]}) == {}
 
 
 def test_every_curve_says_in_a_sentence_what_is_healthy():

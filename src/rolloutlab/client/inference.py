@@ -16,13 +16,14 @@ from rolloutlab.wire.training import ModelCard, ModelCardList
 _LONGEST_ANSWER = 600.0
 
 
-async def models(http: Http, address: Address) -> list[ModelCard]:
-    """GET {inference_base_url}/models: what can be sampled.
+async def models(http: Http, address: Address, *, patience: float = 60.0, retry: bool | None = None) -> list[ModelCard]:
+    """GET {inference_base_url}/models: what can be sampled. patience: seconds without any byte of an answer.
 
     Raises:
         ServiceError: the answer is no list of models; and all that `Http.request` raises.
     """
-    body = await http.request("GET", f"{address.inference_base_url}/models", token=address.token)
+    url = f"{address.inference_base_url}/models"
+    body = await http.request("GET", url, token=address.token, patience=patience, retry=retry)
     try:
         return ModelCardList.model_validate(body).data
     except ValidationError as error:

@@ -129,7 +129,7 @@ _ALL = (
     ),
     Option(
         "precalculate_logprobs",
-        "old logprobs are recomputed under the job's starting weights",
+        "old logprobs are recomputed under the job's starting weights: for imported ones, or another engine's numerics",
         default="false",
         example="true",
         values=_BOOLEAN,

@@ -111,27 +111,41 @@ def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     """Warnings about how the completions were sampled.
 
     Logprobs are of the unscaled full-vocabulary distribution; at another temperature or top_p the sampler did not draw
-    from it, and the importance ratio does not know.
+    from it, and no logprob that is recorded or recomputed knows.
     """
     odd: Counter[str] = Counter()
-    mixed = 0
     for trajectory in trajectories:
-        mixed += trajectory.initial_policy_version != trajectory.final_policy_version
         for name in ("temperature", "top_p"):
             value = trajectory.metadata.get(name, 1)
             if value != 1:
                 odd[f"{name} {value}"] += 1
-    several = (
-        f"{count(mixed, 'trajectory')} answered by several checkpoints: the importance ratios of earlier turns are off"
-    )
     return [
-        *([f"{several} -> precalculate_logprobs: true"] if mixed else []),
-        *(
-            f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1, "
-            "or precalculate_logprobs: true"
-            for setting, n in odd.items()
-        ),
+        f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1"
+        for setting, n in odd.items()
     ]
+
+
+def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, recomputes: bool = False) -> list[str]:
+    """Warnings about completions of older checkpoints than the one that a job trains from.
+
+    sampled: how many trajectories have their oldest answer from each step. begins: the step that the job starts from.
+    recomputes: whether the job recomputes old logprobs, which makes every importance ratio begin at 1.
+    """
+    older = {step: n for step, n in sampled.items() if step < begins}
+    if not older:
+        return []
+    first, last, number = min(older), max(older), sum(older.values())
+    steps, lag = (f"step {first}", "lag") if first == last else (f"steps {first} to {last}", "lag up to")
+    lines = [
+        f"{count(number, 'trajectory')} sampled at {steps}, {'trains' if number == 1 else 'train'} from step {begins}: "
+        f"{lag} {begins - first} -> %%chat {collection} samples anew, or ppo: true bounds the ratio"
+    ]
+    if recomputes:
+        lines.append(
+            "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"
+            " -> precalculate_logprobs: false"
+        )
+    return lines
 
 
 def count(n: int, noun: str) -> str:

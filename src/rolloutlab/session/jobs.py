@@ -42,11 +42,7 @@ class JobCalls(SessionBase):
 
         What may have changed is asked of the service, where one runs; none is started.
         """
-        service = self.settings.service
-        address = None
-        with suppress(UnreachableError):  # it hangs: what is known of the jobs is listed all the same
-            address = self._bearing(service) if service else self.embedded.running()
-        return table(refreshed(self.store.jobs, self._http, address, self._service), self._called)
+        return table(refreshed(self.store.jobs, self._http, self._running_service(), self._service), self._called)
 
     def _ended(self, job_id: str, events: Sequence[Event]) -> None:
         """Remember what became of a job, and all that it reported."""
@@ -74,6 +70,13 @@ class JobCalls(SessionBase):
         if running := self.embedded.running():
             return replace(running, project=self.settings.project)
         raise UnreachableError("the embedded service does not run", hint=f"%job {job.id[:8]} --wait")
+
+    def _running_service(self) -> Address | None:
+        """The present service, where one runs; none is started."""
+        service = self.settings.service
+        with suppress(UnreachableError):  # it hangs: what is known here is said all the same
+            return self._bearing(service) if service else self.embedded.running()
+        return None
 
     @property
     def _service(self) -> str:

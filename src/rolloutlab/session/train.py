@@ -2,9 +2,11 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from rolloutlab.client import inference
 from rolloutlab.client.delivery import deliver, never_arrived
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.selection import select
@@ -15,6 +17,9 @@ from rolloutlab.training.check import Check
 from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.submission import Submission, gather, prepare
+
+_PATIENCE = 3.0
+"""Seconds for a service to say which checkpoint is the newest; without it the report only lacks the lag."""
 
 
 class TrainCalls(JobCalls, ModelCalls):
@@ -39,9 +44,10 @@ class TrainCalls(JobCalls, ModelCalls):
             train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
         """
         submission = prepare(select(self.store, names), options or {}, self._selected)
+        model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
+        submission = submission.beginning(self._newest_known())
         for line in submission.report():
             say(line)
-        model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
         asked, now = submission.config.to_wire(), datetime.now(UTC).isoformat()
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
         self.store.jobs.add(SubmittedJob(key, self._service, self._selected, submission.collections, asked, now))
@@ -62,7 +68,8 @@ class TrainCalls(JobCalls, ModelCalls):
         Raises:
             InputError: options are wrong. NotFoundError: no such collection.
         """
-        return Check(gather(select(self.store, names), options or {}, self._selected))
+        submission = gather(select(self.store, names), options or {}, self._selected)
+        return Check(submission.beginning(self._newest_known()))
 
     def train_form(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> TrainingForm:
         """A form of the options for training on these collections, beginning with `options`; it shows what would train.
@@ -75,7 +82,7 @@ class TrainCalls(JobCalls, ModelCalls):
         collections = select(self.store, names)
 
         def gathered() -> Submission:
-            return gather(collections, {}, self._selected)
+            return gather(collections, {}, self._selected).beginning(self._newest_known())
 
         def version() -> object:
             return self.store.changes(), self._selected
@@ -84,3 +91,12 @@ class TrainCalls(JobCalls, ModelCalls):
             return self.train([each.name for each in collections], chosen, wait=False, say=lambda _: None)
 
         return TrainingForm(collections, options or {}, gathered, version, submit, self.store.rewards.listen)
+
+    def _newest_known(self) -> int | None:
+        """The newest checkpoint of the selected model, where a job would start; no service is started to know it."""
+        address = self._running_service()
+        if address:
+            with suppress(RolloutlabError):
+                cards = self._http.run(inference.models(self._http, address, patience=_PATIENCE, retry=False))
+                return next((card.newest_step for card in cards if card.id == self._selected), None)
+        return None

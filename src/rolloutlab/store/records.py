@@ -84,13 +84,18 @@ class Trajectory:
         main = {"messages_and_choices": list(self.items), **({"tools": tools} if tools else {})}
         return [wire.History.model_validate(main), *self.additional]
 
+    @property
+    def steps(self) -> list[int]:
+        """The checkpoint of each of its answers, where that is known; `[step]` where only that is, or nothing."""
+        if self.step is None:
+            return []
+        told = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
+        return [version for version in told if isinstance(version, int)] or [self.step]
+
     def _versions(self) -> dict[str, int]:
         """The checkpoints of its first and its last answer, where they are known."""
-        if self.step is None:
-            return {}
-        told = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
-        known = [version for version in told if isinstance(version, int)] or [self.step]
-        return {"initial_policy_version": known[0], "final_policy_version": known[-1]}
+        steps = self.steps
+        return {"initial_policy_version": steps[0], "final_policy_version": steps[-1]} if steps else {}
 
     def to_wire(self) -> wire.Trajectory:
         """The trajectory as a training job carries it; it must have a reward. `extra` goes before the rest."""

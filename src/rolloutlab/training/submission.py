@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.glossary import problems
 from rolloutlab.objective.options import settle
-from rolloutlab.objective.preflight import Preflight, count, preflight, sampling_warnings
+from rolloutlab.objective.preflight import Preflight, count, lag_warnings, preflight, sampling_warnings
 from rolloutlab.store.records import Group
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import TrajectoryGroup
@@ -23,7 +23,7 @@ class Submission:
 
     names: what the collections are called now; `collections` are their labels, which no newer generation takes.
     stored: their groups as the lab has them; `groups` are what is sent of them. members: what is scored of them.
-    warnings: about how they were sampled.
+    warnings: about how they were sampled. begins: the step that the job would start from, where that is known.
     """
 
     model: str
@@ -35,6 +35,7 @@ class Submission:
     members: list[list[Member]]
     warnings: tuple[str, ...]
     check: Preflight
+    begins: int | None = None
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
@@ -46,9 +47,24 @@ class Submission:
         Raises:
             InputError: an option is wrong.
         """
-        config = checked_config(options)
-        check = preflight(self.members, settle(config), self.check.unscored, self.warnings)
-        return replace(self, config=config, check=check)
+        return self._checked(checked_config(options), self.begins)
+
+    def beginning(self, step: int | None) -> "Submission":
+        """The same for a job that starts from this checkpoint; None where it is not known."""
+        return self._checked(self.config, step)
+
+    def _checked(self, config: ExperimentalTrainingConfig, begins: int | None) -> "Submission":
+        settled, warnings = settle(config), list(self.warnings)
+        if begins is not None:
+            recomputes = settled.precalculate_logprobs
+            warnings += lag_warnings(self._sampled(), begins, self.names[0], recomputes=recomputes)
+        check = preflight(self.members, settled, self.check.unscored, warnings)
+        return replace(self, config=config, check=check, begins=begins)
+
+    def _sampled(self) -> Counter[int]:
+        """How many scored trajectories of this model have their oldest answer from each of its checkpoints."""
+        own = [t for g in self.stored for t in g.trajectories if t.model.partition("@")[0] == self.model]
+        return Counter(min(t.steps) for t in own if t.reward is not None and t.steps)
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
         return CreateTrainingJob(

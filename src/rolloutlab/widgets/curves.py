@@ -26,20 +26,18 @@ class Curve:
     odd: Callable[[float, float], str | None] = lambda _first, _last: None
 
 
-_STALE = "the completions are of another checkpoint, or sampler and trainer disagree"
-
-
-def _ratio(first: float, _last: float) -> str | None:
-    if abs(first - 1) <= 0.02:
-        return None
-    return f"mean {first:.3f} on the first step: {_STALE} -> precalculate_logprobs: true"
+_STALE = "they are of an older checkpoint, or their logprobs of another engine -> %%chat again"
+"""What a first step far from the policy that sampled means. The mean ratio is no sign of it: its expectation is 1 for
+any two policies."""
 
 
 def _entropy(_first: float, last: float) -> str | None:
     return "nearly 0: answers are all alike, so groups stop differing -> learning_rate: lower" if last < 0.01 else None
 
 
-def _kl(_first: float, last: float) -> str | None:
+def _kl(first: float, last: float) -> str | None:
+    if first > 0.05:
+        return f"{first:.2g} on the first step, where fresh completions have 0: {_STALE}"
     return f"{last:.2g}: the policy has left the one that sampled -> fewer groups in a job" if last > 1 else None
 
 
@@ -48,26 +46,31 @@ def _clipped(_first: float, last: float) -> str | None:
 
 
 def _correlation(first: float, _last: float) -> str | None:
-    return f"{first:.3f} on the first step: {_STALE}" if first < 0.98 else None
+    return f"{first:.3f} on the first step, where fresh completions have 1: {_STALE}" if first < 0.98 else None
 
 
 CURVES = (
     Curve("reward", ("reward",), "the number to watch: it should rise from job to job"),
     Curve("loss", ("loss",), "near 0 is normal: advantages have mean 0 within a group; look at the reward"),
     Curve("entropy", ("entropy",), "may fall slowly; near 0 all answers are alike and nothing differs", _entropy),
-    Curve("importance ratio", ("ratio_mean",), "mean 1.000 on the first step: sampler and trainer agree", _ratio),
     Curve(
-        "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
+        "distance (kl)",
+        ("kl",),
+        "from the policy that sampled: 0 on the first step when fresh, grows slowly, stays well below 1",
+        _kl,
     ),
-    Curve("distance (kl)", ("kl",), "from the policy that sampled: grows slowly, stays well below 1", _kl),
-    Curve("clipped tokens", ("clipped", "masked"), "share outside the clip range: a few percent at most", _clipped),
-    Curve("gradient norm", ("grad_norm",), "before clipping: its size says little, a lone spike does"),
     Curve(
         "old/new correlation",
         ("old_new_correlation",),
-        "close to 1 on the first step; falls as the policy leaves the one that sampled",
+        "1 on the first step when fresh; falls as the policy leaves the one that sampled",
         _correlation,
     ),
+    Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
+    Curve(
+        "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
+    ),
+    Curve("clipped tokens", ("clipped", "masked"), "share outside the clip range: a few percent at most", _clipped),
+    Curve("gradient norm", ("grad_norm",), "before clipping: its size says little, a lone spike does"),
 )
 
 

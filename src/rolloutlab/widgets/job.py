@@ -24,7 +24,7 @@ _PARTS = (
     ("trajectories that train", "trainable_trajectories", "trajectories"),
     ("groups that train", "trainable_groups", "groups"),
 )
-_SHOWN = ("reward", "loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "clipped", "old_new_correlation")
+_SHOWN = ("reward", "loss", "grad_norm", "entropy", "kl", "old_new_correlation", "ratio_mean", "ratio_max", "clipped")
 
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 

@@ -1,0 +1,117 @@
+"""Completions of older checkpoints: what the report and the curves say of them, and that the advice is true."""
+
+import json
+
+import pytest
+
+from rolloutlab.client.logprobs import score
+
+CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
+REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
+REMEDY = "%%chat capitals samples anew, or ppo: true bounds the ratio"
+FRESH = {"kl": pytest.approx(0, abs=1e-4), "old_new_correlation": pytest.approx(1, abs=1e-3)}
+
+
+@pytest.fixture
+def service(practice_service):
+    """A policy that has something to lose: a random one hardly moves."""
+    return practice_service
+
+
+def sample(notebook, *options: str) -> None:
+    notebook.run(CHAT.replace(" --over", f" {' '.join(options)} --over"))
+    notebook.run(REWARD)
+
+
+def train(notebook, learning_rate: float = 0.02, options: str = ""):
+    return notebook.run(f"%%train capitals\nlearning_rate: {learning_rate}\n{options}")
+
+
+def first_step(job):
+    return job.metrics().iloc[0]
+
+
+def odd(job) -> dict[str, str]:
+    return job.state()["head"]["odd"]
+
+
+def test_the_report_says_how_far_behind_its_completions_are(notebook, capsys):
+    sample(notebook)
+    train(notebook)
+    train(notebook)
+    capsys.readouterr()
+    said = f"12 trajectories sampled at step 0, train from step 2: lag 2 -> {REMEDY}"
+    assert said in repr(notebook.run("%%train capitals --dry-run")).splitlines()
+    assert said in repr(notebook.run("%%train capitals --form")).splitlines()
+    train(notebook)
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_fresh_completions_have_no_lag(notebook, capsys):
+    sample(notebook)
+    train(notebook)
+    sample(notebook)
+    capsys.readouterr()
+    assert dict(first_step(train(notebook))[list(FRESH)]) == FRESH
+    assert "lag" not in capsys.readouterr().out
+
+
+def test_a_conversation_that_went_on_is_as_old_as_its_oldest_turn(notebook):
+    sample(notebook)
+    train(notebook)
+    notebook.run("%%chat capitals --continue --max-tokens 4\nuser: why?")
+    notebook.run(REWARD)
+    lines = repr(notebook.run("%%train capitals --dry-run")).splitlines()
+    assert f"12 trajectories sampled at step 0, train from step 1: lag 1 -> {REMEDY}" in lines
+    assert not any("ratios of earlier turns" in line or "precalculate" in line for line in lines)
+
+
+def test_recomputing_the_logprobs_of_older_completions_is_advised_against(notebook):
+    sample(notebook)
+    train(notebook)
+    lines = repr(notebook.run("%%train capitals --dry-run\nprecalculate_logprobs: true")).splitlines()
+    assert (
+        "precalculate_logprobs removes the correction for this lag: every ratio begins at 1 "
+        "-> precalculate_logprobs: false" in lines
+    )
+
+
+def test_the_distance_and_the_correlation_tell_old_completions_and_neither_advises_to_recompute(notebook):
+    sample(notebook)
+    assert odd(train(notebook)) == {}
+    job = train(notebook)
+    assert first_step(job)["kl"] > 0.05
+    assert {"distance (kl)", "old/new correlation"} <= odd(job).keys()
+    assert "precalculate" not in json.dumps(job.state()["head"]) + repr(job) + job._repr_html_()
+    assert [name for name in ("kl", "old_new_correlation", "ratio_mean") if name in repr(job)] == sorted(
+        ("kl", "old_new_correlation", "ratio_mean"), key=repr(job).index
+    )
+
+
+def test_at_another_temperature_recomputed_logprobs_change_nothing_and_are_not_advised(notebook, capsys):
+    sample(notebook, "--temperature 0.5")
+    capsys.readouterr()
+    recorded = first_step(train(notebook, 1e-9))
+    assert "12 trajectories sampled at temperature 0.5: importance ratios assume 1 -> sample at 1\n" in (
+        capsys.readouterr().out
+    )
+    recomputed = first_step(train(notebook, 1e-9, "precalculate_logprobs: true"))
+    names = ["loss", "kl", "ratio_mean", "ratio_max", "clipped"]
+    assert list(recomputed[names]) == pytest.approx(list(recorded[names]), abs=1e-3)
+
+
+def test_an_earlier_turn_keeps_the_logprobs_of_the_checkpoint_that_said_it(notebook):
+    """What the service says of that turn under each checkpoint: the recorded logprobs are those of the older one."""
+    sample(notebook)
+    train(notebook)
+    continued = notebook.run("%%chat capitals --continue --max-tokens 4 --seed 2\nuser: why?")
+    found, session = continued.trajectories[0], notebook.lab
+    assert found.steps == [0, 1]
+    recorded = [entry.logprob for entry in found.choices[0].sampled_tokens()]
+    told = []
+    for step in found.steps:
+        asked = score(session._http, session.settings.service, f"lab/practice@{step}", found.histories())
+        content = session._http.run(asked).data[0].turns[0].logprobs.content
+        told.append([entry.logprob for entry in content])
+    assert told[0] == pytest.approx(recorded, abs=1e-4)
+    assert told[1] != pytest.approx(recorded, abs=1e-3)
