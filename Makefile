@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+LANES ?= 3
 BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
 CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
@@ -9,15 +11,25 @@ COMPAT := colab lowest
 WITHOUT_colab := auth callback client context jupyter objective search store wire kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
-.PHONY: demo test lab lint acceptance compat bench bench-save lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-processes test-notebooks lab lint acceptance compat bench bench-save lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
 	$(BIN)/python notebooks/run.py notebooks/01_first_loop.ipynb
 
-test: lint
-	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg -p no:cacheprovider notebooks
+# Lanes side by side: tests marked `process` and notebooks wait on kernels, browsers and services while the others
+# compute. Each lane prints when it ends; all end before one that failed makes the whole fail.
+test: $(READY)
+	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
+
+test-units: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile -m "not process" tests
+
+test-processes: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile -m process tests
+
+test-notebooks: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg notebooks
 
 lint: $(READY)
 	$(BIN)/ruff check .

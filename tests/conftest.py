@@ -282,16 +282,20 @@ def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
     return Service(http, address, policy.name, folder, database, jobs, closing)
 
 
-@pytest.fixture
-def service(start: Callable[..., Service]) -> Service:
-    """The service of the tiny policy."""
-    return start()
+@pytest.fixture(scope="module")
+def service(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service of the tiny policy, one for the tests of a module; `start` makes one of a test's own."""
+    service = _service(policy, tmp_path_factory.mktemp("lab") / "service")
+    yield service
+    service.stop()
 
 
-@pytest.fixture
-def practice_service(start: Callable[..., Service], practice_policy: "Policy") -> Service:
-    """The service of the practice policy."""
-    return start(practice_policy)
+@pytest.fixture(scope="module")
+def practice_service(practice_policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service of the practice policy, one for the tests of a module."""
+    service = _service(practice_policy, tmp_path_factory.mktemp("lab") / "service")
+    yield service
+    service.stop()
 
 
 @pytest.fixture

@@ -14,6 +14,12 @@ ASK = {"role": "user", "content": "the quick brown fox"}
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
 def imported(session, tmp_path):
     """Imports conversations, the answers to one prompt, as the collection `foxes`."""
 

@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from rolloutlab.session import Session
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def callback() -> Iterator[int]:

@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
+
+pytestmark = pytest.mark.process
 
 
 def test_the_first_cells_of_the_readme_show_their_results(notebook, readme_cells):

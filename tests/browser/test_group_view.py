@@ -11,7 +11,7 @@ from rolloutlab.session import Session
 from rolloutlab.store.records import Arrival, NewGroup
 from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 
-pytestmark = pytest.mark.parametrize("front_end", ["lab"])
+pytestmark = [pytest.mark.process, pytest.mark.parametrize("front_end", ["lab"])]
 HOSTILE = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'> \x1b[31m \u202eabc"
 
 

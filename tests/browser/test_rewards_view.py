@@ -11,6 +11,8 @@ from rolloutlab.session import Session
 from rolloutlab.store.records import Arrival, NewGroup, Score
 from rolloutlab.wire.chat import Choice, UserMessage
 
+pytestmark = pytest.mark.process
+
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'> \x1b[31m \u202eabc"
 SCORE = """\
 %%reward {name} --overwrite

@@ -15,6 +15,8 @@ from .conftest import OPENED
 from .jupyter import Jupyter
 from .notebook import NotebookPage
 
+pytestmark = pytest.mark.process
+
 TOKEN = "of-this-jupyter"
 CONFIG = Path(__file__).parent.parent.parent / "jupyter-config"
 OPTIONS = (f"--IdentityProvider.token={TOKEN}", "--ServerApp.base_url=/user/jo/")

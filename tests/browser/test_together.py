@@ -3,6 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.process
+
 SAMPLE = "%load_ext rolloutlab\nimport rolloutlab\nlab = rolloutlab.lab()"
 
 

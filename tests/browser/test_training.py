@@ -8,6 +8,8 @@ from playwright.sync_api import Locator, expect
 from rolloutlab.session import Session
 from rolloutlab.store.records import Arrival, NewGroup, Score
 
+pytestmark = pytest.mark.process
+
 PROMPT = "Sort these letters: {{letters}}"
 ROWS = [{"letters": letters} for letters in ("d b a c", "s h i f", "q m e r", "o k t u", "z y x w", "n g j l")]
 COPIES = 80

@@ -14,6 +14,12 @@ from rolloutlab.settings import Address, Settings
 JOBS = "/v1/preview/training-jobs"
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 class Proxy(httpx.AsyncBaseTransport):
     """Passes requests on to the service; `spoil` may lose the answer to a job, or the job before it gets there."""
 

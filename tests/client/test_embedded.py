@@ -22,6 +22,8 @@ from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
+pytestmark = pytest.mark.process
+
 LONGEST = 60
 
 

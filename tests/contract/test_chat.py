@@ -203,7 +203,8 @@ def test_the_last_of_the_two_limits_counts(service):
 
 
 @pytest.mark.parametrize("header", ["Vendor-Project", "OpenAI-Project"])
-def test_tokens_are_counted_by_project(service, header):
+def test_tokens_are_counted_by_project(start, header):
+    service = start()
     body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 1}
     counts = [
         service.call("POST", "/v1/chat/completions", json=body, headers={header: "team/project"})["usage"]

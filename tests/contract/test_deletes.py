@@ -11,6 +11,12 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
 def trained(service, body):
     """A model after so many jobs."""
 

@@ -10,6 +10,12 @@ from rolloutlab.errors import NotFoundError, RefusedError
 from rolloutlab.wire.training import CreateTrainingJob
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 def test_a_registered_model_has_checkpoint_zero_at_once(service):
     model = service.register()
     listed = service.call("GET", f"/v1/preview/models/{model.id}/checkpoints")

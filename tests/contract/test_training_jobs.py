@@ -14,6 +14,12 @@ from rolloutlab.wire.training import CreateTrainingJob
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 def trajectory(choice, reward, **overrides):
     messages = [{"role": "user", "content": "hello"}, choice.to_wire()]
     return {"messages_and_choices": messages, "reward": reward, **overrides}

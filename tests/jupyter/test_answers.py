@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ANSWER = "code=a-secret-code&state=a-secret-state"
 
 

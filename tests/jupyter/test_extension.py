@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rolloutlab
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parent.parent.parent
 

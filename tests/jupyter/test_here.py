@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 TICKET = "a-ticket-of-this-test"
 
 

@@ -16,6 +16,8 @@ from nbclient import NotebookClient
 pytest.importorskip("mcp")
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.process
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LONGEST_CELL = 300
 KINDS = {

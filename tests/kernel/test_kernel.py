@@ -13,6 +13,8 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 
 from rolloutlab.store.lab import Lab
 
+pytestmark = pytest.mark.process
+
 LONGEST = 120
 ROWS = 1200
 CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}"

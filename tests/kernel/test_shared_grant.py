@@ -17,6 +17,8 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 pytest.importorskip("mcp")
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.process
+
 BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
 LONGEST = 180
 RENEWALS = int(os.environ.get("ROLLOUTLAB_TEST_RENEWALS", "2"))

@@ -11,6 +11,8 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
+pytestmark = pytest.mark.process
+
 LONGEST = 60
 DEFINE = """
 from rolloutlab.auth.broker.broker import Broker; from rolloutlab.auth.consent import Pending, Question

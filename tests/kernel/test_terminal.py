@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
+pytestmark = pytest.mark.process
+
 LONGEST = 120
 COMMAND = ["-m", "IPython", "--simple-prompt", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
 PROMPT = r"In \[\d+\]: "

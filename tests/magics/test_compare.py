@@ -7,6 +7,12 @@ REWARD = "%%reward capitals\nreturn float(len(answer))"
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
 def trained(notebook):
     """A notebook in which one job was trained."""
     notebook.run(CHAT)

@@ -1,5 +1,6 @@
 """Another service: asked before it is talked to, and the one before it stays when it does not answer."""
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -97,12 +98,15 @@ def test_a_profile_brings_its_key_and_its_project(with_profiles, session):
 
 
 def test_chats_and_jobs_are_counted_under_the_project(with_profiles, service):
+    def requests() -> Counter[str]:
+        return Counter({use["project"]: use["requests"] for use in service.call("GET", "/v1/preview/usage")["data"]})
+
+    before = requests()
     with_profiles.run("%connect hosted")
     with_profiles.run(CHAT)
     with_profiles.run("%connect --project ada/mine")
     with_profiles.run(CHAT)
-    entries = service.call("GET", "/v1/preview/usage")["data"]
-    assert {entry["project"]: entry["requests"] for entry in entries} == {"research/capitals": 1, "ada/mine": 1}
+    assert requests() - before == {"research/capitals": 1, "ada/mine": 1}
 
 
 def test_every_request_names_the_project(notebook, session, service, monkeypatch):

@@ -11,6 +11,12 @@ REWARD = '%%reward capitals\nreturn {"length": len(answer) / 8, "right": float(a
 TRAIN = "%%train capitals\nlearning_rate: 2e-3  # the policy's own\nepsilon: 0.2"
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 def test_chat_samples_one_group_per_row_and_binds_it(notebook):
     collection = notebook.run(CHAT.replace("--seed", "-o answers --seed"))
     assert notebook["answers"] is collection

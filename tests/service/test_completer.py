@@ -17,6 +17,12 @@ PATIENCE = 30.0
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
 def held(monkeypatch):
     """Decoding, stopped before the third token until it is released; how many steps there were."""
 

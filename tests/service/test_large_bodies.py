@@ -14,6 +14,8 @@ from rolloutlab.http import Http
 from rolloutlab.settings import Settings
 from rolloutlab.wire.training import RegisterModel
 
+pytestmark = pytest.mark.process
+
 MEGABYTES = 24
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.process
+
 BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
 
 USE = """

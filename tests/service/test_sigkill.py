@@ -24,6 +24,8 @@ from rolloutlab.settings import Address, Settings
 from rolloutlab.wire.events import ENDINGS
 from rolloutlab.wire.training import RegisterModel
 
+pytestmark = pytest.mark.process
+
 KILLS = 32
 PATIENCE = 60.0
 """Seconds after which what is waited for is not coming."""

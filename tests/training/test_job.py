@@ -15,6 +15,12 @@ from rolloutlab.training.job import Job
 LONGEST = 60
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 class Page:
     """A browser that shows a job: what it was told, taken together as a page does."""
 

@@ -14,6 +14,12 @@ LOST = "00000000-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
 def asked(service, monkeypatch) -> list[str]:
     """The path of every request."""
     paths: list[str] = []

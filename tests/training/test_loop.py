@@ -11,6 +11,12 @@ ROWS = [{"country": "France"}, {"country": "Peru"}]
 PROMPT = "Capital of {{country}}?"
 
 
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
 def by_place(trajectory, answer, messages, row):
     """A reward that always differs within a group."""
     return int(trajectory.name[-1]) / 2
