@@ -11,7 +11,7 @@ COMPAT := colab lowest
 WITHOUT_colab := auth callback client context jupyter objective search store wire kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
 
-.PHONY: demo test test-units test-processes test-notebooks lab lint acceptance compat bench bench-save lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -63,6 +63,18 @@ bench: $(READY)
 
 bench-save: $(READY)
 	$(BIN)/python benchmarks/history.py --save $(BENCHMARKS:%=benchmarks/%.py)
+
+# Kills, errors of the disk and interrupts, in processes of their own; neither `make test` nor CI runs them.
+SEED ?= $(shell date +%j)
+faults: $(READY)
+	$(BIN)/python tests/faults/kills.py --kills 60 --seed $(SEED)
+	$(BIN)/python tests/faults/writes.py --sample 20 --seed $(SEED)
+	$(BIN)/python tests/faults/signals.py --signals 600 --seed $(SEED)
+
+faults-full: $(READY)
+	$(BIN)/python tests/faults/kills.py --kills 500 --seed $(SEED)
+	$(BIN)/python tests/faults/writes.py --seed $(SEED)
+	$(BIN)/python tests/faults/signals.py --signals 6000 --seed $(SEED)
 
 clean:
 	rm -rf .venv .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis

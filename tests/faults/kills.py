@@ -13,11 +13,9 @@ Exit status 0 when nothing was lost and no call ended in anything but a delibera
 """
 
 import argparse
-import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,52 +26,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it would complain of the fork
+sys.path.insert(0, str(Path(__file__).parent))
+from journal import Journal, digest, read, stored
+from processes import end, fork, published, serve, strays, until, wait_for_services
 
-import rolloutlab.service.serve  # noqa: F401 - before the forks, of which each then takes no time
-from rolloutlab.__main__ import main as command_line
 from rolloutlab.errors import JobFailedError, RolloutlabError
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 
-sys.path.insert(0, str(Path(__file__).parent))
-from journal import Journal, digest, read, stored
-
 PROMPT = "user: Sort the letters: d b a c"
 MODEL = "lab/kills"
 LONGEST_START, LONGEST_JOBS = 120.0, 300.0
-
-
-def fork(work: Callable[[], object], log: Path) -> int:
-    """Process id of a child that does the work in a session of its own and writes to the log."""
-    pid = os.fork()
-    if pid:
-        return pid
-    os.setsid()
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    try:
-        work()
-    except SystemExit:
-        pass
-    except BaseException:  # noqa: BLE001 - the child must not go on as its parent
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(0)
 
 
 class Client:
     """One life of a client: a loop of small calls, each journalled once it has returned."""
 
     def __init__(self, home: Path, seed: int, life: int) -> None:
-        popen = subprocess.Popen
-        subprocess.Popen = lambda command, **options: popen(["sleep", "120"], **options)  # type: ignore[assignment,misc]
+        wait_for_services()
         self._random = random.Random(seed)
         self._journal = Journal(home / "journal")
         self._lab = Session(Settings(home=home))
@@ -148,7 +120,7 @@ class Campaign:
         while sum(self.counts[f"kills of {each}"] for each in ("service", "client")) < kills:
             victims = self._random.choice([["service"], ["service"], ["client"], ["client"], ["service", "client"]])
             if self._random.random() < 0.8:
-                self._until(self._published, LONGEST_START, "the service does not start")
+                self._wait_for_service()
             time.sleep(self._random.expovariate(2.0))
             for each in victims:
                 self._kill(each)
@@ -163,32 +135,19 @@ class Campaign:
             self._lives[each] += 1
             seed = self._random.randrange(2**32)
             client = partial(Client, self._home, seed, self._lives[each])
-            work = self._serve if each == "service" else lambda client=client: client().run()
+            work = partial(serve, self._home) if each == "service" else lambda client=client: client().run()
             self._pids[each] = fork(work, self._home / f"{each}.log")
 
-    def _serve(self) -> None:
-        command_line(["serve", "--home", str(self._home), "--policy", "practice", "--linger", "600"])
-
     def _kill(self, each: str) -> None:
-        os.kill(self._pids[each], signal.SIGKILL)
-        os.waitpid(self._pids[each], 0)
+        end(self._pids[each])
         self.counts[f"kills of {each}"] += 1
 
-    def _published(self) -> bool:
-        """Whether this life of the service has said where it listens."""
-        path = self._home / "service" / "service.json"
-        try:
-            return f'"pid": {self._pids["service"]}' in path.read_text()
-        except OSError:
-            return False
+    def _wait_for_service(self) -> None:
+        self._require(lambda: published(self._home, self._pids["service"]), LONGEST_START, "the service does not start")
 
-    def _until(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                self.losses.append(f"{otherwise} within {seconds:.0f} s")
-                return
-            time.sleep(0.01)
+    def _require(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        if not until(condition, seconds):
+            self.losses.append(f"{otherwise} within {seconds:.0f} s")
 
     def _check(self, quiet: bool) -> None:
         """Both databases whole, unlocked where nothing runs, and with all that the journal got since the last check."""
@@ -275,15 +234,14 @@ class Campaign:
 
     def _end(self) -> None:
         """Every accepted job ends; then service and client stop, and no draft is left."""
-        self._until(self._published, LONGEST_START, "the service does not start")
+        self._wait_for_service()
         self._kill("client")
         self.counts["kills of client"] -= 1  # this one is no part of the campaign
         waiting = "SELECT id FROM jobs WHERE status IN ('queued', 'running')"
-        self._until(lambda: not self._service_rows(waiting), LONGEST_JOBS, "the jobs do not end")
+        self._require(lambda: not self._service_rows(waiting), LONGEST_JOBS, "the jobs do not end")
         failed = self._service_rows("SELECT id, error FROM jobs WHERE status NOT IN ('succeeded', 'queued', 'running')")
         self.losses += [f"job {job_id} failed: {error}" for job_id, error in failed]
-        os.kill(self._pids["service"], signal.SIGTERM)
-        os.waitpid(self._pids["service"], 0)
+        end(self._pids["service"], signal.SIGTERM)
         self._check(quiet=True)
         counts, self._offset = self.counts.copy(), 0
         self._check(quiet=True)  # once more from the beginning
@@ -293,20 +251,7 @@ class Campaign:
     def stop(self) -> None:
         """End what still runs."""
         for pid in self._pids.values():
-            try:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                continue
-
-
-def strays(home: Path) -> list[Path]:
-    """Drafts, bodies of jobs and tensors that no start would ever sweep; to be called when no service runs."""
-    service = home / "service"
-    drafts = [path for path in home.rglob("*") if path.name.endswith(".draft")]
-    hidden = [path for path in service.rglob(".*") if path.name != ".lost" and path not in drafts]
-    bodies = [path for path in (service / "jobs").glob("*") if path not in drafts]
-    return [*drafts, *hidden, *bodies]
+            end(pid)
 
 
 def main() -> int:

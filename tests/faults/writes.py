@@ -1,0 +1,316 @@
+"""Fails each file-system call of a small loop once, in the service and in its client: nothing reported may be lost.
+
+    writes.py [--sample N] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
+
+The loop registers a model, samples, scores, trains, compares, ranks, searches, exports, imports, renames, deletes and
+restores. It runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
+sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
+client opens its lab anew and does the step again, which must succeed, as must all the rest; what was reported before
+and after is looked for at the end. The service is started once more, after which no draft may be left anywhere.
+
+Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from inject import Faults, Point
+from journal import Journal, digest, read, stored
+from processes import end, fork, gone, published, serve, strays, until, wait_for_services
+
+from rolloutlab.errors import RolloutlabError
+from rolloutlab.policy.checkpoints import read_checkpoint
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from rolloutlab.store.lab import Lab
+
+LONGEST_RUN = 90.0
+ROWS = [{"letters": "d b a c"}, {"letters": "z y x"}]
+
+
+def reward(trajectory: Any, answer: str, *_: Any) -> float:
+    """Another one for each member of a group."""
+    return int(trajectory.name.rpartition("/")[2]) / 4
+
+
+class Loop:
+    """The steps, each journalled once it was reported as done, and done again after it was refused."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._journal = Journal(home / "journal")
+        self._open()
+
+    def _open(self) -> None:
+        self._lab = Session(Settings(home=self._home))
+        self._lab._selected = "lab/first"
+
+    def run(self) -> int:
+        names = ["model", "sample", "score", "train", "compare", "rank", "search", "export", "import_", "rename"]
+        for name in [*names, "delete", "restore"]:
+            if not self._done(name) and not self._again(name):
+                return 1
+        self._lab.close()
+        return 0
+
+    def _done(self, name: str) -> bool:
+        try:
+            getattr(self, f"_{name}")()
+        except RolloutlabError as error:
+            self._journal.write("refused", step=name, error=type(error).__name__, message=str(error))
+        except Exception:  # noqa: BLE001 - a bug of ours, which is what is looked for
+            self._journal.write("bug", step=name, error=traceback.format_exc())
+        else:
+            return True
+        return False
+
+    def _again(self, name: str) -> bool:
+        try:
+            self._lab.close()
+        except Exception:  # noqa: BLE001 - as above
+            self._journal.write("bug", step="close", error=traceback.format_exc())
+        self._open()
+        if self._done(name):
+            return True
+        self._journal.write("stuck", step=name)
+        return False
+
+    def _model(self) -> None:
+        self._journal.write("model", id=self._lab.model("lab/first").id)
+
+    def _sample(self) -> None:
+        found = self._lab.chat("letters", "user: Sort {{letters}}", n=3, over=ROWS, max_tokens=4, seed=1)
+        self._journal.trajectories(found.label, found.trajectories)
+
+    def _score(self) -> None:
+        found = self._lab.reward("letters", reward)
+        self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
+
+    def _train(self) -> None:
+        job = self._lab.train("letters", say=lambda _: None)
+        self._journal.write("checkpoint", step=job.step, job=job.id)
+
+    def _compare(self) -> None:
+        self._lab.compare("letters", reward, n=2, over=[{"letters": "b a"}])
+        for step in (0, 1):
+            label = f"compare.letters.step{step}"
+            self._journal.trajectories(label, self._lab.collection(label).trajectories)
+
+    def _rank(self) -> None:
+        found = self._lab.rank("letters/0", [2, 0, 1])
+        self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
+
+    def _search(self) -> None:
+        self._journal.write("search", hits=len(self._lab.search("letters", k=3)))
+
+    def _export(self) -> None:
+        path = self._home / "out.jsonl"
+        self._lab.export("letters", path, overwrite=True)
+        self._journal.write("export", lines=len(path.read_text().splitlines()))
+
+    def _import_(self) -> None:
+        found = self._lab.import_(self._home / "out.jsonl", "again")
+        self._journal.trajectories(found.label, found.trajectories)
+
+    def _rename(self) -> None:
+        if "other" not in {each.name for each in self._lab.store.collections()}:  # it may have been done and refused
+            self._lab.rename("again", "other", say=lambda _: None)
+        self._journal.write("named", label="other", here=True)
+
+    def _delete(self) -> None:
+        if "other" in {each.name for each in self._lab.store.collections()}:
+            self._lab.delete("other", say=lambda _: None)
+        self._journal.write("named", label="other", here=False)
+
+    def _restore(self) -> None:
+        if "other" not in {each.name for each in self._lab.store.collections()}:
+            self._lab.restore("other", say=lambda _: None)
+        self._journal.write("named", label="other", here=True)
+
+
+class Run:
+    """One run of the loop in a folder of its own."""
+
+    def __init__(self, home: Path, side: str, target: Point | None) -> None:
+        self._home = home
+        self._side = side
+        self._target = target
+        self.lost: list[str] = []
+        self.refused: list[str] = []
+        self.points: list[Point] = []
+        self.fired = False
+        home.mkdir()
+
+    def run(self) -> "Run":
+        service = fork(self._side_of("service", partial(serve, self._home)), self._home / "service.log")
+        client = fork(self._side_of("client", self._loop), self._home / "client.log")
+        deadline, status = time.monotonic() + LONGEST_RUN, None
+        while status is None and time.monotonic() < deadline:
+            if gone(service):
+                service = fork(partial(serve, self._home), self._home / "service.log")
+            pid, code = os.waitpid(client, os.WNOHANG)
+            status = code if pid else None
+            time.sleep(0.01)
+        if status is None:
+            self.lost.append("the loop hangs")
+            end(client)
+        end(service, signal.SIGTERM)
+        self._restart()
+        self._look()
+        return self
+
+    def _side_of(self, side: str, work: Callable[[], int]) -> Callable[[], int]:
+        """The work with the error in it where it is on this side, which writes down what calls it met."""
+        if side != self._side:
+            return work
+
+        def counted() -> int:
+            os.chdir(self._home)  # what removes a tree names files without their folder
+            handle = os.open(self._home.parent / f"{self._home.name}.points", os.O_WRONLY | os.O_CREAT, 0o600)
+            faults = Faults(self._home, self._target)
+            faults.install()
+            try:
+                return work()
+            finally:
+                os.write(handle, json.dumps([faults.fired, faults.points]).encode())
+
+        return counted
+
+    def _loop(self) -> int:
+        wait_for_services()
+        return Loop(self._home).run()
+
+    def _restart(self) -> None:
+        """Start the service once more: a start sweeps."""
+        service = fork(partial(serve, self._home), self._home / "service.log")
+        if not until(lambda: published(self._home, service), LONGEST_RUN):
+            self.lost.append("the service does not start again")
+        end(service, signal.SIGTERM)
+        try:
+            session = Session(Settings(home=self._home))
+            session.collections()
+            session.close()
+        except RolloutlabError as error:
+            self.lost.append(f"the lab does not open again: {error}")
+
+    def _look(self) -> None:
+        points = self._home.parent / f"{self._home.name}.points"
+        if points.exists() and points.stat().st_size:
+            self.fired, self.points = json.loads(points.read_text())
+            self.points = [(site, i) for site, i in self.points]
+        rewards: dict[tuple[str, str], float] = {}
+        names: dict[str, bool] = {}
+        with_lab = Lab(self._home / "lab.db")
+        for _, fact in read(self._home / "journal"):
+            match fact["kind"]:
+                case "refused":
+                    self.refused.append(f"{fact['step']}: {fact['error']}: {fact['message']}")
+                case "bug":
+                    self.lost.append(f"{fact['step']} ended in {fact['error']}")
+                case "stuck":
+                    self.lost.append(f"{fact['step']} failed a second time: {self.refused[-1]}")
+                case "rewards":
+                    rewards |= {(fact["label"], key): reward for key, reward in fact["rewards"].items()}
+                case "named":
+                    names[fact["label"]] = fact["here"]
+                case kind:
+                    self._check(kind, fact, with_lab)
+        for (label, key), number in rewards.items():
+            if stored(with_lab, label)[int(key)].reward != number:
+                self.lost.append(f"the reward of {label} {key} is not {number}")
+        here = {each.name for each in with_lab.collections()}
+        self.lost += [f"{name} is {'not ' * wanted}there" for name, wanted in names.items() if (name in here) != wanted]
+        with_lab.close()
+        self.lost += [f"{path.relative_to(self._home)} was left behind" for path in strays(self._home)]
+        self._read_logs()
+
+    def _check(self, kind: str, fact: dict[str, Any], lab: Lab) -> None:
+        if kind == "trajectories":
+            here = {key: t for label in _labels(fact["label"], lab) for key, t in stored(lab, label).items()}
+            for key, expected in fact["digests"].items():
+                if int(key) not in here or digest(here[int(key)]) != expected:
+                    self.lost.append(f"trajectory {key} of {fact['label']} is not as it was reported")
+        if kind == "checkpoint":
+            [model] = [p for p in (self._home / "service" / "models").iterdir() if not p.name.startswith(".")] or [None]
+            try:
+                read_checkpoint(model / str(fact["step"]))
+            except (RolloutlabError, TypeError) as error:
+                self.lost.append(f"checkpoint {fact['step']}: {error}")
+        if kind == "export" and fact["lines"] != len((self._home / "out.jsonl").read_text().splitlines()):
+            self.lost.append("the exported file is not as it was reported")
+
+    def _read_logs(self) -> None:
+        for name in ("service.log", "client.log"):
+            text = (self._home / name).read_text(errors="replace")
+            for raised in re.findall(r"(?ms)^Traceback.*?^(\S.*?)$", text):
+                self.lost.append(f"a traceback in {name}: {raised}")
+
+
+def _labels(label: str, lab: Lab) -> list[str]:
+    """The collection, also under the name that it got later."""
+    return [each.label for each in lab.collections() if each.name in {label.partition(":")[0], "other"}]
+
+
+def sweep(side: str, options: argparse.Namespace, folder: Path, counts: Counter[str]) -> bool:
+    """Run the loop for each call of one side; whether all went well."""
+    clean = Run(folder / side, side, None).run()
+    print(f"{side}: {len(clean.points)} calls from {len({site for site, _ in clean.points})} lines", flush=True)
+    well = report(None, clean, options)
+    targets = clean.points
+    if options.sample and options.sample < len(targets):
+        targets = random.Random(options.seed).sample(targets, options.sample)
+    for i, target in enumerate(targets):
+        run = Run(folder / f"{side}-{i}", side, target).run()
+        counts["calls that failed" if run.fired else "calls that were not met again"] += 1
+        counts["steps that were refused"] += len(run.refused)
+        well &= report(target, run, options)
+        if not run.lost:
+            shutil.rmtree(folder / f"{side}-{i}")
+    return well
+
+
+def report(target: Point | None, run: Run, options: argparse.Namespace) -> bool:
+    where = f"{target[0]} #{target[1]}" if target else "no error"
+    if options.verbose:
+        print(f"{where}: {'; '.join(run.refused) or 'absorbed'}", flush=True)
+    for loss in run.lost:
+        print(f"LOST with {where}: {loss}", flush=True)
+    return not run.lost
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="calls of each side; all without it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--side", choices=["client", "service"], help="both without it")
+    parser.add_argument("--verbose", action="store_true", help="print what was refused for every call")
+    parser.add_argument("--keep", type=Path, help="a new folder for the runs; those that lost something stay")
+    options = parser.parse_args()
+    begun, counts = time.monotonic(), Counter[str]()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(exist_ok=True)
+        sides = [options.side] if options.side else ["client", "service"]
+        well = all([sweep(side, options, folder, counts) for side in sides])  # noqa: C419 - both sides in any case
+    print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
+    print(f"{'nothing was lost' if well else 'see above'}; seed {options.seed}, {time.monotonic() - begun:.0f} s")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
