@@ -2,9 +2,10 @@
 
     history.py [--save] SCRIPT...
 
-history.json has the figures of each release: {"0.1.0": {"search_recall": {"figure": 1.0, "relation": ">="}, ...}, ...},
-the newest release last. `--save` (`make bench-save`) writes those of this run under the package's version, beside what
-other benchmarks have there already. The exit status is 1 when a goal is missed; what fell is printed and fails nothing.
+history.json has the figures of each release, the newest last; those of 0.1.0 are the ones of docs/performance.md:
+{"0.1.0": {"search_recall": {"figure": 1.0, "relation": ">="}, ...}, ...}. `--save` (`make bench-save`) writes those of
+this run under the package's version, beside what other benchmarks have there already. The exit status is 1 when a goal
+is missed; what fell is printed and fails nothing.
 """
 
 import argparse
@@ -43,12 +44,10 @@ def read(lines: Iterable[str]) -> dict[str, Figure]:
 def loss(now: Figure, before: Figure) -> float:
     """The share of the last release that is lost: 0.5 at half of what is to be large, or twice what is to be small.
 
-    Negative when it is better. What is to be large and was 0 has no share to lose; what is to be small loses all then.
+    Negative when it is better; 0 where either is 0, of which there is no share.
     """
     worse, better = (now["figure"], before["figure"]) if now["relation"] == ">=" else (before["figure"], now["figure"])
-    if better <= 0:
-        return 0.0
-    return 1 - worse / better
+    return 1 - worse / better if worse and better else 0.0
 
 
 def fallen(now: Release, before: Release, largest: float = LARGEST_FALL) -> list[str]:

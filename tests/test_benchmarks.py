@@ -46,7 +46,7 @@ def goals(**figures: float):
         (goals(a=0.8, b=0.1, c_seconds=2.0), goals(a=1.0, b=1.0, c_seconds=1.0), ["b", "c_seconds", "a"]),
         (goals(new=0.1), goals(old=1.0), []),
         (goals(a=0.0, b_seconds=0.0), goals(a=0.0, b_seconds=0.0), []),
-        (goals(a_seconds=0.1), goals(a_seconds=0.0), ["a_seconds"]),
+        (goals(a_seconds=0.1), goals(a_seconds=0.0), []),
     ],
 )
 def test_what_lost_more_than_fifteen_percent_is_named_worst_first(history, now, before, names):
@@ -100,7 +100,7 @@ def test_a_run_says_what_fell_fails_for_missed_goals_only_and_saves_on_demand(tm
 def test_the_history_that_is_kept_names_goals_with_figures_and_relations(history):
     for release in json.loads(history.PATH.read_text()).values():
         for name, figure in release.items():
-            assert name.isidentifier()
+            assert name.split() == [name]
             assert figure.keys() == {"figure", "relation"}
             assert figure["relation"] in {"<=", ">="}
 
