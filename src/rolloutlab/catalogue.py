@@ -32,13 +32,15 @@ def catalogue(found: Sequence[CollectionSummary], pattern: str | None, prices: M
     """
     import pandas as pd
 
+    from rolloutlab.widgets.frame import Frame
+
     listed = [each for each in found if pattern is None or _fits(each, pattern)]
     costs = [cost(each, prices) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
     columns["created (UTC)"] = [minute(each.created_at) for each in listed]
-    return pd.DataFrame(columns, index=pd.Index([each.label for each in listed], name="collection"))
+    return Frame(columns, index=pd.Index([each.label for each in listed], name="collection"))
 
 
 def _fits(collection: StoredCollection, pattern: str) -> bool:

@@ -14,6 +14,7 @@ from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Traje
 from rolloutlab.store.rewards import finite
 from rolloutlab.views.frame import frame
 from rolloutlab.views.group import AskLogprobs, GroupView, rank
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import collection as view
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Collection:
         return view.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        return view.html(*self._shown())
+        return as_written(view.html(*self._shown()))
 
 
 def members_of(groups: Sequence[Group]) -> list[list[Member]]:

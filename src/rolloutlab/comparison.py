@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import comparison as view
 from rolloutlab.widgets.plot import Plot
 
@@ -84,9 +85,11 @@ class Comparison:
         """One row per prompt, the largest loss first: prompt, before, after, difference, n."""
         import pandas as pd
 
+        from rolloutlab.widgets.frame import Frame
+
         rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after)] for p in self.pairs]
         names = pd.Index([pair.name for pair in self.pairs], name="group")
-        frame = pd.DataFrame(rows, index=names, columns=["prompt", "before", "after", "difference", "n"])
+        frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n"])
         return frame.sort_values("difference", kind="stable")
 
     def words(self) -> list[str]:
@@ -114,7 +117,7 @@ class Comparison:
         return view.text(self.words(), self._rows())
 
     def _repr_html_(self) -> str:
-        return view.html(self.words(), self._rows())
+        return as_written(view.html(self.words(), self._rows()))
 
     def _rows(self) -> list[view.Row]:
         pairs = sorted(self.pairs, key=lambda pair: pair.difference)

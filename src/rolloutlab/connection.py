@@ -22,6 +22,7 @@ from rolloutlab.settings_file import (
     unknown_profile,
     variable_name,
 )
+from rolloutlab.visible import as_written
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Connection:
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         head = "<tr><th>setting</th><th>value</th><th>from</th></tr>"
-        return f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>"
+        return as_written(f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>")
 
 
 def connected(

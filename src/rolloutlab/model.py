@@ -46,8 +46,10 @@ def table(cards: Sequence[ModelCard]) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    from rolloutlab.widgets.frame import Frame
+
     index = pd.Index([card.id for card in cards], name="model")
-    return pd.DataFrame(
+    return Frame(
         {
             "base": pd.array([card.base_model for card in cards], dtype="string"),
             "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),

@@ -22,6 +22,15 @@ def visible_line(text: str, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else f"{line[: longest - 3]}..."
 
 
+def as_written(html: str) -> str:
+    """HTML for a notebook in which `$5 or $10` stays what it is.
+
+    JupyterLab, nbconvert and nbviewer hand every output to MathJax, which sets what stands between dollars as a formula
+    and hides what `\\phantom` holds. Two classes forbid it: MathJax 2 knows the first, MathJax 3 the second.
+    """
+    return f'<div class="tex2jax_ignore mathjax_ignore">{html}</div>'
+
+
 def _written_out(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < 0x20:

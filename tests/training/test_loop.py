@@ -6,6 +6,7 @@ import pytest
 
 from rolloutlab.errors import InputError
 from rolloutlab.session import Session
+from rolloutlab.visible import as_written
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
 PROMPT = "Capital of {{country}}?"
@@ -119,7 +120,7 @@ def test_before_the_first_round_there_is_nothing_to_tell(session):
     assert made.history.empty
     assert made.best is None
     assert repr(made) == "loop capitals on lab/practice: 0 rounds\nwhat it trains on  -"
-    assert made._repr_html_() == "<p><b>loop capitals on lab/practice: 0 rounds</b></p>"
+    assert made._repr_html_() == as_written("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
 
 
 def test_a_round_in_which_nothing_trains_is_kept_and_the_loop_goes_on(session):

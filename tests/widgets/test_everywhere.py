@@ -1,14 +1,18 @@
 """Every view where no script runs, as in nbconvert, a terminal or a page on GitHub; and that none tells a secret."""
 
+import ast
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rolloutlab
 from rolloutlab.session import Session
 from rolloutlab.store.records import Arrival, NewGroup
+from rolloutlab.visible import as_written
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.wire.chat import Choice, UserMessage
 
@@ -97,6 +101,19 @@ def test_a_view_reads_without_scripts_and_style_sheets(shown, name):
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", html)
     if name in ("collection", "group", "rewards"):
         assert "<script>acted()</script></td></details><img src=x onerror=acted()>& ␛[31m ⟨202e⟩abc" in page.text
+
+
+def test_no_html_of_ours_is_read_by_mathjax() -> None:
+    """Every class of the package that has HTML, and every table: only `as_written` makes their root."""
+    package = Path(rolloutlab.__file__).parent
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in package.rglob("*.py")}
+    methods = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    html = [ast.unparse(node) for node in methods if node.name == "_repr_html_"]
+    assert len(html) >= 14
+    assert [code for code in html if "as_written(" not in code] == []
+    made = re.compile(r"[^(]pd\.DataFrame\(")  # all but the class that derives from it
+    assert [path for path in trees if made.search(path.read_text(encoding="utf-8"))] == []
+    assert as_written("$5").startswith('<div class="tex2jax_ignore mathjax_ignore">')
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
-from rolloutlab.visible import visible, visible_line
+from rolloutlab.visible import as_written, visible, visible_line
 
 _LONGEST = 74
 _ADD = "%tools add https://tools.example/mcp as docs"
@@ -65,7 +65,7 @@ class ContextTools(Sequence[ContextTool]):
             f"<tr><td><code>{escape(_called(tool))}</code></td><td>{escape(_first_line(tool))}</td></tr>"
             for tool in self
         )
-        return f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>"
+        return as_written(f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>")
 
 
 class AddedTools(list[ContextTools]):
@@ -75,7 +75,7 @@ class AddedTools(list[ContextTools]):
         return "\n".join(map(repr, self)) or f"no context server was added -> {_ADD}"
 
     def _repr_html_(self) -> str:
-        return "".join(tools._repr_html_() for tools in self) or (
+        return "".join(tools._repr_html_() for tools in self) or as_written(
             f"<p>no context server was added: <code>{_ADD}</code></p>"
         )
 

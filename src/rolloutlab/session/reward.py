@@ -150,10 +150,12 @@ class RewardCalls(CollectionCalls):
         """
         import pandas as pd
 
+        from rolloutlab.widgets.frame import Frame
+
         found = self.store.rewards.history_of(self.store.collection(name))
         columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
         rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in found]
-        frame = pd.DataFrame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
+        frame = Frame(rows, columns=columns, index=pd.Index([e.change for e in found], name="change"))
         when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
         return frame.assign(when=when).astype({"old": float, "new": float})
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rolloutlab.training.submission import Submission
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import check as view
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Check:
         """
         import pandas as pd
 
+        from rolloutlab.widgets.frame import Frame
+
         rated = [one for group in self.groups for one in group]
         columns = {
             "reward": pd.array([one.reward for one in rated], dtype=float),
@@ -37,10 +40,10 @@ class Check:
             "tokens": [one.tokens for one in rated],
             "reason": [one.reason and str(one.reason) for one in rated],
         }
-        return pd.DataFrame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
+        return Frame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
 
     def __repr__(self) -> str:
         return view.text(self._title, self._report, self.groups)
 
     def _repr_html_(self) -> str:
-        return view.html(self._title, self._report, self.groups)
+        return as_written(view.html(self._title, self._report, self.groups))

@@ -13,6 +13,7 @@ from rolloutlab.objective.typed import read, written
 from rolloutlab.training.check import Check
 from rolloutlab.training.job import Job
 from rolloutlab.training.submission import Submission
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import form as view
 from rolloutlab.widgets.form import Outlook
 from rolloutlab.widgets.interactive import Interactive
@@ -173,7 +174,7 @@ class TrainingForm(Interactive):
         return view.text(self._outlook()) + job
 
     def _repr_html_(self) -> str:
-        return view.html(self._outlook(), self._texts) + (self._job._repr_html_() if self._job else "")
+        return as_written(view.html(self._outlook(), self._texts)) + (self._job._repr_html_() if self._job else "")
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.training.feed import Feed
-from rolloutlab.visible import visible
+from rolloutlab.visible import as_written, visible
 from rolloutlab.widgets import curves
 from rolloutlab.widgets import job as view
 from rolloutlab.widgets.interactive import Interactive
@@ -82,9 +82,9 @@ class Job(Interactive):
 
     def metrics(self) -> "pd.DataFrame":
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
-        import pandas as pd
+        from rolloutlab.widgets.frame import Frame
 
-        return pd.DataFrame([e.data for e in view.since_restart(self.events()) if e.type == "gradient_step"])
+        return Frame([e.data for e in view.since_restart(self.events()) if e.type == "gradient_step"])
 
     def plot(self, *names: str) -> Panels:
         """A chart of each of these numbers over the gradient steps: reward, loss, entropy and grad_norm by default."""
@@ -218,4 +218,4 @@ class Job(Interactive):
         return view.text(self.model, self._events)
 
     def _repr_html_(self) -> str:
-        return view.html(self.model, self._events)
+        return as_written(view.html(self.model, self._events))

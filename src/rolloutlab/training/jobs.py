@@ -83,6 +83,8 @@ def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.Dat
     """
     import pandas as pd
 
+    from rolloutlab.widgets.frame import Frame
+
     columns = {
         "status": [job.status or UNKNOWN for job in jobs],
         "step": pd.array([job.step for job in jobs], dtype="Int64"),
@@ -91,7 +93,7 @@ def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.Dat
         "collections": [", ".join(map(called, job.collections)) for job in jobs],
         "created (UTC)": [minute(job.created_at) for job in jobs],
     }
-    return pd.DataFrame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
+    return Frame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
 
 
 def _said(job: SubmittedJob) -> str:

@@ -12,6 +12,7 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import loop as view
 from rolloutlab.widgets.live import Live, ShownLive
 from rolloutlab.widgets.loop import Round
@@ -53,10 +54,12 @@ class Loop(ShownLive):
         """
         import pandas as pd
 
+        from rolloutlab.widgets.frame import Frame
+
         rows = [[getattr(one, column) for column in _COLUMNS] for one in self.rounds]
         index = pd.Index([one.number for one in self.rounds], name="round")
         kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in _COLUMNS}
-        return pd.DataFrame(rows, columns=list(_COLUMNS), index=index, dtype=object).astype(kinds)
+        return Frame(rows, columns=list(_COLUMNS), index=index, dtype=object).astype(kinds)
 
     @property
     def best(self) -> str | None:
@@ -74,7 +77,7 @@ class Loop(ShownLive):
         return view.text(self._heading(), self.rounds, self.ended)
 
     def _repr_html_(self) -> str:
-        return view.html(self._heading(), self.plot(), self.rounds, self.ended)
+        return as_written(view.html(self._heading(), self.plot(), self.rounds, self.ended))
 
     def _heading(self) -> str:
         played = count(sum(one.trained is not None for one in self.rounds), "round")

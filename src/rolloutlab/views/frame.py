@@ -21,8 +21,10 @@ def frame(
     """One row per trajectory, indexed by name. rows: their columns but for the components. more: columns at the end."""
     import pandas as pd
 
+    from rolloutlab.widgets.frame import Frame
+
     parts = dict.fromkeys(part for each in components for part in each)
     columns = [*BEFORE, *parts, *AFTER, *more]
     told = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     index = pd.Index(names, name="trajectory")
-    return pd.DataFrame(told, index=index, columns=columns).astype({"reward": float, "advantage": float})
+    return Frame(told, index=index, columns=columns).astype({"reward": float, "advantage": float})

@@ -13,6 +13,7 @@ from typing import Any
 from rolloutlab.auth.broker.login import Login
 from rolloutlab.auth.broker.ways import Way
 from rolloutlab.errors import InputError
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import login as shown
 from rolloutlab.widgets.interactive import Interactive
 
@@ -52,7 +53,7 @@ class LoginView(Interactive):
         return shown.text(self._login.told())
 
     def _repr_html_(self) -> str:
-        return shown.html(self._login.told())
+        return as_written(shown.html(self._login.told()))
 
 
 class NotebookFrontEnd:

@@ -15,6 +15,7 @@ from rolloutlab.views.reading import SOURCES, TRAINS, Reading, title
 from rolloutlab.views.rows import Rows
 from rolloutlab.views.table import NONE, Filter, Sort
 from rolloutlab.views.typed import reward_of
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import rewards as looks
 from rolloutlab.widgets.interactive import Interactive
 from rolloutlab.wire.chat import FinishReason
@@ -173,7 +174,8 @@ class RewardsView(Interactive):
     def _repr_html_(self) -> str:
         with self._lock:
             page = self._first(looks.ROWS)
-            return looks.html(page["title"], page["summary"], page["rows"], page["components"], page["filtered"])
+            parts = page["title"], page["summary"], page["rows"], page["components"], page["filtered"]
+            return as_written(looks.html(*parts))
 
     def _first(self, size: int) -> dict[str, Any]:
         """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""

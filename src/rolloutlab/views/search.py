@@ -11,6 +11,7 @@ from rolloutlab.search.fields import fields_of
 from rolloutlab.search.query import SHOWN, Search
 from rolloutlab.search.texts import sought
 from rolloutlab.search.words import explain
+from rolloutlab.visible import as_written
 from rolloutlab.widgets import search as looks
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class SearchResult:
         """One row per hit, indexed by the trajectory's name: score, then what was selected; by default all metadata."""
         import pandas as pd
 
+        from rolloutlab.widgets.frame import Frame
+
         chosen = self._chosen()
         fields = chosen or list(dict.fromkeys(field for hit in self.hits for field in hit.metadata or {}))
         columns: dict[str, list[Any]] = (
@@ -86,7 +89,7 @@ class SearchResult:
             columns["document"] = [hit.document for hit in self.hits]
         if "#embedding" in self.search.select.keys:
             columns["embedding"] = [hit.embedding for hit in self.hits]
-        return pd.DataFrame(columns, index=pd.Index(self.names, name="trajectory"))
+        return Frame(columns, index=pd.Index(self.names, name="trajectory"))
 
     def _chosen(self) -> list[str]:
         return [key for key in self.search.select.keys if key not in SHOWN]
@@ -110,4 +113,4 @@ class SearchResult:
         return looks.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        return looks.html(*self._shown())
+        return as_written(looks.html(*self._shown()))

@@ -6,7 +6,7 @@ from html import escape
 
 from rolloutlab.auth.bearer import Standing
 from rolloutlab.errors import LabError
-from rolloutlab.visible import visible_line
+from rolloutlab.visible import as_written, visible_line
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
 _NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
@@ -32,7 +32,7 @@ class Standings(tuple[Standing, ...]):
     def _repr_html_(self) -> str:
         told = [(wrong.message, wrong.hint) for wrong in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
         said = "".join(f"<p>{_shown(wrong)}: <code>{_shown(hint or '')}</code></p>" for wrong, hint in told)
-        return self._table() * bool(self) + said
+        return as_written(self._table() * bool(self) + said)
 
     def _table(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in _HEAD)

@@ -5,6 +5,8 @@ import time
 from html import escape
 from typing import Any, Self
 
+from rolloutlab.visible import as_written
+
 _UNSEEN = 1.0
 _WIDEST = 100
 
@@ -84,7 +86,7 @@ class _Bar:
         return self._line
 
     def _repr_html_(self) -> str:
-        return f"{self._bar} {escape(self._line)}".strip()
+        return as_written(f"{self._bar} {escape(self._line)}".strip())
 
 
 def in_notebook() -> bool:

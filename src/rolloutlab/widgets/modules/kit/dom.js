@@ -12,9 +12,9 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** The root of a widget. JupyterLab leaves the keys pressed inside it alone: it asks the very element that has them. */
+/** The root of a widget, in which MathJax sets nothing: a completion with dollars is no formula. JupyterLab leaves the keys pressed inside it alone: it asks the very element that has them. */
 export function frame(name, ...children) {
-  const root = h("div", { class: `rl ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
+  const root = h("div", { class: `rl tex2jax_ignore mathjax_ignore ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
   root.addEventListener("focusin", ({ target }) => target.setAttribute("data-lm-suppress-shortcuts", "true"));
   return root;
 }
