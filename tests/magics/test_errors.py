@@ -103,6 +103,10 @@ NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
 InputError: 'nobody' is no name for a model
   -> project/name, such as lab/practice
 """,
+    "%model some/hub-name": """
+InputError: there is no model 'some/hub-name' here, and a new one stands on a base that is served: tiny
+  -> %model some/hub-name --base tiny, or ROLLOUTLAB_POLICY=some/hub-name to serve what the hub has of that name
+""",
     "%%reward capitals": """
 InputError: the cell is empty: there is no reward function
   -> return float(len(answer) > 0)

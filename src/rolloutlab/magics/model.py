@@ -23,7 +23,7 @@ class ModelMagics(LabMagics):
     @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
     @line_magic
     def model(self, line: str) -> SelectedModel:
-        """Select a model, registering it at first: `%model lab/sorter`."""
+        """Select a model, registering it at first: `%model lab/sorter`, or `%model team/sorter --base practice`."""
         options = self.options(self.model, line)
         return self.bound(options.output, self.session.model(options.name, base=options.base))
 

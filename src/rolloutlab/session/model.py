@@ -4,10 +4,10 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rolloutlab.client import inference, training
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.lost import LostCheckpoints, RecoveredCheckpoints
 from rolloutlab.model import SelectedModel, split_name, table
-from rolloutlab.session.base import SessionBase
+from rolloutlab.session.base import DEFAULT_MODEL, SessionBase
 from rolloutlab.wire.training import Model, RegisterModel
 
 if TYPE_CHECKING:
@@ -20,9 +20,16 @@ class ModelCalls(SessionBase):
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it at first; without a name, the selected one.
 
-        base: the base model a new one stands on; by default the service's own.
+        base: the base model a new one stands on; names of the project `lab` get the service's own by default.
+
+        Raises:
+            InputError: the name is new and of another project, and no base is given: it may be the name of a model
+            elsewhere, which would not be what trains.
         """
-        found = self._select(name or self._selected, base)
+        name = name or self._selected
+        if base is None:
+            self._check_base(name)
+        found = self._select(name, base)
         self._selected = found.name
         return found
 
@@ -47,6 +54,19 @@ class ModelCalls(SessionBase):
         """Remove lost checkpoints from the disk for good; what was removed."""
         purged = self._http.run(training.purge_checkpoints(self._http, self._address()))
         return LostCheckpoints(purged, removed=True)
+
+    def _check_base(self, name: str) -> None:
+        """InputError for a name that the service would have to register, unless it can be no other's."""
+        if split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
+            return
+        cards = self._http.run(inference.models(self._http, self._address()))
+        if name in {card.id for card in cards}:
+            return
+        bases = sorted({card.base_model or card.id for card in cards}) or ["BASE"]
+        raise InputError(
+            f"there is no model {name!r} here, and a new one stands on a base that is served: {', '.join(bases)}",
+            hint=f"%model {name} --base {bases[0]}, or ROLLOUTLAB_POLICY={name} to serve what the hub has of that name",
+        )
 
     def _register(self, name: str, base: str | None = None) -> Model:
         """The model as the service has it, registered at first."""
