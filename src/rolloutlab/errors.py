@@ -114,5 +114,15 @@ class CheckpointError(RolloutlabError):
     """A checkpoint is missing or damaged."""
 
 
+def interrupted(error: KeyboardInterrupt, message: str, hint: str) -> None:
+    """Have an interrupt end a cell as an error of ours does: what it left, and what to type. A script shows it too.
+
+    It stays a KeyboardInterrupt, by which front-ends know it; only what is shown of it is another.
+    """
+    lines = [message, f"  -> {hint}"]
+    error.__dict__["_render_traceback_"] = lambda: [f"{type(error).__name__}: {message}", *lines[1:]]
+    error.__dict__["__notes__"] = lines
+
+
 class Cancelled(Exception):  # noqa: N818 - nothing went wrong: someone asked for it
     """Work was stopped because someone asked for it."""

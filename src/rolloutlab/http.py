@@ -16,7 +16,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
-from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
 from rolloutlab.retries import Retries
 from rolloutlab.settings import Bearers
@@ -68,6 +68,10 @@ class Http:
         self._backoff = backoff
         self._background: set[Future[Any]] = set()
 
+    def retries(self) -> Retries:
+        """How one request is tried again."""
+        return Retries(self._tries, self._backoff)
+
     def begin(self, work: Coroutine[Any, Any, object]) -> "Future[Any]":
         """Have a coroutine run on the loop while nobody waits for it; what it raises is logged.
 
@@ -101,7 +105,9 @@ class Http:
                         return outcome.result()
                     if tick:
                         tick()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                interrupted(error, "it was interrupted while it waited for an answer", "run the cell again")
             if not outcome.done():  # the loop comes to this after `begin`, however early the interrupt is
                 self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
                 self._let_end(outcome)
@@ -200,7 +206,7 @@ class Http:
             headers={**SAID_OF_US, **kind, **body.headers},
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
         )
-        retries = Retries(self._tries if again else 1, self._backoff)
+        retries = self.retries() if again else Retries(1, self._backoff)
         bearer = None if isinstance(token, str | None) else token.of(url)
         while True:
             said = await bearer.token() if bearer else token if isinstance(token, str) else None

@@ -39,6 +39,10 @@ class Retries:
             return self._while_busy(retry_after(headers))
         return self.after_failure() if status in _HELPED_BY_ANOTHER_TRY or status >= 500 else None
 
+    def while_away(self) -> float | None:
+        """Seconds to wait when a service that has answered is not reached; it is given the minutes of a busy one."""
+        return self._while_busy(0.0)
+
     def _while_busy(self, asked: float) -> float | None:
         self._left_while_busy -= 1
         pause = asked + self._pause()

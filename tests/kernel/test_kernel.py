@@ -121,7 +121,12 @@ def test_an_interrupt_stops_the_cell_keeps_what_arrived_and_does_not_reach_the_s
     notebook.manager.interrupt_kernel()
     reply = notebook.reply()
     assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-    assert arrived <= stored(home) < 8 * ROWS
+    kept = stored(home)
+    assert arrived <= kept < 8 * ROWS
+    assert reply["traceback"] == [
+        f"KeyboardInterrupt: {kept:,} of {8 * ROWS:,} completions had arrived and are kept",
+        f"  -> %%chat big:1 --resume samples the other {8 * ROWS - kept:,}",
+    ]
     assert "the embedded service runs at" in notebook.run("%service")
     assert service_pid(home) == pid
     assert "1 completion" in notebook.run("%%chat after --max-tokens 4\nhello")

@@ -20,8 +20,10 @@ from rolloutlab.errors import (
     RefusedError,
     SamplingError,
     ServiceError,
+    SignInError,
     UnreachableError,
 )
+from rolloutlab.retries import Retries
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
 from rolloutlab.sampling.tools import Tools
@@ -294,6 +296,66 @@ def test_a_service_that_is_gone_ends_it_at_once_and_what_had_arrived_stays(play,
     with pytest.raises(UnreachableError):
         play(new(), die, concurrency=1)
     assert answers(lab) == ["France?!"] * 3
+
+
+class Unsteady:
+    """A service that answers the first request, has the next three under way, and then is away for some tries.
+
+    refusals: how many tries fail with the error; after so many as `released`, what is under way is answered.
+    """
+
+    def __init__(self, error: ServiceError, refusals: int, released: int) -> None:
+        self._error = error
+        self._refusals = refusals
+        self._released_after = released
+        self._released = asyncio.Event()
+        self.sent: list[int] = []
+
+    async def complete(self, request: ChatRequest) -> ChatCompletion:
+        number = int(str(request.messages[0].content))
+        self.sent.append(number)
+        if number in {1, 2, 3}:
+            await self._released.wait()
+        elif number and self.refused < self._refusals:
+            if self.refused + 1 == self._released_after:
+                asyncio.get_running_loop().call_soon(self._released.set)
+            self.refused += 1
+            raise self._error
+        await asyncio.sleep(0)
+        return completion(echo(request))
+
+    refused = 0
+
+
+@pytest.fixture
+def play_unsteady(lab):
+    """Plays twelve prompts, four at once, against an unsteady service."""
+
+    def run(service: Unsteady, retries: Retries | None) -> Arrivals:
+        work = new("user: {{c}}", over=[{"c": i} for i in range(12)], n=1)
+        arrivals = Arrivals(lab, work)
+        player = Player(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail, retries)
+        with closing(arrivals):
+            asyncio.run(player.play(work.rollouts, concurrency=4))
+        return arrivals
+
+    return run
+
+
+def test_a_service_that_is_away_for_a_while_costs_nothing_and_is_sent_nothing_new_meanwhile(play_unsteady, lab):
+    service = Unsteady(UnreachableError("refused"), refusals=6, released=3)
+    play_unsteady(service, Retries(4, 0.0)).check()
+    assert service.sent[:11] == [0, 1, 2, 3, *[4] * 7]
+    assert sorted(answers(lab)) == sorted(f"{i}!" for i in range(12))
+
+
+@pytest.mark.parametrize(("error", "tries"), [(UnreachableError("refused"), 16), (SignInError("401"), 1)])
+def test_when_a_service_stays_away_what_was_under_way_is_taken_before_it_ends(play_unsteady, lab, error, tries):
+    service = Unsteady(error, refusals=99, released=tries)
+    with pytest.raises(type(error)):
+        play_unsteady(service, Retries(4, 0.0))
+    assert sorted(answers(lab)) == ["0!", "1!", "2!", "3!"]
+    assert service.sent == [0, 1, 2, 3, *[4] * tries]
 
 
 def test_an_answer_that_breaks_off_costs_only_its_own_conversations(play, lab):

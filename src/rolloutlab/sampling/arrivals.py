@@ -63,11 +63,19 @@ class Arrivals:
         self.text = text
 
     def kept(self) -> str:
-        """What an interrupt leaves, and what to type to go on."""
+        """What an error leaves, and what to type to go on."""
         if not self.begun:
             return ""
-        said = f"{self.done:,} of {count(self.total, 'completion')} had arrived"
-        return f"{said}; what was sampled is kept -> {self._rest()}"
+        return f"{self._so_far()}; what was sampled is kept -> {self._rest()}"
+
+    def interrupted(self) -> tuple[str, str]:
+        """The same after an interrupt: what was left, and what goes on with it."""
+        if not self.begun:
+            return "nothing had arrived yet, and no collection was made", "run the cell again"
+        return f"{self._so_far()} and are kept", f"{self._rest()} samples the other {self.total - self.done:,}"
+
+    def _so_far(self) -> str:
+        return f"{self.done:,} of {count(self.total, 'completion')} had arrived"
 
     def check(self) -> None:
         """SamplingError when some requests failed; their service's own error when all did."""
@@ -91,8 +99,10 @@ class Arrivals:
         names = [tool.function.name for tool in self._work.plan.tools]
         return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
 
-    def note(self) -> str:
-        """How fast it goes and how long it will still take."""
+    def note(self, waits: bool = False) -> str:
+        """How fast it goes and how long it will still take; waits: the service is not reached any more."""
+        if waits:
+            return "nothing answers any more; the service is asked again for some minutes"
         seconds = time.monotonic() - self._since
         left = self.total - self.done
         parts = [f"{self.failed:,} failed"] if self.failed else []

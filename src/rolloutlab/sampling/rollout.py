@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError, SignInError, UnreachableError
+from rolloutlab.errors import RefusedError, ServiceError
+from rolloutlab.retries import Retries
+from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.plan import Plan
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.records import Group, NewGroup, Trajectory
@@ -34,8 +36,6 @@ _COLLECTED_AFTER = 50_000
 
 Answered = tuple[Sequence["Rollout"], ChatCompletion | None]
 """Conversations of one group after one answer, and the answer; None where the service refused to give one."""
-
-Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Player:
     """Plays rollouts with so many requests under way at once.
 
     taken: gets what was answered, the moment it is there, and together what came together. failed: gets a rollout that
-    its service could not answer, and why; the others go on.
+    its service could not answer, and why; the others go on. retries: how long a service that has answered and is not
+    reached any more is asked again.
     """
 
     def __init__(
@@ -107,10 +108,11 @@ class Player:
         tools: Tools,
         taken: Callable[[Sequence[Answered]], None],
         failed: Callable[[Rollout, ServiceError], None],
+        retries: Retries | None = None,
     ) -> None:
         self._plan = plan
         self._groups = groups
-        self._complete = complete
+        self._outage = Outage(complete, retries)
         self._tools = tools
         self._taken = taken
         self._failed = failed
@@ -119,12 +121,17 @@ class Player:
         self._successes = 0
         self._failures = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether the service is not reached any more, and asked again."""
+        return self._outage.lasts
+
     async def play(self, rollouts: Iterable[Rollout], concurrency: int) -> None:
         """Play all to their end. A conversation that has begun comes before one that has not.
 
         Raises:
-            ServiceError: nothing answers, the token is refused, or nothing but errors comes; and any other error, which
-            cancels what is under way. What had arrived was taken.
+            ServiceError: nothing answers, the token is refused, or nothing but errors comes. After a first answer that
+            waits for what is under way; any other error cancels it. What had arrived was taken.
         """
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
@@ -165,10 +172,10 @@ class Player:
         """What is left to play after one more answer."""
         ready = await self._ready(rollout)
         try:
-            completion = await self._complete(request_of(ready, self._groups[ready.place], self._plan))
+            completion = await self._outage.complete(request_of(ready, self._groups[ready.place], self._plan))
         except ServiceError as error:
             self._failures += 1
-            if _ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
+            if ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
                 raise
             if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
                 self._answered.append(([_ended(rollout, f"ended: {error.message}")], None))
@@ -216,11 +223,6 @@ def _rarely_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _ends_all(error: ServiceError) -> bool:
-    """Whether it would happen to every request; one answer that breaks off may be that request's own trouble."""
-    return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)
 
 
 def _ended(rollout: Rollout, why: str) -> Rollout:

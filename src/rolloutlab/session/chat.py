@@ -6,7 +6,7 @@ from typing import Any
 
 from rolloutlab.client.inference import complete, stream
 from rolloutlab.collection import Collection
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, interrupted
 from rolloutlab.http import MAX_CONNECTIONS
 from rolloutlab.sampling.arrivals import Arrivals
 from rolloutlab.sampling.rollout import Player
@@ -163,12 +163,17 @@ class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
                     return await stream(self._http, address, request, arrivals.say)
                 return await complete(self._http, address, request)
 
-            player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail)
+            # an embedded service that is gone comes back at another address
+            again = self._http.retries() if self.settings.service else None
+            player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail, again)
             try:
                 self._http.run(
                     player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS)),
-                    lambda: self._tick(shown, arrivals),
+                    lambda: self._tick(shown, arrivals, player),
                 )
+            except KeyboardInterrupt as error:
+                interrupted(error, *arrivals.interrupted())
+                raise
             except BaseException:
                 shown.keep(arrivals.kept())
                 raise
@@ -176,9 +181,9 @@ class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
         assert arrivals.collection, "without any answer the check has raised"
         return self._held(self.store.kept(arrivals.collection.id))
 
-    def _tick(self, shown: Progress, arrivals: Arrivals) -> None:
+    def _tick(self, shown: Progress, arrivals: Arrivals, player: Player) -> None:
         """How far it is, and a sign-in that a tool wants on the way."""
-        shown.update(arrivals.done, arrivals.total, arrivals.note(), arrivals.text)
+        shown.update(arrivals.done, arrivals.total, arrivals.note(player.waits), arrivals.text)
         self._show_sign_ins()
 
 
