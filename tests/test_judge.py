@@ -314,8 +314,9 @@ def test_an_interrupt_changes_no_reward(lab, monkeypatch):
 
     monkeypatch.setattr(Judge, "__call__", lambda self, request: never(request))
     monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         session.judge("capitals", model="judge")
+    assert "no reward of capitals was changed" in stopped.value._render_traceback_()[0]
     assert rewards(session) == [None] * 6
 
 

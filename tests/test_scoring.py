@@ -177,5 +177,19 @@ def test_a_function_that_fails_is_named_with_its_line_and_the_trajectory():
     assert message.endswith('return row["town"])')
 
 
+def test_an_interrupt_is_told_with_the_trajectory_and_without_a_traceback():
+    def interrupted(trajectory, answer, messages, row):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        score(ONE, interrupted)
+    said = stopped.value._render_traceback_()
+    assert said == [
+        "KeyboardInterrupt: it was scoring capitals/0/0; no reward was changed",
+        "  -> run the cell again",
+    ]
+    assert stopped.value.__notes__[0] == said[0].partition(": ")[2]
+
+
 def test_nothing_to_score_is_no_score():
     assert score([], [exact], {"brief": 1}) == []

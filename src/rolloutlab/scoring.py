@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rolloutlab.errors import InputError, RewardError, RolloutlabError
+from rolloutlab.errors import InputError, RewardError, RolloutlabError, interrupted
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Score, Trajectory
 from rolloutlab.store.rewards import finite
@@ -122,6 +122,9 @@ def _apply(name: str, function: RewardFunction, trajectory: Trajectory) -> Any:
     try:
         return function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
     except RolloutlabError:
+        raise
+    except KeyboardInterrupt as error:
+        interrupted(error, f"it was scoring {trajectory.name}; no reward was changed", "run the cell again")
         raise
     except (Exception, SystemExit) as error:
         who = " ".join(filter(None, ("the reward function", name)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.errors import JobFailedError, UnreachableError
+from rolloutlab.errors import InputError, JobFailedError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -81,10 +81,43 @@ def test_an_ended_job_is_the_same_when_its_service_is_gone(scored, tmp_path):
     later = Session(Settings(home=tmp_path, service=other), http=Http(backoff=0))
     again = later.job(job.id)
     assert repr(again) == repr(job)
-    assert again.state() == job.state()
+    was, now = job.state(), again.state()
+    assert was["head"].pop("next")[0].startswith("%compare capitals ")
+    assert now["head"].pop("next")[0].startswith("%%compare capitals ")  # no function has scored it in that notebook
+    assert now == was
     assert again.wait().step == 1
     assert len(again.metrics()) == 1
     later.close()
+
+
+def test_no_comparison_is_suggested_on_what_was_not_sampled_from_prompts_here(scored, tmp_path):
+    scored.export("capitals", tmp_path / "capitals.jsonl")
+    scored.import_(tmp_path / "capitals.jsonl", "elsewhere")
+    scored.continue_chat("capitals", "user: and its rivers?", max_tokens=4)
+    scored.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    for name in ("elsewhere", "capitals"):
+        head = scored.train(name, say=quiet).state()["head"]
+        assert head["next"] == [f"%%chat {head['next'][0].split()[1]}"], name
+        with pytest.raises(InputError, match=r"not sampled from prompts|nothing scored"):
+            scored.compare(name)
+    both = scored.train(["elsewhere", "capitals:1"], say=quiet).state()["head"]["next"]
+    assert both[0].startswith("%compare capitals:1 --before ")
+
+
+def test_an_interrupted_wait_says_that_the_job_goes_on(scored, service, monkeypatch):
+    service.jobs.close()  # so that it waits
+    job = scored.train("capitals", wait=False, say=quiet)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rolloutlab.widgets.progress.Progress.update", interrupt)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        job.wait()
+    short = job.id[:8]
+    said, hint = stopped.value._render_traceback_()
+    assert said == "KeyboardInterrupt: the job goes on"
+    assert hint == f"  -> %job {short} --wait follows it, %job {short} --cancel ends it"
 
 
 def test_a_job_that_is_not_looked_at_is_not_followed(scored, service):

@@ -157,9 +157,10 @@ def test_an_interrupt_keeps_what_is_there_and_the_same_call_goes_on(session):
             raise KeyboardInterrupt
         return by_place(trajectory, answer, messages, row)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         session.loop("capitals", PROMPT, interrupted, over=ROWS, n=2, jobs=5, max_tokens=4, say=lines.append)
     assert lines[-1] == "stopped by KeyboardInterrupt; the same call goes on, at round 2 or the next"
+    assert stopped.value._render_traceback_()[1] == "  -> the same call goes on, at round 2 or the next"
     assert len(session.collection("capitals:2")) == 4
     made = loop(session, jobs=1)
     assert made.history.index.tolist() == [1, 2, 3]

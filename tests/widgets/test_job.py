@@ -208,7 +208,9 @@ def test_a_reason_of_a_newer_service_is_told_as_it_is():
 
 def test_when_it_has_ended_the_head_says_what_to_type_next():
     begun = event("training_started", num_sequences=2, step=4, learning_rate=0.002)
-    told = head(MODEL, [begun, event("checkpoint_saved", step=5), ENDED], ["capitals", "letters"])
+    made = [begun, event("checkpoint_saved", step=5), ENDED]
+    assert head(MODEL, made, ["capitals", "letters"])["next"] == ["%%chat capitals"]
+    told = head(MODEL, made, ["capitals", "letters"], "%compare capitals")
     assert told["next"] == ["%compare capitals --before 4 --after 5", "%%chat capitals"]
     assert told["facts"] == [("learning rate", "0.002")]
     failed = [begun, event("training_failed", error_message="the disk is full")]

@@ -11,6 +11,7 @@ from rolloutlab.http import Http
 from rolloutlab.scoring import Functions
 from rolloutlab.settings import Address, Settings, read_settings
 from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import StoredCollection
 
 if TYPE_CHECKING:
     from rolloutlab.context.server import ContextServer
@@ -63,6 +64,11 @@ class SessionBase:
         for held in ("embedded", "store"):
             if held in self.__dict__:
                 self.__dict__.pop(held).close()
+
+    def _scorer_of(self, collection: StoredCollection) -> tuple[Functions, Mapping[str, float] | None] | None:
+        """What last scored a generation in this notebook, or else another generation of it, and its weights."""
+        label = f"{collection.name}:{collection.generation}"
+        return self._scorers.get(label) or self._scorers.get(collection.name)
 
     def _bearing(self, address: Address) -> Address:
         """A service, with the tokens of who signs in where it has no key."""

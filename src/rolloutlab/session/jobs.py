@@ -35,7 +35,8 @@ class JobCalls(SessionBase):
         # what is kept of a job may be all that there is of it, and needs no service
         find = partial(self._asked_of, found) if known else self._service_of(found)
         called = [self._called(label) for label in found.collections]
-        return Job(self._http, find, found.id, found.model, called, partial(self._ended, found.id), known)
+        compare = next(filter(None, map(self._compares, called)), "")
+        return Job(self._http, find, found.id, found.model, called, partial(self._ended, found.id), known, compare)
 
     def jobs(self) -> "pd.DataFrame":
         """Every job this lab submitted, newest first, with its status and the step it made.
@@ -55,6 +56,17 @@ class JobCalls(SessionBase):
             return self.store.find(label).label
         except NotFoundError:
             return label
+
+    def _compares(self, label: str) -> str:
+        """The command that compares checkpoints on a collection; nothing where its prompts cannot be sampled again."""
+        try:
+            collection = self.store.collection(label)
+        except NotFoundError:
+            return ""
+        if not collection.plan or collection.plan.get("continues"):
+            return ""
+        scored = self._scorer_of(collection)
+        return f"{'%' if scored else '%%'}compare {label}"
 
     def _asked_of(self, job: SubmittedJob, start: bool) -> Address:
         return self._service_of(job)(start)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutlab.client.inference import complete
 from rolloutlab.collection import Collection
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import NotFoundError, interrupted
 from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
 from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.selection import select
 from rolloutlab.session.collections import CollectionCalls
-from rolloutlab.store.records import Score, StoredCollection
+from rolloutlab.store.records import Score
 from rolloutlab.views.rewards import RewardsView
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest, Usage
@@ -46,11 +46,6 @@ class RewardCalls(CollectionCalls):
         self._give(collection, score(wanted, function, weights), "function", overwrite, say)
         self._scorers |= dict.fromkeys((collection.label, collection.label.partition(":")[0]), (function, weights))
         return collection
-
-    def _scorer_of(self, collection: StoredCollection) -> tuple[Functions, Mapping[str, float] | None] | None:
-        """What last scored a generation in this notebook, or else another generation of it, and its weights."""
-        label = f"{collection.name}:{collection.generation}"
-        return self._scorers.get(label) or self._scorers.get(collection.name)
 
     def judge(
         self,
@@ -92,6 +87,10 @@ class RewardCalls(CollectionCalls):
             work = judge_all(asked, answer, held.append)
             try:
                 found = self._http.run(work, lambda: shown.update(len(held), total))
+            except KeyboardInterrupt as error:
+                so_far = f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed"
+                interrupted(error, so_far, "run the cell again")
+                raise
             except BaseException:
                 shown.keep(f"{len(held):,} of {total:,} answers were there; no reward of {name} was changed")
                 raise

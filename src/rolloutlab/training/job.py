@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.client import training
-from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError
+from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError, interrupted
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.training.feed import Feed
@@ -32,8 +32,8 @@ class Job(Interactive):
 
     In a notebook it is a live view: whoever looks at it sees the events as they come.
     find: where its service is; told False it starts none, as nobody who only looks at a job should.
-    collections: names of what it trains on. ended: told every event, once the job has ended. known: events that were
-    kept of it.
+    collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended: told
+    every event, once the job has ended. known: events that were kept of it.
     """
 
     module = "job"
@@ -47,6 +47,7 @@ class Job(Interactive):
         collections: Sequence[str] = (),
         ended: Callable[[Sequence[Event]], None] = lambda _: None,
         known: Sequence[Event] = (),
+        compare: str = "",
     ) -> None:
         self._http = http
         self._find = find
@@ -54,6 +55,7 @@ class Job(Interactive):
         self.id = job_id
         self.model = model
         self._collections = tuple(collections)
+        self._compare = compare
         self._feed = Feed(http, job_id, known, self._news)
         self._follower: Future[Any] | None = None
         self._waits = False
@@ -114,8 +116,9 @@ class Job(Interactive):
             self._waits = True
             try:
                 self._http.run(self._feed.follow(address), lambda: shown.update(*view.progress(self._events)))
-            except KeyboardInterrupt:
-                shown.keep(f"the job goes on: %job {self.id[:8]} --wait")
+            except KeyboardInterrupt as error:
+                short = self.id[:8]
+                interrupted(error, "the job goes on", f"%job {short} --wait follows it, %job {short} --cancel ends it")
                 raise
             finally:
                 self._waits = False
@@ -171,7 +174,7 @@ class Job(Interactive):
 
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
-        told = view.head(self.model, events, self._collections)
+        told = view.head(self.model, events, self._collections, self._compare)
         return {**told, "id": self.id[:8], "left": self._feed.left, "trouble": self._trouble}
 
     @property

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.collection import Collection, members_of
-from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
@@ -152,6 +152,8 @@ def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loo
         loop.ended = f"stopped by {type(error).__name__}"
         if not isinstance(error, InputError | TypeError):  # those would stop the same call again
             loop.ended += f"; the same call goes on, at round {following} or the next"
+        if isinstance(error, KeyboardInterrupt):
+            interrupted(error, "its rounds are kept", f"the same call goes on, at round {following} or the next")
         live.update(loop, loop.ended)
         raise
     return loop

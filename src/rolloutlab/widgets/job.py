@@ -82,10 +82,11 @@ def html(model: str, events: Sequence[Event]) -> str:
     return "".join(parts)
 
 
-def head(model: str, events: Sequence[Event], collections: Sequence[str] = ()) -> dict[str, Any]:
+def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), compare: str = "") -> dict[str, Any]:
     """What a browser shows above the curves, as JSON: where the job is, what did not train and why, what to type next.
 
-    collections: names of what it trains on, for what there is to type.
+    collections: names of what it trains on, for what there is to type. compare: the command that compares checkpoints
+    on one of them, where any was sampled from prompts that can be sampled again.
     """
     events = since_restart(events)
     done, rows, _ = progress(events)
@@ -100,7 +101,7 @@ def head(model: str, events: Sequence[Event], collections: Sequence[str] = ()) -
         "facts": _facts(events),
         "notes": _notes(events, collections[0] if collections else "NAME"),
         "odd": curves.oddities(curves.numbers(events)),
-        "next": [visible(line) for line in _next(events, collections, made)],
+        "next": [visible(line) for line in _next(events, collections, made, compare)],
     }
 
 
@@ -171,14 +172,14 @@ def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
     return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
 
 
-def _next(events: Sequence[Event], collections: Sequence[str], made: Any) -> list[str]:
+def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str) -> list[str]:
     """What to type once the job has ended."""
     name = collections[0] if collections else "NAME"
     if made is None:
         return [f"%%train {' '.join(collections) or name}"] if status(events) in {"failed", "cancelled"} else []
     begun = _last(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
-    return [f"%compare {name}{before} --after {made}", f"%%chat {name}"]
+    return [*([f"{compare}{before} --after {made}"] if compare else []), f"%%chat {name}"]
 
 
 def _last(events: Sequence[Event], kind: str, name: str) -> Any:
