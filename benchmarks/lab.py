@@ -13,7 +13,7 @@ from measure import best
 from mock_service import completion
 
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup
+from rolloutlab.store.records import Arrival, NewGroup, StoredCollection
 from rolloutlab.wire.chat import ChatCompletion, UserMessage
 
 COLLECTIONS, GROUPS, MEMBERS = 10, 1250, 8
@@ -28,9 +28,12 @@ def fill(path: Path) -> None:
     arrivals = [Arrival(position, [choice]) for position in range(MEMBERS)]
     for i in range(COLLECTIONS):
         collection = lab.open_collection(f"letters{i}", {"total": GROUPS * MEMBERS})
-        with lab.at_once():
+
+        def put(collection: StoredCollection = collection) -> None:
             for group in lab.add_groups(collection, [NewGroup(prompt, {"i": j}) for j in range(GROUPS)]):
                 lab.put(group, arrivals, model="mock", step=0, sampling={"temperature": 1.0})
+
+        lab.at_once(put)
     lab.close()
 
 

@@ -111,9 +111,12 @@ def fill(path: Path) -> None:
     choice = ChatCompletion.model_validate(completion()).choices[0]
     arrivals = [Arrival(position, [choice]) for position in range(MEMBERS)]
     collection = lab.open_collection("letters", {"total": TOTAL})
-    with lab.at_once():
+
+    def put() -> None:
         for group in lab.add_groups(collection, [NewGroup(prompt, {"i": j}) for j in range(GROUPS)]):
             lab.put(group, arrivals, model="mock", step=0, sampling={"temperature": 1.0})
+
+    lab.at_once(put)
     rows = lab.outlines.of(collection, None)
     named = [Named(row.id, f"letters/{row.group}/{row.position}") for row in rows]
     lab.rewards.give([Score(one, one.id * 7919 % 97 / 97) for one in named], "function")

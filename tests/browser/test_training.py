@@ -36,10 +36,13 @@ def slow(lab: Session, sorting: str) -> str:
     groups = [group for _ in range(COPIES) for group in lab.collection(sorting).groups]
     summary = lab.store.open_collection("slow")
     made = lab.store.add_groups(summary, [NewGroup(list(group.prompt), group.row) for group in groups])
-    with lab.store.at_once():
+
+    def put() -> None:
         for group, copied in zip(made, groups, strict=True):
             arrivals = [Arrival(i, t.items[t.given :]) for i, t in enumerate(copied.trajectories)]
             lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+
+    lab.store.at_once(put)
     rewards = [t.reward for group in groups for t in group.trajectories]
     trajectories = lab.collection("slow").trajectories
     lab.store.rewards.give([Score(t, r) for t, r in zip(trajectories, rewards, strict=True)], "function")

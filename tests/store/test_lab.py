@@ -492,17 +492,18 @@ def test_what_is_put_at_once_is_all_there_or_nothing(opened, sample, choice):
         lab.put(group, [Arrival(position, [choice("a")])], model="m", step=None, sampling=SAMPLING, usage=(1, 2))
 
     def put_and_fail() -> None:
-        with lab.at_once():
-            put(0)
-            raise KeyError
+        put(0)
+        raise KeyError
 
-    with pytest.raises(KeyError):
-        put_and_fail()
-    assert trajectories(other) == []
-    with lab.at_once():
+    def put_two() -> None:
         put(0)
         put(1)
         assert trajectories(other) == []
+
+    with pytest.raises(KeyError):
+        lab.at_once(put_and_fail)
+    assert trajectories(other) == []
+    lab.at_once(put_two)
     assert len(trajectories(other)) == 2
     assert other.collection("capitals").completion_tokens == 4
 

@@ -46,9 +46,12 @@ class Arrivals:
         """Store conversations after their answers; once they are on disk they count."""
         if not self._groups:
             self._open(next((_step(completion) for _, completion in answers if completion), None))
-        with self._lab.at_once():
+
+        def put() -> None:
             for rollouts, completion in answers:
                 self._put(rollouts[0].place, rollouts, _step(completion), _usage(completion))
+
+        self._lab.at_once(put)
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
         self.begun += sum(len(rollouts) for rollouts, _ in answers)
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
@@ -116,9 +119,12 @@ class Arrivals:
         self.collection = collection
         self._held = self._lab.hold(collection)
         self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
-        with self._lab.at_once():
+
+        def put() -> None:
             for copy in self._work.copies:
                 self._put(copy.place, [copy], None, (0, 0))
+
+        self._lab.at_once(put)
 
     def _put(self, place: int, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> None:
         self._lab.put(

@@ -2,9 +2,10 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from sqlite3 import Connection, IntegrityError
@@ -50,13 +51,11 @@ class Draft:
 
     def __enter__(self) -> Self:
         long_ago = (datetime.now(UTC) - _ABANDONED).isoformat()
-        with self._database.write() as connection:
-            connection.execute("DELETE FROM collections WHERE name LIKE 'draft %' AND deleted_at < ?", (long_ago,))
+        self._database.execute("DELETE FROM collections WHERE name LIKE 'draft %' AND deleted_at < ?", long_ago)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        with self._database.write() as connection:
-            connection.execute("DELETE FROM collections WHERE name = ?", (self._name,))
+        self._database.execute("DELETE FROM collections WHERE name = ?", self._name)
 
     def add(self, trajectories: Iterable[Recorded]) -> None:
         """Write trajectories, some hundreds in a transaction.
@@ -66,14 +65,13 @@ class Draft:
         """
         coming = iter(trajectories)
         while batch := list(islice(coming, _BATCH)):
-            with self._database.write() as connection:
-                for recorded in batch:
-                    self._add(connection, recorded)
+            self._database.change(partial(self._add_all, batch))
 
     def publish(self) -> list[str]:
         """Show everything, each collection as a new generation, by the number it had where that is free; the labels."""
         labels: dict[int, str] = {}
-        with self._database.write() as connection:
+
+        def show(connection: Connection) -> None:
             for (name, wanted), collection in sorted(self._collections.items(), key=lambda item: item[0][1] or 0):
                 (generation,) = connection.execute(
                     "UPDATE collections SET deleted_at = NULL, name = ?1, generation ="
@@ -82,7 +80,13 @@ class Draft:
                     (name, wanted or 0, collection.id),
                 ).fetchone()
                 labels[collection.id] = f"{name}:{generation}"
+
+        self._database.change(show)
         return [labels[collection.id] for collection in self._collections.values()]
+
+    def _add_all(self, batch: Sequence[Recorded], connection: Connection) -> None:
+        for recorded in batch:
+            self._add(connection, recorded)
 
     def _add(self, connection: Connection, new: Recorded) -> None:
         collection = self._collection(connection, new)

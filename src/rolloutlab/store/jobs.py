@@ -21,35 +21,26 @@ class SubmittedJobs:
     def add(self, job: SubmittedJob) -> None:
         """Remember a submitted job."""
         values = (job.id, job.service, job.model, json.dumps(job.collections), json.dumps(job.options), job.created_at)
-        with self._database.write() as connection:
-            connection.execute(
-                "INSERT INTO jobs (id, service, model, collections, options, created_at) VALUES (?, ?, ?, ?, ?, ?)",
-                values,
-            )
+        columns = "id, service, model, collections, options, created_at"
+        self._database.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *values)
 
     def rename(self, old: str, new: str) -> None:
         """Give a remembered job the id that its service chose."""
-        with self._database.write() as connection:
-            connection.execute("UPDATE jobs SET id = ? WHERE id = ?", (new, old))
+        self._database.execute("UPDATE jobs SET id = ? WHERE id = ?", new, old)
 
     def forget(self, job_id: str) -> None:
         """Forget a job that its service refused."""
-        with self._database.write() as connection:
-            connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+        self._database.execute("DELETE FROM jobs WHERE id = ?", job_id)
 
     def heard(self, job_id: str, status: str, step: int | None = None) -> None:
         """Remember the status of a job, and the step it made."""
         said = status if step is None else f"{status}@{step}"
-        with self._database.write() as connection:
-            connection.execute("UPDATE jobs SET status = ? WHERE id = ?", (said, job_id))
+        self._database.execute("UPDATE jobs SET status = ? WHERE id = ?", said, job_id)
 
     def keep_events(self, job_id: str, events: Sequence[Event]) -> None:
         """Keep everything that a job reported, so that it can be looked at when its service is gone."""
-        with self._database.write() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?",
-                (_EVENTS.dump_json(list(events)).decode(), job_id),
-            )
+        said = _EVENTS.dump_json(list(events)).decode()
+        self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", said, job_id)
 
     def events(self, job_id: str) -> list[Event]:
         """What is kept of a job; nothing before it has ended."""

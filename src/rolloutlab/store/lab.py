@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from sqlite3 import Connection
+from typing import Any, TypeVar
 
 from filelock import BaseFileLock
 from pydantic import TypeAdapter
@@ -25,6 +25,7 @@ from rolloutlab.store.shelf import Shelf
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.chat import Message, MessageOrChoice
 
+T = TypeVar("T")
 _NAME = re.compile(r"[\w.-]+")
 _PROMPT: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _SCRIPT: TypeAdapter[tuple[tuple[Message, ...], ...]] = TypeAdapter(tuple[tuple[Message, ...], ...])
@@ -58,6 +59,9 @@ _PUT = """
     SET items = excluded.items, pending = excluded.pending, extra = excluded.extra, step = coalesce(excluded.step, step)
     WHERE pending > 0 AND pending >= excluded.pending RETURNING id
 """
+_SPEND = """
+    UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ? WHERE id =
+"""
 _PAGE = 64
 """Groups that are read at once where a collection is read bit by bit."""
 _LAST = 2**62
@@ -90,13 +94,12 @@ class Lab:
             InputError: the name has other characters than letters, digits, `_`, `-` and `.`.
         """
         self.check_name(name)
-        with self._database.write() as connection:
-            (generation,) = connection.execute(
-                "INSERT INTO collections (name, generation, created_at, plan)"
-                " SELECT ?, coalesce(max(generation), 0) + 1, ?, ? FROM collections WHERE name = ?"
-                " RETURNING generation",
-                (name, now(), json.dumps(plan or {}), name),
-            ).fetchone()
+        sql = (
+            "INSERT INTO collections (name, generation, created_at, plan)"
+            " SELECT ?, coalesce(max(generation), 0) + 1, ?, ? FROM collections WHERE name = ? RETURNING generation"
+        )
+        values = (name, now(), json.dumps(plan or {}), name)
+        (generation,) = self._database.change(lambda connection: connection.execute(sql, values).fetchone())
         return self.collection(f"{name}:{generation}")
 
     def draft(self) -> Draft:
@@ -156,22 +159,22 @@ class Lab:
 
     def add_groups(self, collection: StoredCollection, groups: Sequence[NewGroup]) -> list[Group]:
         """Put groups without trajectories into an empty collection."""
-        added = []
-        with self._database.write() as connection:
-            for position, new in enumerate(groups):
-                script = f"[{','.join(map(dumped, new.script))}]"
-                values = (collection.id, position, dumped(new.prompt), json.dumps(new.row, allow_nan=False), script)
-                cursor = connection.execute(
-                    "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)", values
-                )
-                name = f"{collection.label}/{position}"
-                row_id = int(cursor.lastrowid or 0)
-                added.append(Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script))))
-        return added
 
-    def at_once(self) -> AbstractContextManager[Any]:
-        """What is put inside is on disk at the end, all of it or nothing, at the price of one."""
-        return self._database.write()
+        def add(connection: Connection, position: int, new: NewGroup) -> Group:
+            script = f"[{','.join(map(dumped, new.script))}]"
+            values = (collection.id, position, dumped(new.prompt), json.dumps(new.row, allow_nan=False), script)
+            cursor = connection.execute(
+                "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)", values
+            )
+            name = f"{collection.label}/{position}"
+            row_id = int(cursor.lastrowid or 0)
+            return Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script)))
+
+        return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
+
+    def at_once(self, work: Callable[[], T]) -> T:
+        """What `work` returns; what it writes is on disk at its end, all of it or nothing, at the price of one."""
+        return self._database.change(lambda _: work())
 
     def put(
         self,
@@ -188,16 +191,15 @@ class Lab:
         usage: prompt and completion tokens that it cost, added up by collection.
         """
         shared = (model, step, json.dumps(sampling), now())
-        with self._database.write() as connection:
+
+        def put(connection: Connection) -> None:
             for arrival in arrivals:
                 values = (arrival.position, dumped(arrival.items), arrival.pending, json.dumps(arrival.extra))
-                if put := connection.execute(_PUT, (group.id, *values, *shared)).fetchone():
-                    keep_outline(connection, put["id"], arrival.items, arrival.extra)
-            connection.execute(
-                "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
-                " WHERE id = (SELECT collection_id FROM groups WHERE id = ?)",
-                (*usage, group.id),
-            )
+                if row := connection.execute(_PUT, (group.id, *values, *shared)).fetchone():
+                    keep_outline(connection, row["id"], arrival.items, arrival.extra)
+            connection.execute(f"{_SPEND} (SELECT collection_id FROM groups WHERE id = ?)", (*usage, group.id))
+
+        self._database.change(put)
 
     def hold(self, collection: StoredCollection) -> BaseFileLock:
         """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
@@ -205,12 +207,7 @@ class Lab:
 
     def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
         """Add to the tokens that a collection has cost."""
-        with self._database.write() as connection:
-            connection.execute(
-                "UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ?"
-                " WHERE id = ?",
-                (prompt_tokens, completion_tokens, collection.id),
-            )
+        self._database.execute(f"{_SPEND} ?", prompt_tokens, completion_tokens, collection.id)
 
     def groups(
         self, collection: StoredCollection, position: int | None = None, *, unfinished: bool = False

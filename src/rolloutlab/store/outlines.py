@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from sqlite3 import Connection
 from typing import Any
@@ -125,10 +126,13 @@ class Outlines:
         """Outline trajectories that have none, some in a transaction: others who write do not wait for all."""
         coming = iter(ids)
         while page := list(islice(coming, _PAGE)):
-            with self._database.write() as connection:
-                sql = f"SELECT id, items, extra FROM trajectories WHERE id IN {_GIVEN}"
-                for row in connection.execute(sql, (json.dumps(page),)).fetchall():
-                    keep_outline(connection, row["id"], _ITEMS.validate_json(row["items"]), json.loads(row["extra"]))
+            self._database.change(partial(_keep_outlines, page))
+
+
+def _keep_outlines(ids: Sequence[int], connection: Connection) -> None:
+    sql = f"SELECT id, items, extra FROM trajectories WHERE id IN {_GIVEN}"
+    for row in connection.execute(sql, (json.dumps(ids),)).fetchall():
+        keep_outline(connection, row["id"], _ITEMS.validate_json(row["items"]), json.loads(row["extra"]))
 
 
 def _outlines(rows: Sequence[Row]) -> list[Outline]:

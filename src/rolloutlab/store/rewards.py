@@ -4,7 +4,6 @@ import getpass
 import json
 import math
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import UTC, datetime
 from numbers import Real
@@ -44,16 +43,16 @@ class Rewards:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._listeners: list[WeakMethod[Told]] = []
-        self._lock = threading.Lock()
+        self._listeners: dict[int, WeakMethod[Told]] = {}
 
     def listen(self, told: Told) -> None:
         """Call a method, while its object lives, after this process changed rewards, on the thread that did.
 
         What other processes change is not told; `newest_edit` is another then.
         """
-        with self._lock:
-            self._listeners.append(WeakMethod(told))
+        listeners = self._listeners
+        listener = WeakMethod(told, lambda gone: listeners.pop(id(gone), None))
+        listeners[id(listener)] = listener
 
     def give(self, scores: Sequence[Score], source: str, *, keep_hand: bool = False) -> list[Edit]:
         """Give rewards and log each: who, when, old, new. What stays the same, its source too, is not logged.
@@ -61,7 +60,8 @@ class Rewards:
         keep_hand: leave alone what was last given by hand, also when that happened a moment ago.
         """
         edits = []
-        with self._database.write() as connection:
+
+        def change(connection: sqlite3.Connection) -> _Log:
             log = _Log(connection, source)
             for score in scores:
                 had = connection.execute(_STATE, (score.trajectory.id,)).fetchone()
@@ -75,7 +75,9 @@ class Rewards:
                 old, new = had["reward"], score.reward
                 name = score.trajectory.name
                 edits.append(Edit(name, log.at, log.who, source, old, new, parts, log.change, score.note))
-        self._tell(log)
+            return log
+
+        self._tell(self._database.change(change))
         return edits
 
     def undoable(self, collection: StoredCollection) -> int | None:
@@ -89,7 +91,8 @@ class Rewards:
         The edits say what each reward was and is again, None where there was none. Empty: there is nothing to undo.
         """
         edits = []
-        with self._database.write() as connection:
+
+        def change(connection: sqlite3.Connection) -> _Log:
             newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
             undone = max(newest.values(), default=None)
             log = _Log(connection, "undo", undone)
@@ -100,7 +103,9 @@ class Rewards:
                     log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
                     told = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
                     edits.append(Edit(_name(collection, row), *told, undoes=undone))
-        self._tell(log)
+            return log
+
+        self._tell(self._database.change(change))
         return edits[::-1]
 
     def newest_edit(self) -> int:
@@ -150,14 +155,11 @@ class Rewards:
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
 
     def _tell(self, log: "_Log") -> None:
-        """Tell whoever listens what was written; those who are gone are forgotten."""
-        if not log.edited:
-            return
-        with self._lock:
-            alive = [(listener, told) for listener in self._listeners if (told := listener())]
-            self._listeners = [listener for listener, _ in alive]
-        for _, told in alive:
-            told(log.edited)
+        """Tell the listeners what was written. No lock: an interrupt between two instructions would leave it held."""
+        if log.edited:
+            for listener in list(self._listeners.values()):
+                if told := listener():
+                    told(log.edited)
 
 
 def finite(value: Any, name: str) -> float:

@@ -1,6 +1,7 @@
 """Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
 
 import json
+from sqlite3 import Connection
 
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.store.notation import now, parts_of
@@ -58,7 +59,8 @@ class Shelf:
         """
         if (parts_of(old) or (old, None))[1] is not None:
             raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
-        with self._database.write() as connection:
+
+        def change(connection: Connection) -> None:
             held = connection.execute(
                 "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?", (new,)
             ).fetchone()[0]
@@ -78,8 +80,10 @@ class Shelf:
                     values = (json.dumps(renamed), job["id"])
                     connection.execute("UPDATE jobs SET collections = ? WHERE id = ?", values)
 
+        self._database.change(change)
+
     def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
-        with self._database.write() as connection:
+        def move(connection: Connection) -> tuple[str, list[int], int | None]:
             moved = connection.execute(f"{sql} RETURNING name, generation", values).fetchall()
             if not moved:
                 raise missing
@@ -87,6 +91,9 @@ class Shelf:
             (newest,) = connection.execute(
                 "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL", (name,)
             ).fetchone()
+            return name, generations, newest
+
+        name, generations, newest = self._database.change(move)
         return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
 
 

@@ -4,14 +4,16 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rolloutlab.errors import LabError
 from rolloutlab.store.disk import own
+from rolloutlab.store.uninterrupted import Abandoned, Uninterrupted
 
+T = TypeVar("T")
 Row = sqlite3.Row
 
 _PATIENCE = 30.0
@@ -20,7 +22,9 @@ _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 
 
 class Database:
-    """A connection with its lock. `read` sees what is committed; what happens in `write` is committed or undone whole.
+    """A connection with its lock. `read` sees what is committed; what is written is committed or undone whole.
+
+    The main thread, which an interrupt may stop at any instruction, has everything done by a thread of the file's own.
 
     migrations: SQL scripts; the file's `PRAGMA user_version` counts those it has had, the rest run on opening.
 
@@ -31,27 +35,43 @@ class Database:
     def __init__(self, path: Path, migrations: Sequence[str], *, durable: bool = False) -> None:
         self.path = path
         self._durable = durable
+        self._migrations = migrations
         self._lock = threading.RLock()
-        try:
-            own(path.parent)
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None)
-            self._connection.row_factory = Row
-            self._configure()
-            self._migrate(migrations)
-        except (OSError, sqlite3.Error) as error:
-            raise LabError(
-                f"{path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
-            ) from error
+        self._uninterrupted = Uninterrupted(f"rolloutlab-{path.stem}")
+        mode = self._uninterrupted.do(lambda _: self._open())
+        if mode != "wal":  # network file systems of hubs have no shared memory
+            warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
 
     def read(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a query; LabError when the file cannot be read."""
-        with self._lock, self._told("read"):
-            return self._connection.execute(sql, values).fetchall()
+        return self._uninterrupted.do(lambda _: self._read(sql, values))
+
+    def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` returns, called in a transaction that has the file to itself, or in a part of one.
+
+        An interrupt of the caller undoes it, unless it is on disk already; one inside `work` undoes it as any error.
+
+        Raises:
+            LabError: the file cannot be written.
+        """
+
+        def whole(abandoned: Abandoned) -> T:
+            with self.write() as connection:
+                result = work(connection)
+                if abandoned():
+                    raise KeyboardInterrupt
+                return result
+
+        return self._uninterrupted.do(whole)
+
+    def execute(self, sql: str, *values: Any) -> None:
+        """A change that is one statement."""
+        self.change(lambda connection: connection.execute(sql, values))
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that has the file to itself, or a part of one; LabError when the file cannot be written."""
-        with self._lock, self._told("written"):
+        """As `change`, around a block; only for threads that no interrupt reaches."""
+        with self._lock, self._translated("written"):
             if self._connection.in_transaction:
                 yield self._connection
                 return
@@ -64,7 +84,7 @@ class Database:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def _told(self, deed: str) -> Iterator[None]:
+    def _translated(self, deed: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -75,20 +95,46 @@ class Database:
 
     def changes(self) -> tuple[int, int]:
         """Another pair than before if anything was written in between, by this process or another; takes no time."""
-        with self._lock:
-            return self.read("PRAGMA data_version")[0][0], self._connection.total_changes
+        return self._uninterrupted.do(lambda _: self._changes())
 
     def close(self) -> None:
+        self._uninterrupted.do(lambda _: self._close())
+        self._uninterrupted.end()
+
+    def _open(self) -> str:
+        """Open the file and bring it up to date; its journal mode."""
+        try:
+            own(self.path.parent)
+            self._connection = sqlite3.connect(
+                self.path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None
+            )
+            self._connection.row_factory = Row
+            mode = self._configure()
+            self._migrate()
+        except (OSError, sqlite3.Error) as error:
+            raise LabError(
+                f"{self.path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
+            ) from error
+        return mode
+
+    def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
+        with self._lock, self._translated("read"):
+            return self._connection.execute(sql, values).fetchall()
+
+    def _changes(self) -> tuple[int, int]:
+        with self._lock:
+            return self._read("PRAGMA data_version", ())[0][0], self._connection.total_changes
+
+    def _close(self) -> None:
         with self._lock:
             self._connection.close()
 
-    def _configure(self) -> None:
+    def _configure(self) -> str:
         mode = self._journal_mode()
-        if mode != "wal":  # network file systems of hubs have no shared memory
-            warnings.warn(f"{self.path} is on a file system without WAL: using journal mode {mode}", stacklevel=4)
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.create_function("holds", 2, _holds, deterministic=True)
+        return mode
 
     def _journal_mode(self) -> str:
         """WAL where it can be. SQLite's own time-out does not hold for this change, so it is asked again."""
@@ -101,7 +147,8 @@ class Database:
                     raise
             time.sleep(0.01)
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def _migrate(self) -> None:
+        migrations = self._migrations
         with self.write() as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version > len(migrations):

@@ -135,13 +135,15 @@ class GroupView(Interactive):
             NotFoundError: it was given otherwise or elsewhere, or nothing is left to undo.
         """
         stored, group = self._stored, self._group(position)
-        with self._lab.at_once():
+
+        def take_back() -> list[Edit]:
             source, groups = self._lab.rewards.newest(stored)
             if why_not := _why_no_undo(source, groups, position):
                 hint = f"%rewards {stored.label} {'--undo' if source else '--history'}"
                 raise NotFoundError(f"nothing by hand to undo here: {why_not}", hint=hint)
-            edits = self._lab.rewards.undo(stored)
-        return self._told(group, edits)
+            return self._lab.rewards.undo(stored)
+
+        return self._told(group, self._lab.at_once(take_back))
 
     @property
     def _stored(self) -> StoredCollection:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from rolloutlab.search.engine.records import Records
@@ -35,14 +36,20 @@ class KeptRecords(Records):
 
     def keep_mark(self, mark: str) -> None:
         """Remember how far the records are, all of them."""
-        with self._writing() as (connection, _):
+
+        def write(connection: Connection, _: int) -> None:
             connection.execute("INSERT OR REPLACE INTO state VALUES ('mark', ?)", (mark,))
             connection.execute("DELETE FROM state WHERE name = 'begun'")
 
+        self._write(write)
+
     def begin(self) -> None:
         """Remember that records come which `keep_mark` has not told of yet."""
-        with self._writing() as (connection, _):
+
+        def write(connection: Connection, _: int) -> None:
             connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)")
+
+        self._write(write)
 
     @property
     def begun(self) -> bool:
@@ -56,7 +63,8 @@ class KeptRecords(Records):
 
     def rename(self, old: str, new: str) -> None:
         """Let ids that begin with one text begin with another; their embeddings stay."""
-        with self._writing() as (connection, revision):
+
+        def write(connection: Connection, revision: int) -> None:
             connection.execute(
                 "UPDATE records SET id = ? || substr(id, ?), revision = ? WHERE id >= ? AND id < ?",
                 (new, len(old) + 1, revision, old, f"{old}{_LAST}"),
@@ -66,17 +74,25 @@ class KeptRecords(Records):
                 (new, len(old) + 1, old, f"{old}{_LAST}"),
             )
 
+        self._write(write)
+
     def forget(self, beginning: str) -> None:
         """Delete the records whose ids begin with a text, and what was left out under it."""
         self.delete(self.ids(beginning))
-        with self._writing() as (connection, _):
+
+        def write(connection: Connection, _: int) -> None:
             connection.execute("DELETE FROM left_out WHERE id >= ? AND id < ?", (beginning, f"{beginning}{_LAST}"))
+
+        self._write(write)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """Remember, by id, why something could not be made a record."""
+
+        def write(connection: Connection, _: int) -> None:
+            connection.executemany("INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items()))
+
         if reasons:
-            with self._writing() as (connection, _):
-                connection.executemany("INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items()))
+            self._write(write)
 
     def left_out(self) -> dict[str, str]:
         """What could not be made a record: the reason of each by its id."""
@@ -96,7 +112,8 @@ class KeptRecords(Records):
 
         changes: new values by id. replaces: which fields they take the place of; all others stay.
         """
-        with self._writing() as (connection, revision):
+
+        def write(connection: Connection, revision: int) -> None:
             sql = f"SELECT id, metadata FROM records WHERE id IN {_GIVEN}"
             for id_, text in connection.execute(sql, (json.dumps(list(changes)),)).fetchall():
                 had = json.loads(text)
@@ -106,6 +123,8 @@ class KeptRecords(Records):
                     connection.execute(
                         "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (metadata, revision, id_)
                     )
+
+        self._write(write)
 
     def documents(self, ids: Iterable[str]) -> dict[str, str]:
         """Documents by id."""

@@ -98,30 +98,39 @@ class Records:
         sparse = [
             (key, *sparse_blobs(vector, f"record {r.id!r}"), r.id) for r in last.values() for key, vector in _sparse(r)
         ]
-        with self._writing() as (connection, revision):
+
+        def write(connection: sqlite3.Connection, revision: int) -> None:
             connection.executemany(_UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
             connection.executemany(_UNSPARSE, [(id_,) for id_, _, _ in rows])
             connection.executemany(_UPSERT, [(*row, revision) for row in rows])
             connection.executemany("INSERT INTO sparse SELECT row, ?, ?, ? FROM records WHERE id = ?", sparse)
             self._set_vectors(connection, vectors)
 
+        self._write(write)
+
     def embed(self, vectors: Mapping[str, Sequence[float]]) -> None:
         """Set the embeddings of some records and leave the rest as it is; ids that are not there are passed over."""
         blobs = {id_: vector_blob(values, f"record {id_!r}") for id_, values in vectors.items()}
-        with self._writing() as (connection, revision):
+
+        def write(connection: sqlite3.Connection, revision: int) -> None:
             connection.executemany("UPDATE records SET revision = ? WHERE id = ?", [(revision, id_) for id_ in blobs])
             self._set_vectors(connection, blobs)
+
+        self._write(write)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Forget some records; those that are not there are passed over."""
         wanted = json.dumps(list(ids))
         chosen = "(SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?)))"
-        with self._writing() as (connection, revision):
+
+        def write(connection: sqlite3.Connection, revision: int) -> None:
             connection.execute(f"INSERT INTO gone SELECT row, ? FROM records WHERE row IN {chosen}", (revision, wanted))
             connection.execute(f"DELETE FROM records WHERE row IN {chosen}", (wanted,))
             if connection.execute("SELECT count(*) FROM gone").fetchone()[0] > _ENDS:
                 connection.execute("DELETE FROM gone")
                 _set(connection, "horizon", revision)
+
+        self._write(write)
 
     @property
     def model(self) -> EmbeddingModel | None:
@@ -131,16 +140,18 @@ class Records:
     def set_model(self, name: str, dimension: int, digest: str) -> None:
         """Say which model embeddings are from; InputError when there are embeddings of another."""
         model = EmbeddingModel(name, dimension, digest)
-        with self._writing() as (connection, _):
+
+        def write(connection: sqlite3.Connection, _: int) -> None:
             there = _state(connection, "model")
             if there is not None and EmbeddingModel(*json.loads(there)) == model:
-                self._agreed = model
                 return
             if connection.execute("SELECT 1 FROM vectors LIMIT 1").fetchone():
                 other = EmbeddingModel(*json.loads(there)).name if there is not None else "a model that is not known"
                 raise _mixed(f"the embeddings there are come from {other}, not from {name}")
             _set(connection, "model", json.dumps([name, dimension, digest]))
             _set(connection, "dimension", dimension)
+
+        self._write(write)
         self._agreed = model
 
     def close(self) -> None:
@@ -166,16 +177,18 @@ class Records:
         pairs = [(blob, id_) for id_, blob in blobs.items()]
         connection.executemany("INSERT OR REPLACE INTO vectors SELECT row, ? FROM records WHERE id = ?", pairs)
 
-    @contextmanager
-    def _writing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
-        """A transaction and its revision."""
+    def _write(self, work: Callable[[sqlite3.Connection, int], None]) -> None:
+        """Call `work` with a transaction and its revision."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
+            work(connection, int(_state(connection, "revision")))
+
         with self._told():
             with self._lock:
                 self._open_again()
                 writer = self._writer
-            with writer.write() as connection:
-                connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
-                yield connection, int(_state(connection, "revision"))
+            writer.change(write)
 
     def _open(self) -> None:
         self._writer = Database(self.path, MIGRATIONS)

@@ -121,13 +121,17 @@ class Memory:
             NotFoundError: there is no such group.
         """
         prompt, answers = _halves(messages)
-        with self._lab.at_once():
+
+        def add() -> str:
             collection, group = self._open(where, prompt)
             place = 1 + max((int(t.name.rpartition("/")[2]) for t in group.trajectories), default=-1)
             self._lab.put(group, [Arrival(place, answers)], model=model, step=None, sampling={})
             name = _lasting(collection, f"{group.name}/{place}")
             if reward is not None:
                 self._give(name, reward, note)
+            return name
+
+        name = self._lab.at_once(add)
         return {"id": name, "group": name.rpartition("/")[0], "reward": reward}
 
     def set_reward(self, name: str, reward: float, note: str) -> Plain:

@@ -1,0 +1,72 @@
+"""Work that no interrupt may cut in two: a thread of its own does it, since Python interrupts only the main thread."""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+from weakref import finalize
+
+T = TypeVar("T")
+
+Abandoned = Callable[[], bool]
+"""Whether the caller was interrupted while it waited, so that what is not final yet should be undone."""
+
+
+class Uninterrupted:
+    """A thread that does work for the main thread, one piece after the other; other threads do theirs themselves.
+
+    A `with` or a `try` in the main thread has gaps: an interrupt between two of its instructions leaves a lock held or
+    a transaction open. Here the main thread only waits, on a lock of the call itself, and can leave at any instruction.
+    """
+
+    def __init__(self, name: str) -> None:
+        pieces: SimpleQueue[_Piece[Any] | None] = SimpleQueue()
+        threading.Thread(target=_work, args=(pieces,), name=name, daemon=True).start()
+        self._pieces = pieces
+        self.end = finalize(self, pieces.put, None)
+
+    def do(self, work: Callable[[Abandoned], T]) -> T:
+        """What `work` returns, or raises. An interrupt leaves at once; a piece that was not begun is then not done."""
+        if threading.current_thread() is not threading.main_thread() or not self.end.alive:
+            return work(lambda: False)
+        piece = _Piece(work)
+        try:
+            self._pieces.put(piece)
+            piece.ended.acquire()
+        except BaseException:
+            piece.abandoned = True
+            raise
+        return piece.outcome()
+
+
+class _Piece(Generic[T]):
+    """One call: what is to be done, and what came of it."""
+
+    def __init__(self, work: Callable[[Abandoned], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self.abandoned = False
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def run(self) -> None:
+        try:
+            if not self.abandoned:
+                self._results.append(self._work(lambda: self.abandoned))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
+            self._error = error
+        finally:
+            self.ended.release()
+
+    def outcome(self) -> T:
+        error, self._error = self._error, None  # which holds the frame that holds this
+        if error:
+            raise error
+        return self._results[0]
+
+
+def _work(pieces: "SimpleQueue[_Piece[Any] | None]") -> None:
+    while piece := pieces.get():
+        piece.run()
+        del piece  # what it returned belongs to the caller
