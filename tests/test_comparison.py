@@ -1,10 +1,12 @@
 """Two checkpoints compared: paired by prompt and seed, with an interval that can be trusted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rolloutlab.collection import Collection
-from rolloutlab.comparison import Comparison, Pair, bootstrap, pairs_of
+from rolloutlab.comparison import Comparison, Pair, pairs_of
 from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, NewGroup, Score
@@ -12,6 +14,7 @@ from rolloutlab.wire.chat import Choice, UserMessage
 
 BETTER = Pair("0", "Capital of France?", (0.0, 0.5), (1.0, 0.5))
 WORSE = Pair("1", "Capital of Peru?", (1.0, 1.0), (0.5, 0.0))
+SEEN = replace(BETTER, trained=True)
 SAME = Pair("2", "Capital of Chad?", (0.5,), (0.5,))
 
 
@@ -50,8 +53,8 @@ def test_the_difference_is_the_mean_over_prompts_of_the_difference_of_means():
 def test_the_table_has_a_row_per_prompt_the_largest_loss_first():
     frame = compare(BETTER, WORSE, SAME).to_frame()
     assert list(frame.index) == ["1", "2", "0"]
-    assert list(frame.columns) == ["prompt", "before", "after", "difference", "n"]
-    assert frame.loc["0"].to_list() == ["Capital of France?", 0.25, 0.75, 0.5, 2]
+    assert list(frame.columns) == ["prompt", "before", "after", "difference", "n", "trained"]
+    assert frame.loc["0"].to_list() == ["Capital of France?", 0.25, 0.75, 0.5, 2, False]
 
 
 def test_only_what_has_a_reward_on_both_sides_is_paired_by_its_place(lab):
@@ -68,38 +71,7 @@ def test_without_any_pair_there_is_nothing_to_compare():
         compare()
 
 
-def test_the_same_pairs_give_the_same_interval():
-    assert compare(BETTER, WORSE, SAME).interval() == compare(BETTER, WORSE, SAME).interval()
-
-
-def test_equal_differences_leave_no_doubt():
-    assert bootstrap([0.25] * 20) == (0.25, 0.25)
-
-
-def test_a_wider_level_gives_a_wider_interval():
-    values = list(np.random.default_rng(1).normal(size=30))
-    (low, high), (lower, higher) = bootstrap(values, 0.5), bootstrap(values, 0.99)
-    assert lower < low < high < higher
-
-
-def test_the_interval_holds_the_truth_about_as_often_as_it_says():
-    draws = np.random.default_rng(2)
-    held = 0
-    for _ in range(200):
-        low, high = bootstrap(draws.normal(0.3, 1.0, size=40))
-        held += low <= 0.3 <= high
-    assert 0.90 <= held / 200 <= 0.99
-
-
-def test_the_interval_is_that_of_the_normal_approximation_where_there_are_many_prompts():
-    values = np.random.default_rng(3).normal(0.1, 0.5, size=2000)
-    low, high = bootstrap(values)
-    error = values.std() / np.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.2 * error)
-    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.2 * error)
-
-
-def test_one_prompt_is_resampled_by_its_trajectories():
+def test_the_interval_of_one_prompt_is_over_its_trajectories():
     low, high = compare(Pair("0", "x", (0.0,) * 8, (1.0, 0.0) * 4)).interval()
     assert 0.0 <= low < 0.5 < high <= 1.0
 
@@ -107,27 +79,38 @@ def test_one_prompt_is_resampled_by_its_trajectories():
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ([BETTER] * 12, "better"),
-        ([WORSE] * 12, "worse"),
-        ([BETTER, WORSE] * 6, "no clear difference -> more prompts, or a larger -n"),
+        ([BETTER] * 16, "better"),
+        ([WORSE] * 16, "worse"),
+        ([BETTER, WORSE] * 8, "no clear difference -> more prompts, or a larger -n"),
+        ([BETTER] * 15, "no verdict from fewer than 16 prompts -> --over more rows"),
+        ([SEEN] * 16, "no verdict, all of these prompts were trained on in between -> --over ROWS that were not"),
+        (
+            [SEEN] * 3 + [BETTER] * 16,
+            "no verdict, 3 of these prompts were trained on in between -> --over ROWS that were not",
+        ),
     ],
 )
 def test_it_says_in_words_what_came_of_it(pairs, said):
     assert compare(*pairs).words()[1].endswith(f": {said}")
 
 
-def test_from_almost_nothing_no_verdict_is_given():
-    assert compare(Pair("0", "x", (0.0,), (1.0,))).words()[1].endswith(": too few to say")
+def test_one_trajectory_bounds_nothing():
+    line = compare(Pair("0", "x", (0.0,), (1.0,))).words()[1]
+    assert "(too few for an interval): no verdict" in line
+
+
+def test_an_interval_for_many_looks_is_wider_and_is_called_so():
+    random = np.random.default_rng(1)
+    pairs = [Pair(str(i), "x", (0.0,), (float(change),)) for i, change in enumerate(random.normal(0.5, 0.5, 32))]
+    once, always = (Comparison("capitals", "a", "b", pairs, anytime=anytime) for anytime in (False, True))
+    assert always.interval()[0] < once.interval()[0] < once.interval()[1] < always.interval()[1]
+    assert ", valid at every look): better" in always.words()[1]
+    assert "every look" not in once.words()[1]
 
 
 def test_a_level_that_is_none_is_refused():
     with pytest.raises(InputError, match="the level 95 is not between 0 and 1"):
         compare(BETTER).interval(95)
-
-
-def test_it_says_that_few_prompts_are_few():
-    assert "an interval from 3 prompts is too narrow" in compare(BETTER, WORSE, SAME).words()[-1]
-    assert len(compare(*[BETTER] * 10).words()) == 3
 
 
 def test_it_shows_the_prompts_as_text_and_as_html_without_scripts():

@@ -1,13 +1,15 @@
 """Two checkpoints on the same prompts and seeds: what became better, by how much, and how sure that is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
+from rolloutlab.intervals import Bounds, anytime_interval, interval
 from rolloutlab.objective.preflight import count
+from rolloutlab.store.notation import dumped
 from rolloutlab.visible import as_written
 from rolloutlab.widgets import comparison as view
 from rolloutlab.widgets.plot import Plot
@@ -15,20 +17,22 @@ from rolloutlab.widgets.plot import Plot
 if TYPE_CHECKING:
     import pandas as pd
 
-_RESAMPLES = 2000
-_CHUNK = 100
-_FEW = 10
-_FEWEST = 5
+FEWEST = 16
+"""Prompts from which on a verdict is given."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt: the rewards of its trajectories before and after, in the order of their seeds."""
+    """One prompt: the rewards of its trajectories before and after, in the order of their seeds.
+
+    trained: whether a job trained on it between the two checkpoints.
+    """
 
     name: str
     prompt: str
     before: tuple[float, ...]
     after: tuple[float, ...]
+    trained: bool = False
 
     @property
     def difference(self) -> float:
@@ -39,17 +43,21 @@ class Pair:
 class Comparison:
     """Two checkpoints on the same prompts and seeds.
 
-    `interval` is by the bootstrap over prompts (Efron and Tibshirani 1993), which keeps the trajectories of a prompt
-    together; paired, since a prompt that is hard is hard for both (Miller 2024, arXiv 2411.00640).
+    `interval` is over prompts, since trajectories of a prompt are alike; paired, since a prompt that is hard is hard
+    for both (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, none of which was trained on in between: the
+    interval speaks of prompts like these, and prompts that were trained on are not like those that were not.
+
+    anytime: the interval stays valid where a comparison is made again and again on more and more prompts.
     """
 
-    def __init__(self, name: str, before: str, after: str, pairs: Sequence[Pair]) -> None:
+    def __init__(self, name: str, before: str, after: str, pairs: Sequence[Pair], *, anytime: bool = False) -> None:
         if not pairs:
             raise InputError(f"no prompt of {name} has rewards on both sides", hint=f"%%compare {name}")
         self.name = name
         self.before = before
         self.after = after
         self.pairs = list(pairs)
+        self.anytime = anytime
 
     @property
     def mean_before(self) -> float:
@@ -66,30 +74,36 @@ class Comparison:
         """Mean over prompts of the difference."""
         return _mean([pair.difference for pair in self.pairs])
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Between which bounds the difference lies, by resampling prompts; trajectories where there is one prompt.
+    @property
+    def trained(self) -> int:
+        """How many of the prompts were trained on between the two checkpoints."""
+        return sum(pair.trained for pair in self.pairs)
 
-        The same pairs give the same interval: the draws are seeded.
+    def interval(self, level: float = 0.95) -> Bounds:
+        """Between which bounds the difference lies, as the prompts vary; its trajectories where there is one prompt.
+
+        Student's t, or with `anytime` an interval of a confidence sequence; see `rolloutlab.intervals`.
 
         Raises:
             InputError: the level is not between 0 and 1.
         """
         if not 0 < level < 1:
             raise InputError(f"the level {level} is not between 0 and 1", hint="comparison.interval(0.95)")
-        if len(self.pairs) > 1:
-            return bootstrap([pair.difference for pair in self.pairs], level)
-        (only,) = self.pairs
-        return bootstrap([after - before for before, after in zip(only.before, only.after, strict=True)], level)
+        differences = [pair.difference for pair in self.pairs]
+        if len(self.pairs) == 1:
+            (only,) = self.pairs
+            differences = [after - before for before, after in zip(only.before, only.after, strict=True)]
+        return (anytime_interval if self.anytime else interval)(differences, level)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per prompt, the largest loss first: prompt, before, after, difference, n."""
+        """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
         import pandas as pd
 
         from rolloutlab.widgets.frame import Frame
 
-        rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after)] for p in self.pairs]
+        rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after), p.trained] for p in self.pairs]
         names = pd.Index([pair.name for pair in self.pairs], name="group")
-        frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n"])
+        frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n", "trained"])
         return frame.sort_values("difference", kind="stable")
 
     def words(self) -> list[str]:
@@ -97,17 +111,22 @@ class Comparison:
         low, high = self.interval()
         better = sum(pair.difference > 0 for pair in self.pairs)
         worse = sum(pair.difference < 0 for pair in self.pairs)
-        sure = "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
-        units = len(self.pairs) if len(self.pairs) > 1 else len(self.pairs[0].after)
-        verdict = sure if units >= _FEWEST else "too few to say"
-        few = f"an interval from {count(len(self.pairs), 'prompt')} is too narrow -> --over more rows"
+        kept = ", valid at every look" if self.anytime else ""
+        bounds = f"95% interval {low:+.3f} to {high:+.3f}{kept}" if math.isfinite(low) else "too few for an interval"
         return [
             f"{self.name}: {self.before} -> {self.after} on {count(len(self.pairs), 'prompt')}",
             f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
-            f"difference {self.difference:+.3f} (95% interval {low:+.3f} to {high:+.3f}): {verdict}",
+            f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
             f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
-            *([few] if len(self.pairs) < _FEW else []),
         ]
+
+    def _verdict(self, low: float, high: float) -> str:
+        if self.trained:
+            some = "all of these prompts" if self.trained == len(self.pairs) else f"{self.trained:,} of these prompts"
+            return f"no verdict, {some} were trained on in between -> --over ROWS that were not"
+        if len(self.pairs) < FEWEST:
+            return f"no verdict from fewer than {FEWEST} prompts -> --over more rows"
+        return "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
 
     def plot(self) -> Plot:
         """Mean reward of each prompt before and after."""
@@ -124,10 +143,11 @@ class Comparison:
         return [(pair.name, pair.prompt, _mean(pair.before), _mean(pair.after)) for pair in pairs]
 
 
-def pairs_of(before: Collection, after: Collection) -> list[Pair]:
+def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozenset()) -> list[Pair]:
     """The prompts of two collections that were sampled with the same prompts and seeds.
 
-    Only trajectories that have a reward on both sides count; a prompt without any is left out.
+    Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts that
+    were trained on in between, as `Lab.prompts` has them.
     """
     found = []
     for old, new in zip(before.groups, after.groups, strict=True):
@@ -136,23 +156,9 @@ def pairs_of(before: Collection, after: Collection) -> list[Pair]:
         both = [place for place in olds if place in news]
         if both:
             rewards = tuple(olds[place] for place in both), tuple(news[place] for place in both)
-            found.append(Pair(old.name.rpartition("/")[2], new.trajectories[0].prompt, *rewards))
+            seen = dumped(new.prompt) in trained
+            found.append(Pair(old.name.rpartition("/")[2], new.trajectories[0].prompt, *rewards, trained=seen))
     return found
-
-
-def bootstrap(differences: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of `differences`, from 2,000 seeded resamples."""
-    import numpy as np
-
-    draws = np.random.default_rng(0)
-    values_N = np.asarray(differences, dtype=float)
-    means = [
-        values_N[draws.integers(0, len(values_N), (_CHUNK, len(values_N)))].mean(axis=1)
-        for _ in range(_RESAMPLES // _CHUNK)
-    ]
-    tail = (1 - level) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -42,6 +42,59 @@ def test_other_rows_and_another_function_may_be_compared(trained):
     )
 
 
+ALL = "no verdict, all of these prompts were trained on in between -> --over ROWS that were not"
+CHAD = {"country": "Chad", "capital": "N'Djamena"}
+
+
+def test_on_the_prompts_that_were_trained_on_there_is_no_verdict(trained):
+    found = trained.run("%compare capitals")
+    assert found.trained == 2
+    assert f": {ALL}" in repr(found)
+    assert f": {ALL.replace('>', '&gt;')}" in found._repr_html_()
+
+
+def test_rows_that_were_not_trained_on_are_told_from_those_that_were(trained):
+    trained.shell.user_ns["new"] = [CHAD | {"country": f"Country {i}"} for i in range(16)]
+    fresh = trained.run("%compare capitals --over new")
+    assert fresh.trained == 0
+    assert "no verdict" not in repr(fresh)
+    mixed = trained.run("%compare capitals --over new[:3]+countries")
+    assert mixed.to_frame()["trained"].sum() == mixed.trained == 2
+    assert "no verdict, 2 of these prompts were trained on in between" in repr(mixed)
+
+
+def test_only_jobs_between_the_two_checkpoints_count(trained, session):
+    trained.shell.user_ns["new"] = [CHAD]
+    trained.run(CHAT.replace("countries", "new"))
+    trained.run("%%reward capitals\nreturn float(trajectory.name[-1])")
+    trained.run("%%train capitals\nlearning_rate: 0.01")
+    spans = {(0, 1): 2, (1, 2): 0, (2, 0): 2}
+    for (before, after), count in spans.items():
+        assert trained.run(f"%compare capitals:1 --before {before} --after {after}").trained == count
+
+
+def test_what_was_trained_on_counts_also_once_its_collection_is_renamed_and_deleted(trained):
+    trained.run(CHAT.replace("capitals", "again"))
+    trained.run("%%reward again\nreturn 1.0")
+    trained.run("%collections --rename capitals towns")
+    trained.run("%collections --delete towns")
+    assert trained.run("%compare again").trained == 2
+
+
+def test_a_verdict_needs_sixteen_prompts(trained):
+    trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(15)]
+    assert "no verdict from fewer than 16 prompts -> --over more rows" in repr(
+        trained.run("%compare capitals --over new")
+    )
+
+
+def test_an_interval_for_many_looks_can_be_asked_for(trained):
+    trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(16)]
+    once, always = (trained.run(f"%compare capitals --over new {option}") for option in ("", "--anytime"))
+    assert always.interval()[0] <= once.interval()[0] <= once.interval()[1] <= always.interval()[1]
+    assert "valid at every look" in repr(always)
+
+
 @pytest.mark.parametrize(
     ("cell", "said"),
     [

@@ -1,6 +1,7 @@
 """Sample, score, train, and again: every round is a generation, and the same call goes on."""
 
 import math
+from random import Random
 
 import pytest
 
@@ -9,6 +10,7 @@ from rolloutlab.session import Session
 from rolloutlab.visible import as_written
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
+BEST = "best lab/practice@0: held-out 0.250 with other seeds than it was chosen by"
 PROMPT = "Capital of {{country}}?"
 
 
@@ -21,6 +23,11 @@ def service(start):
 def by_place(trajectory, answer, messages, row):
     """A reward that always differs within a group."""
     return int(trajectory.name[-1]) / 2
+
+
+def chance(trajectory, answer, messages, row):
+    """A reward that says nothing, and is the same for the same seed and place."""
+    return Random(f"{trajectory.name} {trajectory.sampling}").random()
 
 
 def same(trajectory, answer, messages, row):
@@ -101,6 +108,28 @@ def test_the_best_is_the_checkpoint_with_the_highest_held_out_mean(session):
     assert loop(session, later_is_worse, jobs=2, every=1, held_out=ROWS).best == "lab/practice@1"
 
 
+def test_the_best_is_measured_again_with_other_seeds_so_that_its_mean_is_no_maximum(session):
+    """Rewards that are nothing but chance: what was highest of several means is chosen, and is not what is told."""
+    lines: list[str] = []
+    made = loop(session, chance, lines, jobs=3, every=1, held_out=ROWS, n=4)
+    again = session.collection("best.capitals")
+    assert {t.step for t in again.trajectories} == {made.best_step}
+    assert made.best_mean == pytest.approx(again.mean_reward)
+    chosen = {t.sampling["seed"] for t in session.collection("held_out.capitals").trajectories}
+    assert chosen.isdisjoint(t.sampling["seed"] for t in again.trajectories)
+    assert made.measured[made.best_step] == max(made.measured.values())
+    assert (
+        repr(made).splitlines()[0]
+        == lines[-1]
+        == (
+            f"loop capitals on lab/practice: 3 rounds, best {made.best}: "
+            f"held-out {made.best_mean:.3f} with other seeds than it was chosen by"
+        )
+    )
+    assert loop(session, chance, jobs=0).best_mean == made.best_mean
+    assert not any("best" in names for names in session.jobs()["collections"])
+
+
 def test_without_held_out_rows_the_best_is_the_checkpoint_of_the_best_round(session):
     assert loop(session, lambda t, a, m, r: by_place(t, a, m, r) + t.step).best == "lab/practice@1"
     assert loop(session, jobs=0).best == "lab/practice@1"
@@ -176,13 +205,14 @@ def test_every_round_is_a_line_where_no_chart_can_be_shown(session):
         "round 1  step 0  mean reward 0.250  100% of groups trained  held-out 0.250",
         "round 2  step 1  mean reward 0.250  100% of groups trained",
         "round 3  step 2  held-out 0.250",
+        f"loop capitals on lab/practice: 2 rounds, {BEST}",
     ]
 
 
 def test_it_shows_a_chart_and_a_table_without_times(session):
     made = loop(session, held_out=ROWS)
     assert repr(made).splitlines() == [
-        "loop capitals on lab/practice: 2 rounds, best lab/practice@0",
+        f"loop capitals on lab/practice: 2 rounds, {BEST}",
         "what it trains on  ▁▁  0.25 -> 0.25",
         "held out           ▁▁  0.25 -> 0.25",
     ]

@@ -20,6 +20,7 @@ class CompareMagics(LabMagics):
     @argument("--after", metavar="STEP", default="latest", help="the other checkpoint (default: latest)")
     @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
     @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
+    @argument("--anytime", action="store_true", help="an interval that holds however often it is looked at")
     @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
@@ -29,9 +30,9 @@ class CompareMagics(LabMagics):
         """Compare two checkpoints on the same prompts and seeds.
 
         Both are scored by the reward function that last scored the collection in this notebook, or by the body of the
-        cell. For example:
+        cell. A verdict needs 16 prompts that were not trained on in between. For example:
 
-            %compare capitals --before 0 --after latest
+            %compare capitals --before 0 --after latest --over held_out
 
             %%compare capitals --over held_out -n 4
             return float(answer.strip() == row["capital"])
@@ -48,6 +49,7 @@ class CompareMagics(LabMagics):
             reward,
             before=_step(options.before),
             after=None if options.after == "latest" else _step(options.after),
+            anytime=options.anytime,
             variables=self.variables,
             **given,
         )

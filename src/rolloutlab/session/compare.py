@@ -10,9 +10,11 @@ from rolloutlab.sampling.work import sampled_again
 from rolloutlab.scoring import Functions
 from rolloutlab.session.chat import CONCURRENT, ChatCalls
 from rolloutlab.session.reward import RewardCalls
+from rolloutlab.session.train import TrainCalls
+from rolloutlab.training.jobs import UNKNOWN, UNREACHABLE, refreshed
 
 
-class CompareCalls(ChatCalls, RewardCalls):
+class CompareCalls(ChatCalls, RewardCalls, TrainCalls):
     """Collections sampled again, to compare."""
 
     def compare(
@@ -24,6 +26,7 @@ class CompareCalls(ChatCalls, RewardCalls):
         after: int | None = None,
         n: int | None = None,
         over: Any = None,
+        anytime: bool = False,
         model: str | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         concurrency: int = CONCURRENT,
@@ -32,7 +35,9 @@ class CompareCalls(ChatCalls, RewardCalls):
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
         reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
-        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones.
+        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones; on prompts
+        that a job of this lab trained on in between there is no verdict. anytime: an interval that holds however often
+        one looks, on more and more rows, and is wider for it.
         n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
 
         What is sampled stays in the lab, as the collections `compare.NAME.step0` and so on.
@@ -56,4 +61,16 @@ class CompareCalls(ChatCalls, RewardCalls):
             work = sampled_again(self.store, name, kept, target, over, variables or {}, n, Tools(tools))
             sides.append((target, self.reward(self._sample(work, concurrency).label, *scorer)))
         (old, was), (new, became) = sides
-        return Comparison(name, old, new, pairs_of(was, became))
+        return Comparison(name, old, new, pairs_of(was, became, self._trained(found.name, *steps)), anytime=anytime)
+
+    def _trained(self, model: str, *steps: int) -> set[str]:
+        """The prompts of the jobs of this lab that made the checkpoints between two steps.
+
+        A job whose service does not know what became of it may have made one, and counts.
+        """
+        jobs = refreshed(self.store.jobs, self._http, self._running_service(), self._service)
+        between = range(min(steps) + 1, max(steps) + 1)
+        made = [job for job in jobs if (job.model, job.service) == (model, self._service)]
+        lost = {UNKNOWN, UNREACHABLE, None}
+        labels = [label for job in made if job.step in between or job.status in lost for label in job.collections]
+        return self.store.prompts(labels)

@@ -11,7 +11,16 @@ from rolloutlab.session.chat import ChatCalls
 from rolloutlab.session.reward import RewardCalls
 from rolloutlab.session.train import TrainCalls
 from rolloutlab.training.job import Job
-from rolloutlab.training.loop import SEEDS_PER_ROUND, Loop, Plan, check_counts, check_sampling, play, so_far
+from rolloutlab.training.loop import (
+    SEEDS_PER_ROUND,
+    Loop,
+    Plan,
+    again_name,
+    check_counts,
+    check_sampling,
+    play,
+    so_far,
+)
 from rolloutlab.training.submission import checked_config
 from rolloutlab.widgets.live import Live
 
@@ -39,7 +48,8 @@ class LoopCalls(ChatCalls, RewardCalls, TrainCalls):
         """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
 
         over: rows, as of `chat`, or a function from the number of a round to its rows. held_out: rows that are measured
-        before every `every` rounds and after the last, and never trained on. patience: the loop ends when nothing has
+        before every `every` rounds and after the last, and never trained on; at the end the best checkpoint is measured
+        on them again, with other seeds. patience: the loop ends when nothing has
         trained in so many rounds in a row. seed: of the first round; the others' follow from it. sampling: further
         settings of `chat`. say: gets a line per round where no chart can be shown.
 
@@ -67,8 +77,13 @@ class LoopCalls(ChatCalls, RewardCalls, TrainCalls):
                 self.chat(label, prompt, n=n, over=rows, seed=first, **sampling).label, reward, say=quiet
             )
 
+        def again(step: int) -> Collection:
+            best, seeds = f"{self._selected}@{step}", (seed or 0) - SEEDS_PER_ROUND
+            label = self.chat(again_name(name), prompt, n=n, over=held_out, seed=seeds, model=best, **sampling).label
+            return self.reward(label, reward, say=quiet)
+
         def train(label: str) -> Job:
             return self.train(label, options, wait=False, say=quiet).wait(progress=False)
 
-        plan = Plan(sample, over if callable(over) else lambda _: over, train, held_out, every, patience)
+        plan = Plan(sample, over if callable(over) else lambda _: over, train, again, held_out, every, patience)
         return play(so_far(self.store, name, self._selected, settled), plan, jobs, settled, Live(say))

@@ -236,6 +236,18 @@ class Lab:
             members.setdefault(row["group_id"], []).append(row)
         return [_group(row, collection, members.get(row["id"], [])) for row in groups]
 
+    def prompts(self, labels: Iterable[str]) -> set[str]:
+        """What was asked in these generations (`name:N`), deleted ones too: the messages of each prompt, as JSON."""
+        asked = (
+            self._database.read(
+                "SELECT DISTINCT prompt FROM groups g JOIN collections c ON c.id = g.collection_id"
+                " WHERE c.name = ? AND c.generation = ?",
+                *(parts_of(label) or (label, None)),
+            )
+            for label in labels
+        )
+        return {row["prompt"] for rows in asked for row in rows}
+
     def _closest(self, label: str) -> str:
         names = [
             row["name"] for row in self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")

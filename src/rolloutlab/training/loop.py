@@ -32,17 +32,25 @@ class Loop(ShownLive):
 
     Round N is the generation `NAME:N`. What was held out is sampled into generations of `held_out.NAME`, a name that
     no pattern which begins like NAME fits, so that it is not trained on by accident. ended: why the loop stopped
-    before its last round, if it did. measured: the held-out mean by checkpoint.
+    before its last round, if it did. measured: the held-out mean by checkpoint. again: the same, measured once more
+    with other seeds: the highest of several means is on average too high, the one of other seeds is not.
     """
 
     def __init__(
-        self, name: str, model: str, rounds: list[Round], ended: str = "", measured: dict[int, float] | None = None
+        self,
+        name: str,
+        model: str,
+        rounds: list[Round],
+        ended: str = "",
+        measured: Mapping[int, float] | None = None,
+        again: Mapping[int, float] | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self.rounds = rounds
         self.ended = ended
-        self.measured = measured or {}
+        self.measured = dict(measured or {})
+        self.again = dict(again or {})
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -64,24 +72,38 @@ class Loop(ShownLive):
     @property
     def best(self) -> str | None:
         """The checkpoint with the highest held-out mean, or mean where none was held out, as `%%chat -m` takes it."""
+        found = self.best_step
+        return None if found is None else f"{self.model}@{found}"
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of `best`."""
         held = [(mean, step) for step, mean in self.measured.items()]
         own = [(one.reward, one.step) for one in self.rounds if one.reward is not None and one.step is not None]
-        found = max(held or own, key=lambda pair: pair[0], default=None)
-        return f"{self.model}@{found[1]}" if found else None
+        return max(held or own, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+    @property
+    def best_mean(self) -> float | None:
+        """The held-out mean of `best`, measured again with other seeds than it was chosen by; None where it was not."""
+        found = self.best_step
+        return None if found is None else self.again.get(found)
 
     def plot(self) -> Plot:
         """Mean reward by round, of what it trains on and of what is held out."""
         return view.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
-        return view.text(self._heading(), self.rounds, self.ended)
+        return view.text(self.heading(), self.rounds, self.ended)
 
     def _repr_html_(self) -> str:
-        return as_written(view.html(self._heading(), self.plot(), self.rounds, self.ended))
+        return as_written(view.html(self.heading(), self.plot(), self.rounds, self.ended))
 
-    def _heading(self) -> str:
+    def heading(self) -> str:
+        """What it came to, in a line."""
         played = count(sum(one.trained is not None for one in self.rounds), "round")
         best = f", best {self.best}" if self.best else ""
+        if self.best_mean is not None:
+            best += f": held-out {self.best_mean:.3f} with other seeds than it was chosen by"
         return f"loop {self.name} on {self.model}: {played}{best}"
 
 
@@ -90,12 +112,14 @@ class Plan:
     """What a loop does in a round.
 
     sample: from a collection's name, rows and the round to a scored collection; the round is None for the held-out
-    rows, which are sampled alike each time. rows: those of a round. train: takes a collection's label.
+    rows, which are sampled alike each time. rows: those of a round. train: takes a collection's label. again: samples
+    and scores the held-out rows under a checkpoint with other seeds.
     """
 
     sample: Callable[[str, Any, int | None], Collection]
     rows: Callable[[int], Any]
     train: Callable[[str], object]
+    again: Callable[[int], Collection]
     held_out: Any = None
     every: int = 5
     patience: int = 3
@@ -123,8 +147,12 @@ def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
     found = lab.collections()[::-1]
     rounds = [_round(s.generation, Collection(lab, s), options) for s in found if s.name == name]
     measured = [_round(0, Collection(lab, s), options) for s in found if s.name == _held_out(name)]
-    held = {one.step: one.reward for one in measured if one.step is not None and one.reward is not None}
-    return Loop(name, model, _with_measures(rounds, held), measured=held)
+    repeated = [_round(0, Collection(lab, s), options) for s in found if s.name == again_name(name)]
+    held, again = (
+        {one.step: one.reward for one in some if one.step is not None and one.reward is not None}
+        for some in (measured, repeated)
+    )
+    return Loop(name, model, _with_measures(rounds, held), measured=held, again=again)
 
 
 def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
@@ -185,6 +213,11 @@ def _rounds(loop: Loop, plan: Plan, jobs: int, options: Options) -> Iterator[str
     if jobs and (measured := _measure(loop, plan, options)):
         loop.rounds.append(measured)
         yield view.line(measured)
+        best = loop.best_step
+        if best is not None and best not in loop.again:
+            mean = plan.again(best).mean_reward
+            loop.again |= {} if mean is None else {best: mean}
+            yield loop.heading()
 
 
 def _trained(plan: Plan, collection: Collection) -> str:
@@ -229,3 +262,8 @@ def _round(number: int, collection: Collection, options: Options) -> Round:
 
 def _held_out(name: str) -> str:
     return f"held_out.{name}"
+
+
+def again_name(name: str) -> str:
+    """What the held-out rows of the best checkpoint are sampled into, with other seeds."""
+    return f"best.{name}"
