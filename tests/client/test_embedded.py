@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from rolloutlab.client import inference
 from rolloutlab.client.embedded import Embedded
-from rolloutlab.errors import InputError, PolicyError, SignInError, UnreachableError
+from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.proof import proof, proves
 from rolloutlab.service.lifecycle import Folder
@@ -85,6 +85,29 @@ def test_another_policy_than_the_running_one_is_refused(attach):
     attach().address()
     with pytest.raises(InputError, match=r"the service of this lab runs the policy '.*tiny', not 'practice'"):
         attach(policy="practice").address()
+
+
+def test_a_services_folder_that_cannot_be_used_is_an_error_in_words(tmp_path):
+    settings = Settings(home=tmp_path)
+    settings.service_folder.mkdir()
+    (settings.service_folder / "clients").touch()
+    with pytest.raises(LabError, match=r"service cannot be used: .*File exists"):
+        Embedded(settings, Http()).address()
+
+
+def test_a_client_detaches_also_where_its_lock_cannot_be_removed(attach, settings, monkeypatch):
+    client = attach()
+    client._attach()
+
+    def refuse(*_, **__):
+        raise OSError("Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        client.close()
+    [left] = (settings.service_folder / "clients").iterdir()
+    with FileLock(left).acquire(timeout=0):
+        pass
 
 
 def test_the_token_is_readable_by_the_user_alone(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rolloutlab.client.published import FolderToken, Published, read_published
-from rolloutlab.errors import BrokenOffError, InputError, PolicyError, RolloutlabError, UnreachableError
+from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
 from rolloutlab.store.disk import own
@@ -55,10 +55,14 @@ class Embedded:
         Raises:
             PolicyError: the service ended at once; the error that it ended with is in the message.
             UnreachableError: it did not answer in two minutes; and as `running`.
-            InputError: it runs with another policy than this process wants.
+            InputError: it runs with another policy than this process wants. LabError: its folder cannot be written.
         """
-        self._attach()
-        found = self.running() or self._start(tick, start_empty)
+        try:
+            self._attach()
+            found = self.running() or self._start(tick, start_empty)
+        except OSError as error:
+            hint = "set ROLLOUTLAB_HOME to a folder you can write to"
+            raise LabError(f"{self._folder} cannot be used: {error}", hint=hint) from error
         policy, wanted = self._published().policy, named_policy(self._settings.policy)
         if policy != wanted:
             raise InputError(
@@ -131,7 +135,8 @@ class Embedded:
     def close(self) -> None:
         """Detach; the service ends by itself once nobody is attached."""
         if self._lock:
-            Path(self._lock.lock_file).unlink(missing_ok=True)
+            with suppress(OSError):  # the service removes the file of a process that has ended
+                Path(self._lock.lock_file).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
 
