@@ -84,10 +84,12 @@ def gone(pid: int) -> bool:
         return True
 
 
-def strays(home: Path) -> list[Path]:
-    """Drafts, bodies of jobs and tensors that no start would ever sweep; to be called when no service runs."""
-    service = home / "service"
+def strays(home: Path, shared: bool = False) -> list[Path]:
+    """Drafts, bodies of jobs and tensors that no start would ever sweep; to be called when no service runs.
+
+    shared: the service's folder is that of other labs, too, and is left out.
+    """
     drafts = [path for path in home.rglob("*") if path.name.endswith(".draft")]
     hidden = [path for path in home.rglob(".*") if path.name != ".lost" and path not in drafts]
-    bodies = [path for path in (service / "jobs").glob("*") if path not in drafts]
+    bodies = [path for path in (home / "service" / "jobs").glob("*") if path not in drafts and not shared]
     return [*drafts, *hidden, *bodies]

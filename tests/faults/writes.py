@@ -6,12 +6,14 @@ The loop registers a model, samples, scores, trains, compares, ranks, searches, 
 restores. It runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
 sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
 client opens its lab anew and does the step again, which must succeed, as must all the rest; what was reported before
-and after is looked for at the end. The service is started once more, after which no draft may be left anywhere.
+and after is XX
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import random
@@ -54,11 +56,12 @@ class Loop:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._journal = Journal(home / "journal")
+        self._name = f"lab/{home.name}"
         self._open()
 
     def _open(self) -> None:
         self._lab = Session(Settings(home=self._home))
-        self._lab._selected = "lab/first"
+        self._lab._selected = self._name
 
     def run(self) -> int:
         names = ["model", "sample", "score", "train", "compare", "rank", "search", "export", "import_", "rename"]
@@ -91,7 +94,7 @@ class Loop:
         return False
 
     def _model(self) -> None:
-        self._journal.write("model", id=self._lab.model("lab/first").id)
+        self._journal.write("model", id=self._lab.model(self._name).id)
 
     def _sample(self) -> None:
         found = self._lab.chat("letters", "user: Sort {{letters}}", n=3, over=ROWS, max_tokens=4, seed=1)
@@ -107,9 +110,9 @@ class Loop:
 
     def _compare(self) -> None:
         self._lab.compare("letters", reward, n=2, over=[{"letters": "b a"}])
-        for step in (0, 1):
-            label = f"compare.letters.step{step}"
-            self._journal.trajectories(label, self._lab.collection(label).trajectories)
+        for each in self._lab.store.collections():  # of two steps, the later of which an earlier refusal may have moved
+            if each.name.startswith("compare."):
+                self._journal.trajectories(each.label, self._lab.collection(each.label).trajectories)
 
     def _rank(self) -> None:
         found = self._lab.rank("letters/0", [2, 0, 1])
@@ -144,24 +147,31 @@ class Loop:
 
 
 class Run:
-    """One run of the loop in a folder of its own."""
+    """One run of the loop in a folder of its own. service: the folder of one that runs, instead of one of its own."""
 
-    def __init__(self, home: Path, side: str, target: Point | None) -> None:
+    def __init__(self, home: Path, side: str, target: Point | None, service: Path | None = None) -> None:
         self._home = home
+        self._model = ""
+        self._rewards: dict[tuple[str, str], float] = {}
+        self._names: dict[str, bool] = {}
         self._side = side
         self._target = target
         self.lost: list[str] = []
         self.refused: list[str] = []
         self.points: list[Point] = []
+        self.modules: list[str] = []
         self.fired = False
         home.mkdir()
+        self._shared = service is not None
+        if service:
+            (home / "service").symlink_to(service)
 
     def run(self) -> "Run":
-        service = fork(self._side_of("service", partial(serve, self._home)), self._home / "service.log")
+        service = 0 if self._shared else self._serve()
         client = fork(self._side_of("client", self._loop), self._home / "client.log")
         deadline, status = time.monotonic() + LONGEST_RUN, None
         while status is None and time.monotonic() < deadline:
-            if gone(service):
+            if service and gone(service):  # what the error ended is started again, without one
                 service = fork(partial(serve, self._home), self._home / "service.log")
             pid, code = os.waitpid(client, os.WNOHANG)
             status = code if pid else None
@@ -169,10 +179,14 @@ class Run:
         if status is None:
             self.lost.append("the loop hangs")
             end(client)
-        end(service, signal.SIGTERM)
-        self._restart()
+        if service:
+            end(service, signal.SIGTERM)
+            self._restart()
         self._look()
         return self
+
+    def _serve(self) -> int:
+        return fork(self._side_of("service", partial(serve, self._home)), self._home / "service.log")
 
     def _side_of(self, side: str, work: Callable[[], int]) -> Callable[[], int]:
         """The work with the error in it where it is on this side, which writes down what calls it met."""
@@ -187,7 +201,7 @@ class Run:
             try:
                 return work()
             finally:
-                os.write(handle, json.dumps([faults.fired, faults.points]).encode())
+                os.write(handle, json.dumps([faults.fired, faults.points, list(sys.modules)]).encode())
 
         return counted
 
@@ -196,7 +210,7 @@ class Run:
         return Loop(self._home).run()
 
     def _restart(self) -> None:
-        """Start the service once more: a start sweeps."""
+        """Start the service once more: its start sweeps what a failure may have left."""
         service = fork(partial(serve, self._home), self._home / "service.log")
         if not until(lambda: published(self._home, service), LONGEST_RUN):
             self.lost.append("the service does not start again")
@@ -211,33 +225,39 @@ class Run:
     def _look(self) -> None:
         points = self._home.parent / f"{self._home.name}.points"
         if points.exists() and points.stat().st_size:
-            self.fired, self.points = json.loads(points.read_text())
+            self.fired, self.points, self.modules = json.loads(points.read_text())
             self.points = [(site, i) for site, i in self.points]
-        rewards: dict[tuple[str, str], float] = {}
-        names: dict[str, bool] = {}
-        with_lab = Lab(self._home / "lab.db")
+        lab = Lab(self._home / "lab.db")
+        self._read_journal(lab)
+        for (label, key), number in self._rewards.items():
+            if stored(lab, label)[int(key)].reward != number:
+                self.lost.append(f"the reward of {label} {key} is not {number}")
+        here = {each.name for each in lab.collections()}
+        for name, wanted in self._names.items():
+            if (name in here) != wanted:
+                self.lost.append(f"{name} is {'not ' * wanted}there")
+        lab.close()
+        left = strays(self._home, self._shared)
+        self.lost += [f"{path.relative_to(self._home)} was left behind" for path in left]
+        self._read_logs()
+
+    def _read_journal(self, lab: Lab) -> None:
         for _, fact in read(self._home / "journal"):
             match fact["kind"]:
                 case "refused":
                     self.refused.append(f"{fact['step']}: {fact['error']}: {fact['message']}")
                 case "bug":
                     self.lost.append(f"{fact['step']} ended in {fact['error']}")
+                case "model":
+                    self._model = fact["id"]
                 case "stuck":
                     self.lost.append(f"{fact['step']} failed a second time: {self.refused[-1]}")
                 case "rewards":
-                    rewards |= {(fact["label"], key): reward for key, reward in fact["rewards"].items()}
+                    self._rewards |= {(fact["label"], key): reward for key, reward in fact["rewards"].items()}
                 case "named":
-                    names[fact["label"]] = fact["here"]
+                    self._names[fact["label"]] = fact["here"]
                 case kind:
-                    self._check(kind, fact, with_lab)
-        for (label, key), number in rewards.items():
-            if stored(with_lab, label)[int(key)].reward != number:
-                self.lost.append(f"the reward of {label} {key} is not {number}")
-        here = {each.name for each in with_lab.collections()}
-        self.lost += [f"{name} is {'not ' * wanted}there" for name, wanted in names.items() if (name in here) != wanted]
-        with_lab.close()
-        self.lost += [f"{path.relative_to(self._home)} was left behind" for path in strays(self._home)]
-        self._read_logs()
+                    self._check(kind, fact, lab)
 
     def _check(self, kind: str, fact: dict[str, Any], lab: Lab) -> None:
         if kind == "trajectories":
@@ -246,19 +266,17 @@ class Run:
                 if int(key) not in here or digest(here[int(key)]) != expected:
                     self.lost.append(f"trajectory {key} of {fact['label']} is not as it was reported")
         if kind == "checkpoint":
-            [model] = [p for p in (self._home / "service" / "models").iterdir() if not p.name.startswith(".")] or [None]
             try:
-                read_checkpoint(model / str(fact["step"]))
-            except (RolloutlabError, TypeError) as error:
+                read_checkpoint(self._home / "service" / "models" / self._model / str(fact["step"]))
+            except RolloutlabError as error:
                 self.lost.append(f"checkpoint {fact['step']}: {error}")
         if kind == "export" and fact["lines"] != len((self._home / "out.jsonl").read_text().splitlines()):
             self.lost.append("the exported file is not as it was reported")
 
     def _read_logs(self) -> None:
-        for name in ("service.log", "client.log"):
-            text = (self._home / name).read_text(errors="replace")
-            for raised in re.findall(r"(?ms)^Traceback.*?^(\S.*?)$", text):
-                self.lost.append(f"a traceback in {name}: {raised}")
+        for log in self._home.glob("*.log"):
+            for raised in re.findall(r"(?ms)^Traceback.*?^(\S.*?)$", log.read_text(errors="replace")):
+                self.lost.append(f"a traceback in {log.name}: {raised}")
 
 
 def _labels(label: str, lab: Lab) -> list[str]:
@@ -267,20 +285,27 @@ def _labels(label: str, lab: Lab) -> list[str]:
 
 
 def sweep(side: str, options: argparse.Namespace, folder: Path, counts: Counter[str]) -> bool:
-    """Run the loop for each call of one side; whether all went well."""
+    """Run the loop for each call of one side; whether all went well. Clients share a service."""
     clean = Run(folder / side, side, None).run()
     print(f"{side}: {len(clean.points)} calls from {len({site for site, _ in clean.points})} lines", flush=True)
     well = report(None, clean, options)
-    targets = clean.points
+    for name in clean.modules:  # here, and not again in every fork
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    targets = sorted(clean.points, key=lambda point: point[1])  # every line once, before any line a second time
     if options.sample and options.sample < len(targets):
         targets = random.Random(options.seed).sample(targets, options.sample)
+    shared = folder / side if side == "client" else None
+    service = fork(partial(serve, shared), folder / "service.log") if shared else 0
     for i, target in enumerate(targets):
-        run = Run(folder / f"{side}-{i}", side, target).run()
+        run = Run(folder / f"{side}-{i}", side, target, shared and shared / "service").run()
         counts["calls that failed" if run.fired else "calls that were not met again"] += 1
         counts["steps that were refused"] += len(run.refused)
         well &= report(target, run, options)
         if not run.lost:
             shutil.rmtree(folder / f"{side}-{i}")
+    if service:
+        end(service, signal.SIGTERM)
     return well
 
 
