@@ -12,7 +12,8 @@
     │   ├── UnreachableError  nothing answers at its address
     │   │   └── BrokenOffError  an answer broke off, or did not come in time
     │   ├── SignInError       it wants a token, or another one
-    │   └── RefusedError      it found the request wrong
+    │   ├── RefusedError      it found the request wrong
+    │   └── FullError         its disk is full: it kept nothing of the request
     ├── JobFailedError        a training job ended without a checkpoint
     ├── LabError              the lab's memory on disk cannot be used
     ├── PolicyError           a policy cannot be loaded
@@ -88,6 +89,10 @@ class SignInError(ServiceError):
 
 class RefusedError(ServiceError):
     """The service found the request wrong."""
+
+
+class FullError(ServiceError):
+    """The service's disk is full or cannot be written, and it kept nothing of the request."""
 
 
 class JobFailedError(RolloutlabError):

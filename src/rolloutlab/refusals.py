@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolloutlab.errors import NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError
+from rolloutlab.errors import FullError, NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError
 
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 
@@ -28,7 +28,7 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
         )
     if status == 404:
         return NotFoundError(words)
-    kind = RefusedError if status < 500 else ServiceError
+    kind = FullError if status == 507 else RefusedError if status < 500 else ServiceError
     return kind(f"{origin} answered {status} {words}")
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from rolloutlab.client import training
-from rolloutlab.errors import NotFoundError, RefusedError
+from rolloutlab.errors import InputError, NotFoundError, RefusedError
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
@@ -83,6 +83,23 @@ def test_a_damaged_checkpoint_is_deleted_and_the_model_goes_on(start, body):
     assert delete(service, model, [1]).deleted_count == 1
     assert service.chat(model="lab/first").model == "lab/first@0"
     assert service.ended(service.call("POST", "/v1/preview/training-jobs", json=job)["id"])[-1].data == {"step": 2}
+
+
+def test_a_damaged_checkpoint_is_deleted_by_its_name_in_a_notebook(session, trained):
+    model = trained(1)
+    (session.settings.home / "service" / "models" / str(model.id) / "1" / "adapter_model.safetensors").write_bytes(b"x")
+    with pytest.raises(RefusedError, match="%models --delete lab/first@1") as refused:
+        session.chat("capitals", "Capital of Peru?", model="lab/first@1")
+    assert "410" in refused.value.message
+    assert session.delete_checkpoint("lab/first@1").steps == (0,)
+    session.chat("capitals", "Capital of Peru?", model="lab/first", max_tokens=2)
+    with pytest.raises(InputError, match="a step is missing") as missing:
+        session.delete_checkpoint("lab/first")
+    assert missing.value.hint == "%models --delete lab/first@3"
+    with pytest.raises(NotFoundError, match="lab/first has no checkpoint 7"):
+        session.delete_checkpoint("lab/first@7")
+    with pytest.raises(RefusedError, match="would be left without a checkpoint"):
+        session.delete_checkpoint("lab/first@0")
 
 
 def test_a_deleted_model_is_gone_with_its_jobs_and_its_name_is_free(service, trained, body):

@@ -88,6 +88,7 @@ CALLS = {
     "%model": "lab.model()",
     "%model lab/x --base lab/practice": 'lab.model("lab/x", base="lab/practice")',
     "%models": "lab.models(); lab.lost_checkpoints()",
+    "%models --delete lab/x@3": 'lab.delete_checkpoint("lab/x@3"); lab.models(); lab.lost_checkpoints()',
     "%models --recover": "lab.recover_checkpoints(); lab.models(); lab.lost_checkpoints()",
     "%models --purge": "lab.purge_checkpoints(); lab.models(); lab.lost_checkpoints()",
     "%export x y out.jsonl": 'lab.export(["x", "y"], "out.jsonl")',

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from rolloutlab.errors import RefusedError, ServiceError
+from rolloutlab.errors import FullError, RefusedError, ServiceError
+from rolloutlab.wire.training import CreateTrainingJob
 
 FULL = "I/O error: No space left on device (os error 28)"
+
+
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
 
 
 def submit(service, body):
@@ -99,6 +106,29 @@ def test_a_disk_too_full_for_a_body_refuses_the_job(service, body, monkeypatch):
     assert last(service, submit(service, body(model.id))).type == "training_ended"
 
 
+def test_a_job_that_a_full_disk_refused_is_told_as_such_and_is_no_job_of_the_lab(session, service, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    session.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=1)
+    session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    monkeypatch.setattr("rolloutlab.service.body.flush", fail)
+    with pytest.raises(FullError, match=r"507 .*No space left on device \(free some disk space\)"):
+        session.train("capitals", say=lambda line: None)
+    assert session.jobs().empty
+    assert left_over(service) == set()
+
+
+def test_the_body_of_a_job_that_could_not_be_queued_does_not_stay(service, body):
+    model = service.register()
+    fill(service)
+    with pytest.raises(FullError, match=r"507 .*service\.db cannot be written: .*full"):
+        service.train(CreateTrainingJob.model_validate(body(model.id)), "k" * 50_000)
+    assert left_over(service) == set()
+    make_room(service)
+    assert last(service, submit(service, body(model.id))).type == "training_ended"
+
+
 def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(service, body, caplog):
     model = service.register()
     fill(service)
@@ -128,7 +158,8 @@ def test_a_damaged_checkpoint_fails_jobs_and_chats_with_its_path_and_the_way_out
     damaged = service.folder / "models" / str(model.id) / "1" / name
     damage(damaged)
     service = start()
-    way_out = f'delete that step: .*DELETE /v1/preview/models/{model.id}/checkpoints {{"steps": \\[1\\]}}'
+    request = f'DELETE /v1/preview/models/{model.id}/checkpoints {{"steps": \\[1\\]}}'
+    way_out = f"delete that step: .*%models --delete lab/first@1, or {request}"
     with pytest.raises(RefusedError, match=f"410 {damaged} is damaged.*{way_out}"):
         service.chat(model="lab/first")
     end = last(service, submit(service, body(model.id)))

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -79,6 +80,34 @@ def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses
     }
     said = subprocess.check_output([sys.executable, "-c", USE, url], env=environment, text=True, timeout=120)
     assert json.loads(said.splitlines()[-1]) == {"collections": [], "total": 0}
+
+
+def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_some_again(tiny_policy, tmp_path):
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); " + (
+        "from rolloutlab.__main__ import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "serve", "--home", str(tmp_path), "--policy", str(tiny_policy)]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        ExitStack() as idle,
+    ):
+        assert process.stdout
+        assert "serves" in process.stdout.readline()
+        published = json.loads((tmp_path / "service" / "service.json").read_text())
+        port = int(published["base_url"].rpartition(":")[2])
+        health = f"{published['base_url']}/v1/health"
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+        refused = httpx.get(health, timeout=60)
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "1"
+        assert "file descriptors" in refused.json()["detail"] == refused.json()["error"]["message"]
+        idle.close()
+        while httpx.get(health, timeout=60).status_code == 503:
+            pass
+        process.send_signal(signal.SIGTERM)
+    assert (tmp_path / "log").read_text().count("out of system resource") == 0
 
 
 @pytest.mark.parametrize("given", ["99999", "-1"])

@@ -3,6 +3,7 @@
 from rolloutlab.client import training
 from rolloutlab.errors import (
     BrokenOffError,
+    FullError,
     NotFoundError,
     RefusedError,
     RolloutlabError,
@@ -30,24 +31,26 @@ async def deliver(http: Http, address: Address, job: CreateTrainingJob, key: str
         if never_arrived(error):
             raise
         why = error.message
+    lost = BrokenOffError(
+        f"the job {key[:8]} may have been accepted, but the answer was lost: {why}", hint=f"%job {key[:8]}"
+    )
     try:
-        return await _found_or_sent_again(http, address, job, key)
+        return str((await training.job(http, address, key)).id)
+    except NotFoundError as error:
+        if not address.on_this_machine:
+            raise lost from error
+    except ServiceError as error:
+        raise lost from error
+    try:
+        return await training.create_job(http, address, job, key)
+    except FullError:
+        raise
     except (ServiceError, NotFoundError) as error:
-        said = f"the job {key[:8]} may have been accepted, but the answer was lost: {why}"
-        raise BrokenOffError(said, hint=f"%job {key[:8]}") from error
+        raise lost from error
 
 
 def never_arrived(error: RolloutlabError) -> bool:
     """Whether it is certain, after this error, that no job was accepted."""
     if isinstance(error, UnreachableError):
         return not isinstance(error, BrokenOffError)
-    return isinstance(error, RefusedError | SignInError) or not isinstance(error, ServiceError)
-
-
-async def _found_or_sent_again(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
-    try:
-        return str((await training.job(http, address, key)).id)
-    except NotFoundError:
-        if not address.on_this_machine:
-            raise
-        return await training.create_job(http, address, job, key)
+    return isinstance(error, RefusedError | SignInError | FullError) or not isinstance(error, ServiceError)

@@ -29,6 +29,7 @@ class ModelMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
+    @argument("--delete", metavar="NAME@STEP", values="model", help="delete a checkpoint, also a damaged one")
     @argument("--recover", action="store_true", help="list again the checkpoints that the service's database lost")
     @argument("--purge", action="store_true", help="remove those from the disk for good")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
@@ -36,6 +37,8 @@ class ModelMagics(LabMagics):
     def models(self, line: str) -> "pd.DataFrame":
         """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""
         options = self.options(self.models, line)
+        if options.delete:
+            print(self.session.delete_checkpoint(options.delete))
         if options.recover:
             print(self.session.recover_checkpoints())
         if options.purge:

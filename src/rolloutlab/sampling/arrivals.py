@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import SamplingError, ServiceError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
+from rolloutlab.store.holds import let_go
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Arrival, Group, NewGroup, StoredCollection
 from rolloutlab.wire.chat import ChatCompletion
@@ -39,8 +39,7 @@ class Arrivals:
     def close(self) -> None:
         """Let others sample the collection."""
         if self._held:
-            Path(self._held.lock_file).unlink(missing_ok=True)
-            self._held.release()
+            let_go(self._held)
 
     def take(self, answers: Sequence[Answered]) -> None:
         """Store conversations after their answers; once they are on disk they count."""

@@ -90,20 +90,26 @@ class Jobs:
         if row := self._database.read(known[0], *known[1]):
             return _same(row[0], digest)
         model_id = str(job_file.check(draft).model_id)
-        with self._changed, self._database.write() as connection:
-            if row := connection.execute(*known).fetchall():
-                return _same(row[0], digest)
-            draft.replace(self._body(job_id))
-            flush(self._body(job_id).parent)
-            queued = connection.execute(
-                "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
-                " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
-                (job_id, _now(), key or None, digest, model_id),
-            )
-            if not queued.rowcount:
-                remove(self._body(job_id))
-                raise NotFoundError(f"there is no model with id {model_id}")
-            self._changed.notify()
+        moved = None
+        try:
+            with self._changed, self._database.write() as connection:
+                if row := connection.execute(*known).fetchall():
+                    return _same(row[0], digest)
+                moved = draft.replace(self._body(job_id))
+                flush(moved.parent)
+                queued = connection.execute(
+                    "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
+                    " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
+                    (job_id, _now(), key or None, digest, model_id),
+                )
+                self._changed.notify()
+        except BaseException:
+            if moved:  # the job is not queued: its body would lie there until the next start
+                remove(moved)
+            raise
+        if not queued.rowcount:
+            remove(moved)
+            raise NotFoundError(f"there is no model with id {model_id}")
         return job_id
 
     def job(self, job_id: str) -> TrainingJob:

@@ -222,7 +222,8 @@ class Registry:
         try:
             return read_checkpoint(self._place(model_id, step))
         except CheckpointError as error:
-            way_out = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
+            request = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
+            way_out = f"%models --delete {self._short(model_id)}@{step}, or {request}"
             raise CheckpointError(error.message, hint=f"{error.hint}: {way_out}") from error
 
     def _listed_state(self, model_id: str, step: int) -> State:
@@ -300,6 +301,10 @@ class Registry:
         if not rows:
             raise NotFoundError(f"there is no model {name!r}; there are {', '.join(self.names())}")
         return _model(rows[0]), parts.get("at")
+
+    def _short(self, model_id: str) -> str:
+        rows = self._database.read("SELECT project, name FROM models WHERE id = ?", model_id)
+        return f"{rows[0]['project']}/{rows[0]['name']}" if rows else model_id
 
     def _place(self, model_id: str, step: int) -> Path:
         return self._folder / "models" / model_id / str(step)

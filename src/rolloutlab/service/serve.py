@@ -16,6 +16,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
+from rolloutlab.service.connections import ACCEPTED_AT_ONCE, bounded, most_connections
 from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.database import open_service_database
 from rolloutlab.service.door import Door
@@ -26,13 +27,27 @@ from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy, read_settings
 
+_WAITING = 2048
+"""Connections that the operating system keeps until they are accepted."""
+
 
 class Server(uvicorn.Server):
-    """Before it waits for its last requests to end, it ends those that would last as long as a job."""
+    """Before it waits for its last requests to end, it ends those that would last as long as a job.
+
+    It has no more connections than there are file descriptors for.
+    """
 
     def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None]) -> None:
         super().__init__(config)
         self._hang_up = hang_up
+        config.load()
+        if most := most_connections():
+            config.http_protocol_class = bounded(config.http_protocol_class, most)  # type: ignore[assignment]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():  # asyncio takes one number for what waits and for what it accepts at once
+            listener.listen(_WAITING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._hang_up()
@@ -84,7 +99,7 @@ def serve(
         sampler.close()
 
     options: dict[str, Any] = {"ssl_certfile": door.certificate, "ssl_keyfile": door.key, "log_level": "warning"}
-    server = Server(uvicorn.Config(app, lifespan="on", **options), hang_up)
+    server = Server(uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, **options), hang_up)
 
     async def run() -> None:
         folder.publish(url, identity["policy"])

@@ -1,5 +1,6 @@
 """The models of the service, and the one that is selected."""
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,22 @@ class ModelCalls(SessionBase):
     def models(self) -> "pd.DataFrame":
         """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
         return table(self._http.run(inference.models(self._http, self._address())))
+
+    def delete_checkpoint(self, name: str) -> SelectedModel:
+        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; what is left of its model.
+
+        Raises:
+            InputError: the name has no step. NotFoundError: there is no such checkpoint. RefusedError: it is the last
+            one of its model.
+        """
+        short, _, step = name.partition("@")
+        if not step.isdecimal():
+            raise InputError(f"{name!r} is no checkpoint: a step is missing", hint=f"%models --delete {short}@3")
+        model = self._existing(short)
+        steps = [model.checked(int(step))]
+        self._http.run(training.delete_checkpoints(self._http, self._address(), model.id, steps))
+        self.seen.discard(name)
+        return replace(model, steps=tuple(each for each in model.steps if each not in steps))
 
     def lost_checkpoints(self) -> LostCheckpoints:
         """Checkpoints that the service found on disk and its database does not list; it keeps them aside."""

@@ -1,5 +1,7 @@
 """Who is sampling a collection: one process at a time, however it ends."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -9,17 +11,51 @@ from rolloutlab.store.disk import own
 
 
 def hold(folder: Path, number: int, label: str) -> BaseFileLock:
-    """Hold the collection with that number until the lock is released, or this process ends.
+    """Hold the collection with that number until `let_go`, or until this process ends.
+
+    The files of locks whose processes were killed are removed.
 
     Raises:
         ConflictError: another process, or another cell, holds it.
     """
     own(folder)
     lock = FileLock(folder / f"{number}.lock", thread_local=False)
+    with _alone(folder):
+        for path in folder.glob("*.lock"):
+            _remove_unheld(path)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout as error:
+            raise ConflictError(
+                f"{label} is being sampled by another kernel", hint="%collections shows how far it is"
+            ) from error
+    return lock
+
+
+def let_go(lock: BaseFileLock) -> None:
+    """Let others hold the collection, and leave no file behind."""
+    path = Path(lock.lock_file)
+    with _alone(path.parent):
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process opens or removes a lock's file meanwhile.
+
+    Without that, one that had opened a file just before it is removed would lock what has no name any more, and the
+    next one would lock another file of the same name.
+    """
+    with FileLock(folder / "lock"):
+        yield
+
+
+def _remove_unheld(path: Path) -> None:
+    lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(blocking=False)
-    except Timeout as error:
-        raise ConflictError(
-            f"{label} is being sampled by another kernel", hint="%collections shows how far it is"
-        ) from error
-    return lock
+    except Timeout:
+        return
+    path.unlink(missing_ok=True)
+    lock.release()

@@ -1,0 +1,32 @@
+"""Who holds a collection, with real processes: no lock's file stays, and none is taken from a process that holds it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rolloutlab.errors import ConflictError
+from rolloutlab.store.holds import hold, let_go
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rolloutlab.store.holds import hold
+
+hold(Path(sys.argv[1]), 7, "x:7")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_lock_of_a_killed_process_goes_with_the_next_one_and_one_that_is_held_stays(tmp_path):
+    folder = tmp_path / "sampling"
+    mine = hold(folder, 3, "x:3")
+    subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False, timeout=60)
+    assert sorted(path.name for path in folder.iterdir()) == ["3.lock", "7.lock", "lock"]
+    other = hold(folder, 4, "x:4")
+    assert sorted(path.name for path in folder.iterdir()) == ["3.lock", "4.lock", "lock"]
+    with pytest.raises(ConflictError, match="x:3 is being sampled"):
+        hold(folder, 3, "x:3")
+    for lock in (mine, other):
+        let_go(lock)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
