@@ -11,6 +11,7 @@ from pathlib import Path
 from goals import Goal, conclude
 
 ROOT = Path(__file__).parent.parent
+SHELL = "from IPython.core.interactiveshell import InteractiveShell; InteractiveShell.instance()"
 FIRST_COMPLETION = """
 import time
 from pathlib import Path
@@ -59,17 +60,19 @@ def first_loop() -> tuple[str, float]:
 def main() -> int:
     bare = wall("pass")
     ours, pandas = wall("import rolloutlab") - bare, wall("import pandas") - bare
-    extension = wall("import rolloutlab.session, rolloutlab.magics.chat") - bare
+    extension = wall(f"{SHELL}.run_line_magic('load_ext', 'rolloutlab')") - wall(SHELL)
+    session = wall("import rolloutlab.session") - bare
     completion = first_completion()
     line, loop = first_loop()
     print(f"{'import rolloutlab':40} {ours:6.3f} s")
-    print(f"{'what %load_ext rolloutlab imports':40} {extension:6.3f} s")
+    print(f"{'%load_ext rolloutlab':40} {extension:6.3f} s")
+    print(f"{'what the first cell of ours imports':40} {session:6.3f} s")
     print(f"{'import pandas':40} {pandas:6.3f} s")
     print(f"{'first completion, service start included':40} {completion:6.2f} s")
     print(line)
     return conclude(
         [
-            Goal("import_rolloutlab_over_import_pandas", ours / pandas, "<=", 1),
+            Goal("import_and_load_ext_over_import_pandas", (ours + extension) / pandas, "<=", 1),
             Goal("first_completion_seconds", completion, "<=", 8),
             Goal("first_loop_seconds", loop, "<=", 60),
         ]

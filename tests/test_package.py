@@ -1,6 +1,7 @@
 """What every reader and every user meets first: the import and the map."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,31 @@ def test_importing_the_package_imports_nothing_but_the_standard_library():
     code = "import sys; before = set(sys.modules); import rolloutlab; print(*(set(sys.modules) - before))"
     added = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert {name.partition(".")[0] for name in added.split()} - sys.stdlib_module_names == {"rolloutlab"}
+
+
+HEAVY = {"aiohttp", "anywidget", "httpx", "httpx_aiohttp", "ipywidgets", "numpy", "pandas", "pydantic", "sqlite3"}
+LOADED = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.history_manager.enabled = False
+before = set(sys.modules)
+shell.run_line_magic("load_ext", "rolloutlab")
+shell.run_cell("1 + 1")
+print(*(set(sys.modules) - before))
+"""
+
+
+def test_loading_the_extension_imports_nothing_that_takes_long_before_a_cell_needs_it(tmp_path):
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, env=environment)
+    added = set(done.stdout.split()[2:])  # after `Out[1]: 2`
+    assert {name.partition(".")[0] for name in added} & HEAVY == set()
+    ours = {name for name in added if name.startswith("rolloutlab.")}
+    assert "rolloutlab.magics.chat" in ours
+    light = ("magics", "errors", "exchange", "objective", "settings_file", "visible", "wire")
+    assert {name for name in ours if name.split(".")[1] not in light} == set()
+    assert ours & {"rolloutlab.wire.chat", "rolloutlab.wire.training", "rolloutlab.objective.advantages"} == set()
 
 
 def test_the_public_names_are_found():

@@ -1,1 +1,3 @@
 """Collections to files and back, one module per format."""
+
+FORMATS = ("jsonl", "parquet", "openai", "art")

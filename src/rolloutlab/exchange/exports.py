@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rolloutlab.errors import InputError
-from rolloutlab.exchange import art, jsonl, openai, parquet
+from rolloutlab.exchange import FORMATS, art, jsonl, openai, parquet
 from rolloutlab.exchange.files import replacing
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Group, StoredCollection, Trajectory
-
-FORMATS = ("jsonl", "parquet", "openai", "art")
 
 Source = Iterable[tuple[StoredCollection, Group]]
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.magics import completion
-from rolloutlab.magics.cells import LabMagics, with_body
+from rolloutlab.magics.cells import LabMagics, Opened, with_body
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -26,7 +26,6 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.sign_in import SignInMagics
     from rolloutlab.magics.tools import ToolMagics
     from rolloutlab.magics.train import TrainMagics
-    from rolloutlab.session import Session
 
     kinds = (
         ChatMagics,
@@ -43,10 +42,11 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         ToolMagics,
         TrainMagics,
     )
-    session = session or next((magics.session for magics in registered(shell)), None) or Session()
+    known = next((magics.opened for magics in registered(shell)), None)
+    opened = Opened(session) if session else known or Opened()
     unregister(shell)
     for kind in kinds:
-        shell.register_magics(kind(shell, session))
+        shell.register_magics(kind(shell, opened))
     shell.events.register("post_run_cell", shell.magics_manager.registry["SearchMagics"].after_cell)
     shell.input_transformers_cleanup.insert(0, with_body)
     completion.register(shell)

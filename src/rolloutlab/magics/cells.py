@@ -5,6 +5,7 @@ import difflib
 import keyword
 import re
 from argparse import Action, ArgumentParser, Namespace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core import magic_arguments
@@ -13,10 +14,11 @@ from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
 from rolloutlab.errors import InputError
-from rolloutlab.session import Session
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from rolloutlab.session import Session
 
 T = TypeVar("T")
 
@@ -43,14 +45,37 @@ def takes(action: Action) -> str:
     return getattr(action, "values", action.dest)
 
 
+class Opened:
+    """The session of a notebook, made when a cell first needs it: what it imports takes longer than pandas."""
+
+    def __init__(self, session: "Session | None" = None) -> None:
+        if session:
+            self.session = session
+
+    @cached_property
+    def session(self) -> "Session":
+        from rolloutlab.session import Session
+
+        return Session()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a cell has needed it."""
+        return "session" in self.__dict__
+
+
 @magics_class
 class LabMagics(Magics):
     """A magic of rolloutlab: it has the session of its notebook."""
 
-    def __init__(self, shell: "InteractiveShell", session: Session) -> None:
+    def __init__(self, shell: "InteractiveShell", opened: Opened) -> None:
         super().__init__(shell)
-        self.session = session
+        self.opened = opened
         self.variables: dict[str, Any] = shell.user_ns
+
+    @property
+    def session(self) -> "Session":
+        return self.opened.session
 
     def options(self, magic: Any, line: str) -> Namespace:
         """The options of a line, or InputError; IPython's own error would not stop a notebook that runs unattended."""

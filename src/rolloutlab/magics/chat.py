@@ -1,14 +1,17 @@
 """`%%chat`."""
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, literal
-from rolloutlab.sampling.work import Preview
+
+if TYPE_CHECKING:
+    from rolloutlab.collection import Collection
+    from rolloutlab.sampling.work import Preview
 
 _BEGINNING = ("n", "over", "system")
 """Options that only the beginning of a collection can have."""
@@ -40,7 +43,7 @@ class ChatMagics(LabMagics):
     @argument("--dry-run", dest="preview", action="store_true", help="show the first request; send nothing")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
-    def chat(self, line: str, cell: str) -> Collection | Preview:
+    def chat(self, line: str, cell: str) -> "Collection | Preview":
         """Sample completions into a collection.
 
         The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.collection import Collection
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rolloutlab.collection import Collection
 
 
 def ranking(text: str) -> list[int | list[int]]:
@@ -47,7 +48,7 @@ class CollectionMagics(LabMagics):
     @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the group to this variable")
     @line_magic
-    def group(self, line: str) -> Collection:
+    def group(self, line: str) -> "Collection":
         """Show one group: its prompt, and all its completions with reward and advantage."""
         options = self.options(self.group, line)
         if options.rank:

@@ -1,12 +1,16 @@
 """`%compare` and `%%compare`."""
 
+from typing import TYPE_CHECKING
+
 from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.comparison import Comparison
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics
 from rolloutlab.magics.reward import compile_reward
+
+if TYPE_CHECKING:
+    from rolloutlab.comparison import Comparison
 
 
 @magics_class
@@ -26,7 +30,7 @@ class CompareMagics(LabMagics):
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the comparison to this variable")
     @line_cell_magic
-    def compare(self, line: str, cell: str | None = None) -> Comparison:
+    def compare(self, line: str, cell: str | None = None) -> "Comparison":
         """Compare two checkpoints on the same prompts and seeds.
 
         Both are scored by the reward function that last scored the collection in this notebook, or by the body of the

@@ -1,10 +1,14 @@
 """`%connect`."""
 
+from typing import TYPE_CHECKING
+
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.connection import Connection
 from rolloutlab.magics.cells import LabMagics, argument
+
+if TYPE_CHECKING:
+    from rolloutlab.connection import Connection
 
 
 @magics_class
@@ -23,7 +27,7 @@ class ConnectMagics(LabMagics):
     @argument("--search", metavar="URL", help="where %%search looks: a collection of a Chroma, or lab")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
     @line_magic
-    def connect(self, line: str) -> Connection:
+    def connect(self, line: str) -> "Connection":
         """Talk to another service, once it has answered; without an argument, show which it is now.
 
         For example:

@@ -1,11 +1,16 @@
 """`%export`, `%import` and `%logprobs`."""
 
+from typing import TYPE_CHECKING
+
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.collection import Collection
-from rolloutlab.exchange.exports import FORMATS, Export
+from rolloutlab.exchange import FORMATS
 from rolloutlab.magics.cells import LabMagics, unquoted
+
+if TYPE_CHECKING:
+    from rolloutlab.collection import Collection
+    from rolloutlab.exchange.exports import Export
 
 
 @magics_class
@@ -23,7 +28,7 @@ class ExchangeMagics(LabMagics):
     @argument("--overwrite", action="store_true", help="replace the file if it is there")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what was written to this variable")
     @line_magic
-    def export(self, line: str) -> Export:
+    def export(self, line: str) -> "Export":
         """Write collections to a file: all of it, or what other tools can read.
 
         For example:
@@ -49,7 +54,7 @@ class ExchangeMagics(LabMagics):
     @argument("--logprobs", action="store_true", help="then %%logprobs, so that it trains")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection, or a list of several, to this variable")
     @line_magic("import")  # type: ignore[arg-type]
-    def import_(self, line: str) -> Collection | list[Collection]:
+    def import_(self, line: str) -> "Collection | list[Collection]":
         """Read a file into new collections: all of it or, when something in it is wrong, nothing.
 
         For example:
@@ -67,7 +72,7 @@ class ExchangeMagics(LabMagics):
     @argument("-m", "--model", help="whose logprobs; default: the newest checkpoint of the selected model")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @line_magic
-    def logprobs(self, line: str) -> Collection:
+    def logprobs(self, line: str) -> "Collection":
         """Give what the assistant said the token ids and logprobs that training needs, in a new generation."""
         options = self.options(self.logprobs, line)
         return self.bound(options.output, self.session.logprobs(options.name, options.model))

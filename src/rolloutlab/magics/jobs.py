@@ -6,10 +6,11 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.magics.cells import LabMagics
-from rolloutlab.training.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rolloutlab.training.job import Job
 
 
 @magics_class
@@ -32,7 +33,7 @@ class JobMagics(LabMagics):
     @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @line_magic
-    def job(self, line: str) -> Job:
+    def job(self, line: str) -> "Job":
         """Attach to a job, from this kernel or any other of the lab."""
         options = self.options(self.job, line)
         job = self.session.job(options.job_id)

@@ -6,10 +6,11 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.magics.cells import LabMagics, argument
-from rolloutlab.model import SelectedModel
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rolloutlab.model import SelectedModel
 
 
 @magics_class
@@ -22,7 +23,7 @@ class ModelMagics(LabMagics):
     @argument("--base", help="the base model a new one stands on")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
     @line_magic
-    def model(self, line: str) -> SelectedModel:
+    def model(self, line: str) -> "SelectedModel":
         """Select a model, registering it at first: `%model lab/sorter`, or `%model team/sorter --base practice`."""
         options = self.options(self.model, line)
         return self.bound(options.output, self.session.model(options.name, base=options.base))

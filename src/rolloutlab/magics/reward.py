@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, unquoted
-from rolloutlab.scoring import Functions, RewardFunction
-from rolloutlab.views.rewards import RewardsView
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rolloutlab.collection import Collection
+    from rolloutlab.scoring import Functions, RewardFunction
+    from rolloutlab.views.rewards import RewardsView
 
 
 @magics_class
@@ -39,7 +40,7 @@ class RewardMagics(LabMagics):
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
-    def reward(self, line: str, cell: str) -> Collection:
+    def reward(self, line: str, cell: str) -> "Collection":
         """Score every trajectory of a collection.
 
         The cell is the body of a Python function of `trajectory, answer, messages, row` that returns a number, or a
@@ -97,7 +98,7 @@ class RewardMagics(LabMagics):
                 return self.bound(options.output, self.session.reward_history(names[0]))
         return self.bound(options.output, self.session.rewards(names[0] if len(names) == 1 else names))
 
-    def _judge(self, options: Namespace, rubric: str) -> Collection:
+    def _judge(self, options: Namespace, rubric: str) -> "Collection":
         if options.function or options.weights:
             raise InputError(
                 "a judge gives the whole reward: --with and --weight are for functions",
@@ -112,7 +113,7 @@ class RewardMagics(LabMagics):
             overwrite=options.overwrite,
         )
 
-    def _named(self, functions: str) -> dict[str, RewardFunction]:
+    def _named(self, functions: str) -> "dict[str, RewardFunction]":
         """The functions of `exact,brief`, or of `metrics.exact,brief`, under their last names."""
         wanted = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
         if len(wanted) <= functions.count(",") or wanted.keys() & {"", "cell"}:
@@ -134,7 +135,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def compile_reward(body: str, namespace: dict[str, Any]) -> RewardFunction:
+def compile_reward(body: str, namespace: dict[str, Any]) -> "RewardFunction":
     """The function whose body is the cell; it sees the notebook's variables.
 
     Raises:

@@ -3,18 +3,19 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.branching import Branch
 from rolloutlab.errors import InputError, RolloutlabError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
-from rolloutlab.search.dictionary import parse
-from rolloutlab.search.index import IndexStatus
-from rolloutlab.search.query import Search
-from rolloutlab.views.search import SearchResult
+
+if TYPE_CHECKING:
+    from rolloutlab.branching import Branch
+    from rolloutlab.search.index import IndexStatus
+    from rolloutlab.search.query import Search
+    from rolloutlab.views.search import SearchResult
 
 
 @magics_class
@@ -59,7 +60,7 @@ class SearchMagics(LabMagics):
     @argument("--reindex", action="store_true", help="make the index anew")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_cell_magic
-    def search(self, line: str, cell: str | None = None) -> SearchResult | IndexStatus:
+    def search(self, line: str, cell: str | None = None) -> "SearchResult | IndexStatus":
         """Find trajectories by meaning, text, reward and rank, among all that were ever sampled.
 
         The body of a cell is a whole search as a JSON dictionary (docs/search_format.md). For example:
@@ -73,7 +74,11 @@ class SearchMagics(LabMagics):
         options = self.options(self.search, line)
         query = " ".join(map(unquoted, options.query)) or None
         given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select")
-        whole = parse(cell) if cell and cell.strip() else None
+        whole = None
+        if cell and cell.strip():
+            from rolloutlab.search.dictionary import parse
+
+            whole = parse(cell)
         self._check(options, given, query, whole)
         if options.embed_with:
             status = self._embed_with(options.embed_with, options.model, options.key_env)
@@ -87,7 +92,7 @@ class SearchMagics(LabMagics):
         return self.bound(options.output, self.session.search(whole or query, **given))
 
     @staticmethod
-    def _check(options: Namespace, given: Mapping[str, Any], query: str | None, whole: Search | None) -> None:
+    def _check(options: Namespace, given: Mapping[str, Any], query: str | None, whole: "Search | None") -> None:
         """InputError where an option would do nothing."""
         if query and query[0] in "<>=!" and options.where:
             hint = f'--where "{options.where} {query}"'
@@ -107,9 +112,10 @@ class SearchMagics(LabMagics):
     def after_cell(self, _result: Any) -> None:
         """Let what the cell stored be indexed while the next one is written; a search will say what is wrong."""
         with suppress(RolloutlabError):
-            self.session.keep_index()
+            if self.opened.is_open:
+                self.session.keep_index()
 
-    def _embed_with(self, model: str, name: str | None, key_env: str | None) -> IndexStatus:
+    def _embed_with(self, model: str, name: str | None, key_env: str | None) -> "IndexStatus":
         known = self.variables.get(model)
         meant = None if model == "none" else known if callable(known) else model
         return self.session.embed_with(meant, name, key_env)
@@ -123,7 +129,7 @@ class SearchMagics(LabMagics):
     )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the messages to this variable")
     @line_magic
-    def branch(self, line: str) -> Branch:
+    def branch(self, line: str) -> "Branch":
         """Go on from a turn of a conversation: the next cell holds everything before it, ready to be sampled.
 
         For example:

@@ -1,10 +1,14 @@
 """`%login`, `%whoami` and `%logout`."""
 
+from typing import TYPE_CHECKING
+
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
-from rolloutlab.views.standings import Standings
+
+if TYPE_CHECKING:
+    from rolloutlab.views.standings import Standings
 
 
 @magics_class
@@ -40,7 +44,7 @@ class SignInMagics(LabMagics):
     )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def login(self, line: str) -> Standings:
+    def login(self, line: str) -> "Standings":
         """Sign in to a context server or a service, with OAuth 2.1 through the notebook's own browser.
 
         For example:
@@ -57,7 +61,7 @@ class SignInMagics(LabMagics):
     @magic_arguments()
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def whoami(self, line: str) -> Standings:
+    def whoami(self, line: str) -> "Standings":
         """Show where you are signed in, with which scopes and until when; never a secret."""
         return self.bound(self.options(self.whoami, line).output, self.session.whoami())
 
@@ -66,7 +70,7 @@ class SignInMagics(LabMagics):
     @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is left to this variable")
     @line_magic
-    def logout(self, line: str) -> Standings:
+    def logout(self, line: str) -> "Standings":
         """Give tokens back and forget them; shows where you are still signed in."""
         options = self.options(self.logout, line)
         return self.bound(options.output, self.session.logout(options.server))

@@ -1,15 +1,17 @@
 """`%tools`."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.context.tool import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics, argument, unquoted
 from rolloutlab.visible import visible_line
+
+if TYPE_CHECKING:
+    from rolloutlab.context.tool import AddedTools, ContextTools, ToolAnswer
 
 _ADD = "%tools add https://tools.example/mcp as docs"
 _CALL = '%tools call docs.find {"query": "paris"}'
@@ -24,7 +26,7 @@ class ToolMagics(LabMagics):
     @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def tools(self, line: str) -> ContextTools | AddedTools | ToolAnswer:
+    def tools(self, line: str) -> "ContextTools | AddedTools | ToolAnswer":
         """Add a context server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
 
         For example:
@@ -37,7 +39,7 @@ class ToolMagics(LabMagics):
         options = self.options(self.tools, line)
         return self.bound(options.output, self._done(*options.words))
 
-    def _done(self, *words: str) -> ContextTools | AddedTools | ToolAnswer:
+    def _done(self, *words: str) -> "ContextTools | AddedTools | ToolAnswer":
         match words:
             case ():
                 return self.session.tools()

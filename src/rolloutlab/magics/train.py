@@ -3,7 +3,7 @@
 import textwrap
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
@@ -12,10 +12,11 @@ from rolloutlab.errors import InputError
 from rolloutlab.magics.cells import LabMagics
 from rolloutlab.objective.glossary import help_lines
 from rolloutlab.objective.typed import read
-from rolloutlab.prompt import fill_text
-from rolloutlab.training.check import Check
-from rolloutlab.training.form import TrainingForm
-from rolloutlab.training.job import Job
+
+if TYPE_CHECKING:
+    from rolloutlab.training.check import Check
+    from rolloutlab.training.form import TrainingForm
+    from rolloutlab.training.job import Job
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class TrainMagics(LabMagics):
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
     @_with_options
-    def train(self, line: str, cell: str) -> Job | Check | TrainingForm:
+    def train(self, line: str, cell: str) -> "Job | Check | TrainingForm":
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -72,6 +73,8 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: a line is of another form, or names an option twice.
     """
+    from rolloutlab.prompt import fill_text
+
     found: dict[str, Any] = {}
     for number, line in enumerate(cell.splitlines(), start=1):
         content = fill_text(line.partition("#")[0], variables).strip()

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from rolloutlab.objective.typed import read
-from rolloutlab.wire.training import ImportanceSamplingLevel
+from rolloutlab.wire.levels import ImportanceSamplingLevel
 
 _BOOLEAN = ("true", "false")
 

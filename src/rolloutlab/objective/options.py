@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutlab.wire.training import ExperimentalTrainingConfig, ImportanceSamplingLevel
+from rolloutlab.wire.levels import ImportanceSamplingLevel
+from rolloutlab.wire.training import ExperimentalTrainingConfig
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from uuid import UUID
 from pydantic import AliasChoices, Field
 
 from rolloutlab.wire.base import Boolean, DateTime, Integer, Number, Wire
+from rolloutlab.wire.levels import ImportanceSamplingLevel
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
 _NAME = r"^[\w.-]+$"
 _LONGEST_NAME = 255
-
-ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 
 
 class ExperimentalTrainingConfig(Wire):
