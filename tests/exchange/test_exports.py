@@ -50,3 +50,13 @@ def test_a_collection_that_is_not_there_is_said(filled, tmp_path):
         filled.export(["sums", "rivers"], tmp_path / "a.jsonl")
     with pytest.raises(InputError, match="no collection is given"):
         filled.export([], tmp_path / "a.jsonl")
+
+
+def test_a_file_that_is_written_counts_also_where_its_draft_cannot_be_looked_for(filled, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.unlink", refuse)
+        filled.export("sums", tmp_path / "a.jsonl")
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1

@@ -181,6 +181,14 @@ def test_what_went_wrong_in_the_background_is_in_the_status(put, index):
     assert "it cannot go on: InputError: letters gave 0 vectors" in repr(mine.status())
 
 
+def test_an_index_whose_lock_is_refused_is_an_error_in_words(put, index, tmp_path):
+    put("cities", *CITIES)
+    (tmp_path / "search.lock").mkdir()
+    with pytest.raises(LabError, match=r"search\.lock cannot be locked") as error:
+        index().refresh()
+    assert "ROLLOUTLAB_HOME" in error.value.hint
+
+
 def test_a_damaged_index_is_refused_and_made_anew(put, index, tmp_path):
     put("cities", *CITIES)
     mine = index(letters)

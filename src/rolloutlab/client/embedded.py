@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from rolloutlab.client.published import FolderToken, Published, read_published
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
-from rolloutlab.store.disk import own
+from rolloutlab.store.disk import Lock, own
 
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
@@ -40,7 +40,7 @@ class Embedded:
         self._folder = settings.service_folder
         self._http = http
         self._patience = patience
-        self._lock: FileLock | None = None
+        self._lock: Lock | None = None
 
     @property
     def log(self) -> Path:
@@ -124,7 +124,7 @@ class Embedded:
 
     def _ended_within(self, seconds: float) -> bool:
         """Whether no service holds the folder, now or before so many seconds have passed."""
-        lock = FileLock(self._folder / "lock")
+        lock = Lock(self._folder / "lock")
         try:
             lock.acquire(timeout=seconds)
         except Timeout:
@@ -145,7 +145,7 @@ class Embedded:
         own(self._folder / "clients")
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
-            lock = FileLock(path, thread_local=False)
+            lock = Lock(path, thread_local=False)
             lock.acquire()
             if path.exists():  # the service may have tidied it away between its making and its locking
                 self._lock = lock

@@ -5,7 +5,7 @@ import io
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,7 +60,8 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}", hint="another file") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # what is wrong with the disk has been raised already, or nothing was lost by it
+            draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from rolloutlab.errors import LabError
 from rolloutlab.objective.preflight import count
@@ -26,6 +26,7 @@ from rolloutlab.search.meaning import Meaning
 from rolloutlab.search.query import METADATA, SCORE, Search
 from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.search.texts import resolved, texts_of
+from rolloutlab.store.disk import Lock
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.news import Mark, News
 
@@ -88,7 +89,7 @@ class Index:
         self._path = path
         self._embedder = embedder
         self._finder = finder
-        self._lock = FileLock(path.with_suffix(".lock"))
+        self._lock = Lock(path.with_suffix(".lock"))
         self._background = Background("rolloutlab-index", self._follow)
         self._kept_up: tuple[int, int] | None = None
 
@@ -249,7 +250,7 @@ class Index:
                     self._meaning.update(self._aside(self._meaning.lock, give_way), patience=0)
                     self._kept_up = now
 
-    def _aside(self, lock: FileLock, give_way: Callable[[], None]) -> Told:
+    def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Told:
         """What gives way without keeping others from their turn; where they used it, the work begins anew."""
 
         def told(*_told: object) -> None:

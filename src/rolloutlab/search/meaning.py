@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock
-
 from rolloutlab.errors import InputError
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine.kept import KeptRecords
+from rolloutlab.store.disk import Lock
 
 _TEXTS = 64
 _LONGEST = 24_000
@@ -23,7 +22,7 @@ class Meaning:
     def __init__(self, records: KeptRecords, lock: Path, embedder: Embedder | None) -> None:
         self.embedder = embedder
         self._records = records
-        self.lock = FileLock(lock)
+        self.lock = Lock(lock)
 
     def mixed(self) -> str | None:
         """What is wrong where the vectors there are of another embedding model than the one there is."""

@@ -4,6 +4,28 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from filelock import AcquireReturnProxy, FileLock, Timeout
+
+from rolloutlab.errors import LabError
+
+
+class Lock(FileLock):
+    """A lock that another process may hold; the operating system frees it when its holder ends.
+
+    Raises:
+        LabError: the file system refuses to make or to lock the file. Timeout: another holds it.
+    """
+
+    def acquire(self, *arguments: Any, **options: Any) -> "AcquireReturnProxy[Any]":
+        try:
+            return super().acquire(*arguments, **options)
+        except Timeout:
+            raise
+        except OSError as error:
+            hint = "set ROLLOUTLAB_HOME to a folder where files can be locked"
+            raise LabError(f"{self.lock_file} cannot be locked: {error.strerror or error}", hint=hint) from error
 
 
 def flush(path: Path) -> None:
