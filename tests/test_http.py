@@ -17,6 +17,7 @@ import pytest
 
 from rolloutlab.errors import (
     BrokenOffError,
+    InputError,
     NotFoundError,
     RefusedError,
     RolloutlabError,
@@ -26,7 +27,7 @@ from rolloutlab.errors import (
 )
 from rolloutlab.http import Http
 
-URL = "http://train.example/v1/health"
+URL = "https://train.example/v1/health"
 TOKEN = "sekret"
 
 PATIENCE = 10.0
@@ -283,6 +284,18 @@ def test_an_answer_that_is_not_json_is_the_services_error(ask, body):
         ask(Script(httpx.Response(200, content=body)))
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-chroma-token": "secret"}, {"X-Api-Key": "secret"}])
+@pytest.mark.parametrize("url", ["http://train.example/", "HTTP://10.0.0.5:8000/", "http://127.0.0.1.example/"])
+def test_no_request_shows_a_key_on_its_way(talk, url, headers):
+    script = Script(ok())
+    http = talk(script)
+    with pytest.raises(InputError, match="is not encrypted"):
+        http.run(http.request("GET", url, token=None if headers else TOKEN, headers=headers))
+    assert not script.sent
+    http.run(http.request("GET", url))
+    assert len(script.sent) == 1
+
+
 def test_a_redirect_is_not_followed_with_the_token(ask):
     script = Script(httpx.Response(307, headers={"Location": "http://elsewhere.example/"}), ok())
     with pytest.raises(ServiceError, match="307"):
@@ -341,7 +354,7 @@ def test_what_lies_below_a_failure_to_connect_is_told(ask, cause, said):
     error.__cause__ = cause
     with pytest.raises(UnreachableError) as refused:
         ask(Script(error))
-    assert refused.value.message == f"nothing answers at http://train.example: {said}"
+    assert refused.value.message == f"nothing answers at https://train.example: {said}"
 
 
 @pytest.mark.parametrize(
@@ -631,10 +644,10 @@ def test_a_request_is_sent_again_with_a_token_that_was_renewed_and_no_token_goes
         return httpx.Response(401 if seen[-1] == "Bearer old" else 200, json={"ok": True})
 
     http, bearer = Http(httpx.MockTransport(answer)), Renewing()
-    assert http.run(http.request("GET", "http://a.example/mine", token=bearer)) == {"ok": True}
+    assert http.run(http.request("GET", "https://a.example/mine", token=bearer)) == {"ok": True}
     assert seen == ["Bearer old", "Bearer new"]
     assert bearer.told == [(401, "GET /mine", "old"), (200, "GET /mine", "new")]
-    http.run(http.request("GET", "http://a.example/other", token=bearer))
+    http.run(http.request("GET", "https://a.example/other", token=bearer))
     assert seen[-1] is None
     http.close()
 

@@ -42,9 +42,13 @@ class Connection:
     def rows(self) -> list[tuple[str, str, str]]:
         """Name, value and origin of each setting."""
         settings, address = self.settings, self.settings.service
+        open_ = "; sent unencrypted" if address and not _sealed(address) else ""
         shown = [("service", address.base_url if address else EMBEDDED)]
         if address:
-            shown += [("inference", address.inference_base_url), ("key", _key(address))]
+            shown += [
+                ("inference", address.inference_base_url),
+                ("key", _key(address) + (open_ if address.token else "")),
+            ]
         shown += [("project", (address.project if address else settings.project) or "none")]
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if not address:
@@ -183,6 +187,12 @@ def _settled(settings: Settings, address: Address | None, given: Mapping[str, An
     if "project" in given:
         origins["project"] = "%connect --project"
     return replace(settings, service=address, project=given.get("project", settings.project), origins=origins)
+
+
+def _sealed(address: Address) -> bool:
+    """Whether what goes to a service is read on no other machine."""
+    urls = address.base_url, address.inference_base_url
+    return all(url.startswith("https://") or on_this_machine(url) for url in urls)
 
 
 def _key(address: Address) -> str:

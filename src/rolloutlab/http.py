@@ -19,6 +19,7 @@ from pydantic_core import from_json
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
 from rolloutlab.retries import Retries
+from rolloutlab.secrecy import Unencrypted
 from rolloutlab.settings import Bearers
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class _Made:
 class Http:
     """A pool of connections and the event loop that owns it, in a daemon thread, for as long as the process lives.
 
-    transport: for tests; by default real connections.
+    transport: for tests; by default real connections. unencrypted: the http addresses that keys may go to.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Http:
         self._tries = tries
         self._backoff = backoff
         self._background: set[Future[Any]] = set()
+        self.unencrypted = Unencrypted()
 
     def retries(self) -> Retries:
         """How one request is tried again."""
@@ -143,7 +145,7 @@ class Http:
 
         Raises:
             UnreachableError: nothing answers. SignInError: 401 or 403. NotFoundError: 404. RefusedError: another 4xx.
-            ServiceError: 5xx, or an answer that is not JSON.
+            ServiceError: 5xx, or an answer that is not JSON. InputError: a key or token would go there unencrypted.
         """
         body = _Body(json, content, params, headers or {})
         again = method in {"GET", "DELETE"} if retry is None else retry
@@ -211,6 +213,8 @@ class Http:
         while True:
             said = await bearer.token() if bearer else token if isinstance(token, str) else None
             request.headers.update(_bearing(said))
+            if request.url.scheme != "https":
+                self.unencrypted.check(str(request.url), request.headers)
             try:
                 response = await self._answered(request, stream=stream)
             except (httpx.RequestError, aiohttp.ClientError) as error:

@@ -13,6 +13,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 from rolloutlab.http import SAID_OF_US, checked, origin, unanswered
+from rolloutlab.secrecy import Unencrypted
 
 _EITHER = 32 + zlib.MAX_WBITS
 """Tells zlib to find out whether it is gzip or deflate."""
@@ -44,12 +45,14 @@ async def fetch(
     the answer's body, unpacked; that of a stream of events, which has no end, is left out. patience: seconds in all.
 
     Raises:
-        UnreachableError: nothing answers, or nothing that may be talked to. ServiceError: the answer is too large, or
+        InputError: a secret would go there unencrypted. UnreachableError: nothing answers, or nothing that may be
+            talked to. ServiceError: the answer is too large, or
             packed in a way that nobody asked for.
     """
     there = _address(url)
     if _is_address(there.host) and not reachable(there.host):  # no name that would be looked up
         raise _unreachable(there.host)
+    Unencrypted().check(str(there), {name.lower() for name in headers})
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
     request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
     guard = _Guard(reachable)

@@ -1,5 +1,6 @@
 """Another service: asked before it is talked to, and the one before it stays when it does not answer."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 
 from rolloutlab.auth.broker.ways import Surroundings
 from rolloutlab.http import Http
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Address, Settings
 from rolloutlab.settings_file import Profile
 
 CHAT = "%%chat capitals -n 2 --max-tokens 4\nhello"
@@ -44,6 +45,87 @@ def answered(session):
 
     yield put
     session._http.close()
+
+
+@pytest.fixture
+def sent(session):
+    """The requests that are sent; each is answered with what a model or an embedding may be."""
+    requests = []
+
+    def respond(request):
+        requests.append(request)
+        vectors = [
+            {"index": i, "embedding": [1.0, 2.0]}
+            for i in range(len(json.loads(request.content or "{}").get("input", [])))
+        ]
+        return httpx.Response(200, json={"data": vectors, "status": "ok"})
+
+    session._http = Http(httpx.MockTransport(respond), backoff=0)
+    yield requests
+    session._http.close()
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%connect http://train.example --key-env TRAIN_KEY",
+        "%connect http://train.example --key-keyring",
+        "%connect HTTP://10.0.0.5:8000 --key-env TRAIN_KEY",
+        "%connect https://train.example --inference http://train.example --key-env TRAIN_KEY",
+        "%connect --search http://chroma.example/capitals --key-env TRAIN_KEY",
+        "%search --embed-with http://embed.example/v1 --model small --key-env TRAIN_KEY",
+    ],
+)
+def test_a_key_is_never_sent_where_it_would_be_read_on_the_way(notebook, sent, cell):
+    error = notebook.error(cell)
+    assert "is not encrypted: a key would be read on the way" in error
+    assert "--insecure-http" in error
+    assert not [request for request in sent if request.url.scheme == "http"]
+
+
+def test_a_key_of_the_environment_is_not_sent_unencrypted_either(notebook, session, sent):
+    address = Address("http://train.example", "http://train.example/v1", "of-this-test", None, "ROLLOUTLAB_API_KEY")
+    session.settings = replace(session.settings, service=address)
+    assert "is not encrypted" in notebook.error(CHAT)
+    assert not sent
+
+
+@pytest.mark.parametrize(
+    ("cell", "header"),
+    [
+        ("%connect http://10.0.0.5:8000 --key-env TRAIN_KEY --insecure-http", "Authorization"),
+        (
+            "%search --embed-with http://10.0.0.5:8000/v1 --model small --key-env TRAIN_KEY --insecure-http",
+            "Authorization",
+        ),
+        ("%connect --search http://10.0.0.5:8000/capitals --key-env TRAIN_KEY --insecure-http", "x-chroma-token"),
+    ],
+)
+def test_inside_ones_own_network_a_key_goes_unencrypted_where_a_person_says_so(notebook, sent, tmp_path, cell, header):
+    with pytest.warns(UserWarning, match=r"keys go to http://10.0.0.5:8000 unencrypted"):
+        result = notebook.shell.run_cell(cell)
+    assert {request.headers[header].removeprefix("Bearer ") for request in sent} == {"of-this-test"}
+    if header == "Authorization" and "--search" not in cell and "embed" not in cell:
+        assert "TRAIN_KEY; sent unencrypted" in repr(result.result)
+    assert not [file for file in tmp_path.rglob("*.toml") if "10.0.0.5" in file.read_text()]
+    assert Http().unencrypted._allowed == set()
+
+
+@pytest.mark.parametrize("host", ["93.184.216.34", "169.254.169.254", "[2001:4860:4860::8888]"])
+def test_outside_ones_own_network_not_even_then(notebook, sent, host):
+    error = notebook.error(f"%connect http://{host} --key-env TRAIN_KEY --insecure-http")
+    assert "is in no network of your own" in error
+    assert not sent
+
+
+def test_a_key_that_was_not_named_goes_to_its_own_host_alone(notebook, sent, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
+    notebook.run("%search --embed-with https://anybody.example/v1 --model small")
+    notebook.run("%search --embed-with https://api.openai.com.example/v1 --model small")
+    assert sent
+    assert not [request for request in sent if "Authorization" in request.headers]
+    notebook.run("%search --embed-with https://api.openai.com/v1 --model small")
+    assert sent[-1].headers["Authorization"] == "Bearer of-openai"
 
 
 def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(notebook, session):

@@ -81,6 +81,9 @@ CALLS = {
     "%connect https://a.example --inference https://b.example --key-env KEY --project a/b": (
         'lab.connect("https://a.example", inference="https://b.example", key_env="KEY", project="a/b")'
     ),
+    "%connect http://10.0.0.5 --key-env KEY --insecure-http": (
+        'lab.connect("http://10.0.0.5", key_env="KEY", insecure_http=True)'
+    ),
     "%connect https://a.example --key-keyring": 'lab.connect("https://a.example", key_keyring=True)',
     "%connect --search http://127.0.0.1:9/x --key-env KEY": (
         'lab.connect(search="http://127.0.0.1:9/x", key_env="KEY")'
@@ -107,6 +110,9 @@ CALLS = {
     '%%search --into found\n{"where": {"reward": 1}}': 'lab.search(parse({"where": {"reward": 1}}), into="found")',
     "%search --embed-with upper": "lab.embed_with(upper, None, None)",
     "%search 'in French' --embed-with none": 'lab.embed_with(None, None, None); lab.search("in French")',
+    "%search --embed-with http://10.0.0.5/v1 --model small --insecure-http": (
+        'lab.embed_with("http://10.0.0.5/v1", "small", None, insecure_http=True)'
+    ),
     "%search --embed-with https://a.example/v1 --model small --key-env KEY": (
         'lab.embed_with("https://a.example/v1", "small", "KEY")'
     ),

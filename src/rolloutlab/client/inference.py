@@ -23,7 +23,8 @@ async def models(http: Http, address: Address, *, patience: float = 60.0, retry:
         ServiceError: the answer is no list of models; and all that `Http.request` raises.
     """
     url = f"{address.inference_base_url}/models"
-    body = await http.request("GET", url, token=address.token, patience=patience, retry=retry)
+    headers = address.headers
+    body = await http.request("GET", url, token=address.token, headers=headers, patience=patience, retry=retry)
     try:
         return ModelCardList.model_validate(body).data
     except ValidationError as error:

@@ -10,6 +10,7 @@ import httpx2
 
 from rolloutlab.auth.bearer import Access
 from rolloutlab.errors import RolloutlabError, SignInError
+from rolloutlab.secrecy import Unencrypted
 
 _KEPT = 100
 """Tokens that are known again: one is sent for minutes, and the last of so many is long over."""
@@ -52,6 +53,7 @@ class Bearer(httpx2.Auth):
                     if token not in self._sent:
                         self._sent.append(token)
                     request.headers["Authorization"] = f"Bearer {token}"
+                    Unencrypted().check(str(request.url), request.headers)
                 response = yield request
                 headers = response.headers.multi_items()
                 with self._pausing():

@@ -25,6 +25,11 @@ class ConnectMagics(LabMagics):
     @argument("--key-keyring", action="store_true", help="or this machine's keyring holds it; it asks for it once")
     @argument("--project", metavar="TEAM/PROJECT", values="projects", help="what the service counts tokens under")
     @argument("--search", metavar="URL", help="where %%search looks: a collection of a Chroma, or lab")
+    @argument(
+        "--insecure-http",
+        action="store_true",
+        help="let the key go unencrypted to an http:// address inside your own network, until the kernel ends",
+    )
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
     @line_magic
     def connect(self, line: str) -> "Connection":
@@ -40,5 +45,7 @@ class ConnectMagics(LabMagics):
         given = self.given(options, "inference", "key_env", "project", "search")
         if options.key_keyring:
             given["key_keyring"] = True
+        if options.insecure_http:
+            given["insecure_http"] = True
         found = self.session.connect(options.service, **given)
         return self.bound(options.output, found)

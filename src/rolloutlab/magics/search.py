@@ -56,6 +56,11 @@ class SearchMagics(LabMagics):
         values="key variables",
         help="the environment variable that holds its key",
     )
+    @argument(
+        "--insecure-http",
+        action="store_true",
+        help="let the key go unencrypted to an http:// address inside your own network, until the kernel ends",
+    )
     @argument("--status", action="store_true", help="how much is indexed")
     @argument("--reindex", action="store_true", help="make the index anew")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
@@ -81,7 +86,7 @@ class SearchMagics(LabMagics):
             whole = parse(cell)
         self._check(options, given, query, whole)
         if options.embed_with:
-            status = self._embed_with(options.embed_with, options.model, options.key_env)
+            status = self._embed_with(options)
         if options.reindex:
             status = self.session.reindex()
         elif options.status:
@@ -99,9 +104,9 @@ class SearchMagics(LabMagics):
             raise InputError("a condition with blanks in it is written in quotes", hint=hint)
         if options.embed_with == "none" and (options.model or options.key_env):
             raise InputError("--embed-with none has no model and no key", hint="%search --embed-with none")
-        if (options.model or options.key_env) and not options.embed_with:
+        if (options.model or options.key_env or options.insecure_http) and not options.embed_with:
             hint = f"--where \"model == '{options.model}'\"" if options.model else "--embed-with https://api.example/v1"
-            raise InputError("--model and --key-env belong to --embed-with", hint=hint)
+            raise InputError("--model, --key-env and --insecure-http belong to --embed-with", hint=hint)
         if whole and (query or given):
             raise InputError(
                 "the body of the cell is the whole search", hint="its where, rank, group_by, limit, select"
@@ -115,10 +120,12 @@ class SearchMagics(LabMagics):
             if self.opened.is_open:
                 self.session.keep_index()
 
-    def _embed_with(self, model: str, name: str | None, key_env: str | None) -> "IndexStatus":
+    def _embed_with(self, options: Namespace) -> "IndexStatus":
+        model = options.embed_with
         known = self.variables.get(model)
         meant = None if model == "none" else known if callable(known) else model
-        return self.session.embed_with(meant, name, key_env)
+        further = {"insecure_http": True} if options.insecure_http else {}
+        return self.session.embed_with(meant, options.model, options.key_env, **further)
 
     @no_var_expand
     @magic_arguments()

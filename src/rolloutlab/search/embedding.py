@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError, ServiceError
 from rolloutlab.http import Http
@@ -16,7 +17,8 @@ Vectors = Sequence[Sequence[float]]
 Embed = Callable[[Sequence[str]], Any]
 """Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
 
-_KEY_ENV = "OPENAI_API_KEY"
+_OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
+"""A key that is not named goes to the host that it belongs to, and to no other."""
 _LONGEST = 120.0
 """Seconds that one waits for another's texts."""
 _PROBE = "rolloutlab"
@@ -88,7 +90,8 @@ def embedder(
     """The embedding model that is meant.
 
     model: a function of a list of texts; an address, such as `https://api.example/v1`, with the model's name there in
-    `name`; or a folder or name that `sentence_transformers` loads. key_env: the variable that holds the address's key.
+    `name`; or a folder or name that `sentence_transformers` loads. key_env: the variable that holds the address's key;
+    OPENAI_API_KEY for OpenAI's own address, none for others.
 
     Raises:
         InputError: it is none of these, or the address needs a name.
@@ -100,7 +103,8 @@ def embedder(
     if "://" in model:
         if not name:
             raise InputError(f"which model at {model}?", hint=f"%search --embed-with {model} --model NAME")
-        token = environment.get(key_env or _KEY_ENV)
+        variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
+        token = environment.get(variable) if variable else None
         return Embedder(f"{name} at {model}", lambda texts: _asked(http, model, name, token, texts))
     folder = Path(model).expanduser()
     return Embedder(

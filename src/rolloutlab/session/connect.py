@@ -10,7 +10,7 @@ from rolloutlab.errors import InputError, SignInError
 from rolloutlab.session.base import DEFAULT_MODEL
 from rolloutlab.session.search import SearchCalls
 from rolloutlab.session.sign_in import SignInCalls
-from rolloutlab.settings import Settings
+from rolloutlab.settings import Address, Settings
 from rolloutlab.views.front_end import surroundings
 
 
@@ -26,6 +26,7 @@ class ConnectCalls(SearchCalls, SignInCalls):
         key_keyring: bool = False,
         project: str | None = None,
         search: str | None = None,
+        insecure_http: bool = False,
     ) -> Connection:
         """Talk to another service, once it has answered; without an argument, say which it is now.
 
@@ -33,15 +34,19 @@ class ConnectCalls(SearchCalls, SignInCalls):
         address of their own. key_env: the environment variable that holds the key. key_keyring: the keyring of this
         machine holds it; where it has none it is asked for, unseen, and kept. project: TEAM/PROJECT.
         search: the address of a collection of a Chroma where `search` looks from now on, or `lab`; the service stays.
+        insecure_http: let the key go to an http address inside your own network, unencrypted, until this session ends.
 
         Raises:
-            InputError: no such profile, or an argument is wrong. UnreachableError: nothing answers there.
+            InputError: no such profile, an argument is wrong, or the key would go unencrypted.
+            UnreachableError: nothing answers there.
             SignInError: it wants a key, or another one, or you to sign in first. ServiceError: it is no such service.
             After any of them the notebook talks to the service that it talked to before.
         """
         if search is not None:
             if service or inference or project or key_keyring:
                 raise InputError("a service and a place to search are two things", hint=f"%connect --search {search}")
+            if insecure_http:
+                self._http.unencrypted.allow(search)
             self.settings = self._searching(search, key_env)
             return described(self._http, self.embedded, self._bearing_settings(self.settings))
         options = {
@@ -50,9 +55,10 @@ class ConnectCalls(SearchCalls, SignInCalls):
             "key_keyring": key_keyring or None,
             "project": project,
         }
-        if service is None and not any(options.values()):
+        if service is None and not any(options.values()) and not insecure_http:
             return described(self._http, self.embedded, self._bearing_settings(self.settings))
         wanted = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
+        self._check_encrypted(wanted.service, insecure_http=insecure_http)
         wanted, typed = self._with_key(wanted)
         try:
             found = inspect(self._http, self.embedded, self._bearing_settings(wanted))
@@ -71,6 +77,14 @@ class ConnectCalls(SearchCalls, SignInCalls):
         if (before and before.base_url) != (found.address and found.address.base_url):
             self._selected = DEFAULT_MODEL
         return found
+
+    def _check_encrypted(self, address: Address | None, *, insecure_http: bool) -> None:
+        """InputError where the key of a service would go unencrypted, before it is asked for or sent."""
+        for url in {address.base_url, address.inference_base_url} if address else ():
+            if insecure_http:
+                self._http.unencrypted.allow(url)
+            if address and (address.token or address.key_keyring):
+                self._http.unencrypted.check(url)
 
     def _with_key(self, settings: Settings) -> tuple[Settings, str | None]:
         """The settings with the key of the keyring, where it is there, and what was typed where it had none."""

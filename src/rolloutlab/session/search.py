@@ -81,16 +81,28 @@ class SearchCalls(CollectionCalls):
         """
         return branched(self.store, getattr(hit, "id", hit), turn)
 
-    def embed_with(self, model: str | Embed | None, name: str | None = None, key_env: str | None = None) -> IndexStatus:
+    def embed_with(
+        self,
+        model: str | Embed | None,
+        name: str | None = None,
+        key_env: str | None = None,
+        *,
+        insecure_http: bool = False,
+    ) -> IndexStatus:
         """Compare texts by meaning from now on: with the vectors of this model. None: by their words again.
 
         model: a function of a list of texts that gives a vector for each; an OpenAI-compatible address, with the
         model's `name` there; or a folder or name that sentence-transformers loads. key_env: the environment variable
-        that holds the address's key. Vectors are made in the background, and where a search needs them.
+        that holds the address's key; api.openai.com gets OPENAI_API_KEY without it. insecure_http: let the key go to an
+        http address inside your own network, unencrypted, until this session ends. Vectors are made in the background,
+        and where a search needs them.
 
         Raises:
-            InputError: it is no embedding model, or gives no vectors; and as the model itself raises.
+            InputError: it is no embedding model, gives no vectors, or its key would go unencrypted; and as the model
+                itself raises.
         """
+        if insecure_http and isinstance(model, str):
+            self._http.unencrypted.allow(model)
         found = embedder(self._http, model, name, key_env) if model is not None else None
         self.index.use(found)
         if self._elsewhere:
