@@ -88,7 +88,7 @@ class Collection:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
-        source (function, hand, judge), prompt, finish_reason, model, step, tokens, answer.
+        source (function, hand, judge, tool), prompt, finish_reason, model, step, tokens, answer.
         """
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}

@@ -18,7 +18,7 @@ FIELDS = {
     "model": "the model that was sampled",
     "step": "the checkpoint it was sampled from",
     "reward": "the reward it has now",
-    "source": "who gave the reward: function, hand or judge",
+    "source": "who gave the reward: function, hand, judge, or tool for a client of the context server",
     "advantage_sign": "1 where its reward is above the group's mean, -1 below, 0 at it; absent without a reward",
     "job": "the newest training job that its collection was submitted with",
     "finish_reason": "why the last completion ended: stop, length or tool_calls",

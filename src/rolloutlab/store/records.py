@@ -15,7 +15,7 @@ class Trajectory:
 
     name: `capitals/0/3`, the collection, the group and the place in the group. items: messages and choices, in order.
     row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
-    components: the parts of the reward, when it was given in parts. source: who gave it: function, hand or judge.
+    components: the parts of the reward, when it was given in parts. source: who gave it: function, hand, judge or tool.
     pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
     trajectory on the wire, such as its tools. given: how many of the items are the prompt, where that is known.
     """

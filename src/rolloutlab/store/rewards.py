@@ -54,15 +54,18 @@ class Rewards:
         listener = WeakMethod(told, lambda gone: listeners.pop(id(gone), None))
         listeners[id(listener)] = listener
 
-    def give(self, scores: Sequence[Score], source: str, *, keep_hand: bool = False) -> list[Edit]:
+    def give(
+        self, scores: Sequence[Score], source: str, *, keep_hand: bool = False, who: str | None = None
+    ) -> list[Edit]:
         """Give rewards and log each: who, when, old, new. What stays the same, its source too, is not logged.
 
-        keep_hand: leave alone what was last given by hand, also when that happened a moment ago.
+        keep_hand: leave alone what was last given by hand, also when that happened a moment ago. who: who gave them; by
+        default the user of this process.
         """
         edits = []
 
         def change(connection: sqlite3.Connection) -> _Log:
-            log = _Log(connection, source)
+            log = _Log(connection, source, who=who)
             for score in scores:
                 had = connection.execute(_STATE, (score.trajectory.id,)).fetchone()
                 parts = dict(score.components)
@@ -117,7 +120,7 @@ class Rewards:
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def former(self, ids: Iterable[int]) -> dict[int, float]:
-        """By id, what a function or a judge had given last where a hand has given the reward since."""
+        """By id, what a function, a judge or a tool had given last where a hand has given the reward since."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -176,9 +179,11 @@ def finite(value: Any, name: str) -> float:
 class _Log:
     """Writes one change into an open transaction: each reward, and what it was before."""
 
-    def __init__(self, connection: sqlite3.Connection, source: str, undoes: int | None = None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, source: str, undoes: int | None = None, who: str | None = None
+    ) -> None:
         (self.change,) = connection.execute("SELECT coalesce(max(change), 0) + 1 FROM edits").fetchone()
-        self.at, self.who = datetime.now(UTC).isoformat(), _user()
+        self.at, self.who = datetime.now(UTC).isoformat(), who or _user()
         self._connection = connection
         self._source = source
         self._undoes = undoes
@@ -203,11 +208,11 @@ class _Log:
 
 
 def _before_hand(newest_first: Sequence[Row]) -> float | None:
-    """What a function or a judge had given before the edits by hand; what was taken back was never given."""
+    """What a function, a judge or a tool had given before the edits by hand; what was taken back was never given."""
     undone = {row["undoes"] for row in newest_first}
     for row in newest_first:
         if row["undoes"] is None and row["change"] not in undone and row["old_source"] != "hand":
-            return row["old"] if row["old_source"] in {"function", "judge"} else None
+            return row["old"] if row["old_source"] in {"function", "judge", "tool"} else None
     return None
 
 

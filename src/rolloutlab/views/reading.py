@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TRAINS = "trains"
 """What is chosen to see the rows that would train, beside the reasons of the others."""
-SOURCES = ("function", "hand", "judge", NONE)
+SOURCES = ("function", "hand", "judge", "tool", NONE)
 
 
 class Reading:

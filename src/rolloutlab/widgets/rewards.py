@@ -77,7 +77,7 @@ def line(edit: Edit) -> str:
     """One change of a reward."""
     by = f"undo of change {edit.undoes}" if edit.undoes else edit.source
     note = f" ({visible(edit.note)})" if edit.note else ""
-    return f"{edit.at[:16].replace('T', ' ')} {edit.who}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
+    return f"{edit.at[:16].replace('T', ' ')} {visible(edit.who)}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
 
 
 def turns(trajectory: Trajectory) -> list[dict[str, str]]:

@@ -9,9 +9,13 @@ import jsonschema
 import pytest
 
 from rolloutlab.service.context.tools import TOOLS
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Recorded
+from rolloutlab.store.records import Recorded, Score
 from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+ITALY = [{"role": "user", "content": "the capital of Italy?"}, {"role": "assistant", "content": "Roma"}]
 
 
 @pytest.fixture
@@ -177,13 +181,26 @@ def test_a_conversation_that_is_none_is_refused_and_nothing_is_kept(call, lab, s
     assert list(lab.sizes()) == ["capitals"]
 
 
-def test_a_reward_is_set_by_hand_logged_and_can_be_taken_back(call, lab):
+def test_a_reward_is_set_by_the_caller_logged_and_can_be_taken_back(call, lab):
     told = call("set_reward", id="capitals/0/1", reward=0.25, note="half right")
     assert told == {"id": "capitals/0/1", "reward": 0.25, "before": 0.0}
     edit = lab.rewards.history_of(lab.find("capitals"))[0]
-    assert (edit.source, edit.note) == ("hand", "half right (through a notebook)")
+    assert (edit.source, edit.who, edit.note) == ("tool", "a notebook", "half right")
     lab.rewards.undo(lab.find("capitals"))
     assert call("get_trajectory", id="capitals/0/1")["reward"] == 0.0
+
+
+def test_a_reward_of_a_caller_gives_way_to_a_function_and_one_by_hand_stays(call, lab, visitor):
+    call("set_reward", id="capitals/0/1", reward=100.0)
+    call("add_trajectory", into="capitals:1/1", messages=ITALY, reward=100.0)
+    assert call("get_trajectory", id="capitals/0/1")["source"] == "tool"
+    assert call("get_trajectory", id="capitals/1/2")["source"] == "tool"
+    lab.rewards.give([Score(lab.groups(lab.find("capitals"))[1].trajectories[0], 7.0)], "hand")
+    notebook = Session(Settings(home=visitor.home))
+    notebook.reward("capitals", lambda trajectory, answer, messages, row: 0.5)
+    notebook.close()
+    rewards = [[t.reward for t in group.trajectories] for group in lab.groups(lab.find("capitals"))]
+    assert rewards == [[0.5, 0.5], [7.0, 0.5, 0.5]]
 
 
 @pytest.mark.parametrize("reward", ["good", None, [1]])

@@ -110,7 +110,13 @@ class Memory:
         return {"groups": [_shown(collection, group) for (group,) in found], "total": collection.groups}
 
     def add(
-        self, where: str, messages: Sequence[Mapping[str, Any]], model: str, reward: float | None, note: str
+        self,
+        where: str,
+        messages: Sequence[Mapping[str, Any]],
+        model: str,
+        reward: float | None,
+        note: str,
+        caller: str,
     ) -> Plain:
         """Store a conversation: in a group (`letters:1/0`), or as the first of a new generation of a collection.
 
@@ -128,20 +134,20 @@ class Memory:
             self._lab.put(group, [Arrival(place, answers)], model=model, step=None, sampling={})
             name = _lasting(collection, f"{group.name}/{place}")
             if reward is not None:
-                self._give(name, reward, note)
+                self._give(name, reward, note, caller)
             return name
 
         name = self._lab.at_once(add)
         return {"id": name, "group": name.rpartition("/")[0], "reward": reward}
 
-    def set_reward(self, name: str, reward: float, note: str) -> Plain:
-        """Give a reward, logged as one by hand: scoring by function keeps it, and `--undo` takes it back."""
-        old = self._give(name, reward, note)
+    def set_reward(self, name: str, reward: float, note: str, caller: str) -> Plain:
+        """Give a reward, logged as one of a tool by its caller: scoring takes its place, and `--undo` takes it back."""
+        old = self._give(name, reward, note, caller)
         return {"id": name, "reward": reward, "before": old}
 
-    def _give(self, name: str, reward: float, note: str) -> float | None:
+    def _give(self, name: str, reward: float, note: str, caller: str) -> float | None:
         _, found = self._find(name)
-        self._lab.rewards.give([Score(found, finite(reward, name), note=note)], "hand")
+        self._lab.rewards.give([Score(found, finite(reward, name), note=note or None)], "tool", who=caller)
         return found.reward
 
     def _open(self, where: str, prompt: list[Message]) -> tuple[StoredCollection, Group]:

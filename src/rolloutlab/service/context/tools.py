@@ -79,17 +79,12 @@ def _list(memory: Memory, said: Mapping[str, Any], _caller: str) -> Plain:
 
 def _add(memory: Memory, said: Mapping[str, Any], caller: str) -> Plain:
     new = _read(_New, said)
-    return memory.add(new.into, new.messages, new.model or caller, new.reward, _signed(new.note, caller))
+    return memory.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
 
 
 def _set(memory: Memory, said: Mapping[str, Any], caller: str) -> Plain:
     given = _read(_Reward, said)
-    return memory.set_reward(given.id, given.reward, _signed(given.note, caller))
-
-
-def _signed(note: str, caller: str) -> str:
-    """A note that says through whom a reward came."""
-    return f"{note} (through {caller})" if note else f"through {caller}"
+    return memory.set_reward(given.id, given.reward, given.note, caller)
 
 
 def _read(model: type[Any], said: Mapping[str, Any]) -> Any:
