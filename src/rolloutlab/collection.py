@@ -16,6 +16,7 @@ from rolloutlab.views.frame import frame
 from rolloutlab.views.group import AskLogprobs, GroupView, rank
 from rolloutlab.visible import as_written
 from rolloutlab.widgets import collection as view
+from rolloutlab.widgets.interactive import Bundle
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +136,7 @@ class Collection:
     def _view(self) -> GroupView:
         return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
 
-    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **asked: Any) -> Bundle:
         return self._view._repr_mimebundle_(**asked)
 
     def _shown(self) -> tuple[str, list[Group], Preflight, view.Counts]:

@@ -1,8 +1,11 @@
 """The way between an object in the kernel and a browser that shows it."""
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from rolloutlab.errors import InputError
 from rolloutlab.widgets.interactive import MIME, Interactive, _widget_class
@@ -40,7 +43,24 @@ def test_a_call_that_there_is_not_is_told_and_logged(asked: dict[str, Any], caps
 
 
 def test_nothing_is_a_widget_where_no_browser_is() -> None:
-    assert MIME not in Doubler()._repr_mimebundle_()
+    assert Doubler()._repr_mimebundle_() == ({}, {})
+
+
+@pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")  # ipywidgets 7 itself
+def test_in_colab_an_output_names_the_widget_manager_that_shows_it(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rolloutlab.widgets.interactive.BUNDLES", tmp_path)
+    monkeypatch.setattr("rolloutlab.widgets.interactive.in_notebook", lambda: True)
+    for name in ("doubler.js", "doubler.css"):
+        (tmp_path / name).write_text("")
+    shown, told = DisplayFormatter().format(Doubler(), include={MIME})
+    assert list(shown) == [MIME]
+    assert told == {}
+    url = "https://ssl.gstatic.example/widgets"
+    colab = SimpleNamespace(enable_custom_widget_manager=lambda: None, _widgets=SimpleNamespace(_installed_url=url))
+    monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    shown, told = DisplayFormatter().format(Doubler(), include={MIME})
+    assert list(shown) == [MIME]
+    assert told == {MIME: {"colab": {"custom_widget_manager": {"url": url}}}}
 
 
 def test_a_view_that_has_no_state_tells_why_instead_of_keeping_others_from_loading() -> None:

@@ -14,7 +14,7 @@ from rolloutlab.training.feed import Feed
 from rolloutlab.visible import as_written, visible
 from rolloutlab.widgets import curves
 from rolloutlab.widgets import job as view
-from rolloutlab.widgets.interactive import Interactive
+from rolloutlab.widgets.interactive import Bundle, Interactive
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 from rolloutlab.wire.events import Event
@@ -167,7 +167,7 @@ class Job(Interactive):
         self.follow()
         return self._head()
 
-    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **asked: Any) -> Bundle:
         found = super()._repr_mimebundle_(**asked)
         self.follow()
         return found

@@ -11,6 +11,8 @@ from rolloutlab.errors import RolloutlabError
 from rolloutlab.widgets.progress import in_notebook
 
 MIME = "application/vnd.jupyter.widget-view+json"
+Bundle = tuple[dict[str, Any], dict[str, Any]]
+"""What is shown, by its kind, and what a front-end is to know about it, by the same kinds."""
 BUNDLES = Path(__file__).with_name("static")
 """Where the build puts a script and a style sheet per module."""
 
@@ -53,13 +55,17 @@ class Interactive:
         """The state, or `{refused: {message, hint}}`: one view that has none must not keep others from loading."""
         return _told(self.state, "refused")
 
-    def _repr_mimebundle_(self, **_asked: Any) -> dict[str, Any]:
-        """The widget where there is a browser to show it; IPython adds the text and the HTML."""
+    def _repr_mimebundle_(self, **_asked: Any) -> Bundle:
+        """The widget where there is a browser to show it; IPython adds the text and the HTML.
+
+        In Colab anywidget's metadata names the widget manager that it has switched on, without which none is shown.
+        """
         if not self.can_be_seen():
-            return {}
+            return {}, {}
         if "_widget" not in self.__dict__:
             self._widget = _widget_class(self.module)(self)
-        return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}
+        _, metadata = self._widget._repr_mimebundle_()
+        return {MIME: {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}}, metadata
 
     def can_be_seen(self) -> bool:
         """Whether there may be a browser to show it, and something to show it with."""
