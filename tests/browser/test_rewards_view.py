@@ -261,9 +261,16 @@ def test_it_goes_on_after_a_reload_and_says_what_to_do_after_a_restart(notebook,
     press(notebook, "3", "Enter")
     expect(status(shown)).to_have_text(f"{name}/0/0: 1 -> 3")
     notebook.restart_kernel()
+    ended = notebook.outputs(number).locator(".rl-ended")
+    expect(ended).to_have_text(
+        "the kernel has ended or was restarted: this is what it showed last → run the cell again"
+    )
+    for role in ("button", "textbox", "searchbox", "combobox"):
+        expect(shown.get_by_role(role)).to_have_count(0)
     grid(shown).focus()
-    press(notebook, "ArrowUp", "8", "Enter")
-    expect(status(shown)).to_contain_text("run the cell again")
+    press(notebook, "ArrowUp", "8", "Enter", "u")
+    expect(status(shown)).to_contain_text("the kernel has ended or was restarted")
+    assert rewards(lab, name) == [3, 0]
     again = show(notebook, name)
     assert column(again, "reward") == ["3", "0"]
     grid(again).focus()
@@ -329,6 +336,33 @@ def test_a_screen_reader_is_told_what_each_part_is(notebook, put):
     expect(shown.locator(f"[id='{current}']")).to_contain_text(f"{name}/0/1")
     expect(row(shown, f"{name}/0/1")).to_have_attribute("aria-selected", "true")
     expect(shown.get_by_role("toolbar")).to_have_accessible_name("rewards")
+
+
+def test_a_view_whose_kernel_was_shut_down_says_so_and_offers_nothing(notebook, put):
+    shown = show(notebook, put(["Paris", "Lyon"], rewards=[1, 0]))
+    expect(shown.get_by_role("button", name="Undo")).to_be_visible()
+    notebook.page.evaluate("() => window.harness.panel().sessionContext.session.kernel.shutdown()")
+    expect(notebook.outputs(notebook._number).locator(".rl-ended")).to_contain_text("run the cell again")
+    expect(shown.get_by_role("button")).to_have_count(0)
+    expect(row(shown, "Paris")).to_be_visible()
+
+
+PLACES = """grid => [...grid.querySelectorAll(".tabulator-col[tabulator-field]")].map((head) => {
+    const cell = grid.querySelector(`.tabulator-row [tabulator-field="${head.getAttribute("tabulator-field")}"]`);
+    return [head, cell].map((each) => Math.round(each.getBoundingClientRect().x));
+})"""
+
+
+def test_a_header_that_takes_the_focus_sideways_takes_its_columns_along(notebook, put):
+    shown = show(notebook, put(["Paris", "Lyon"], rewards=[1, 0], parts={"right": 1.0, "brief": 0.5}))
+    notebook.narrow(600)
+    for last in (shown.get_by_role("columnheader", name="finish", exact=True), shown.get_by_label("filter by finish")):
+        shown.get_by_role("columnheader", name="trajectory", exact=True).focus()
+        last.focus()
+        expect(last).to_be_in_viewport()
+        together = f"grid => ({PLACES})(grid).every(([head, cell]) => head === cell)"
+        notebook.page.wait_for_function(together, arg=grid(shown).element_handle())
+    assert grid(shown).evaluate("grid => grid.querySelector('.tabulator-tableholder').scrollLeft") > 0
 
 
 @lab_only

@@ -189,6 +189,8 @@ def test_a_view_goes_on_after_a_reload_and_another_after_a_restart(loaded, slow)
     expect(view.get_by_role("rowheader", name="1", exact=True)).to_be_visible()
 
     loaded.restart_kernel()
+    expect(loaded.outputs(number).locator(".rl-ended")).to_contain_text(re.compile("→ %job [0-9a-f]{8}"))
+    expect(view.get_by_role("button")).to_have_count(0)
     loaded.run("%load_ext rolloutlab")
     again = loaded.run("%job").locator(".rl-job")
     expect(again.locator(".rl-done")).to_contain_text(STEPS)

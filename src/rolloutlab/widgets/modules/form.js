@@ -11,7 +11,7 @@ const PAUSE = 180;
 function render({ model, el }) {
   const state = model.get("state");
   if (state.refused) return el.append(refusal(state.refused));
-  const kernel = connect(model);
+  const kernel = connect(model, el);
   const prefix = `rl-${Math.random().toString(36).slice(2)}`;
   const fields = state.options.map((option) => field(option, state.texts[option.name] ?? "", prefix, () => typed()));
   const reset = h("button", { type: "button", onclick: () => defaults() }, "All defaults");

@@ -14,7 +14,7 @@ const BEST = "best";
 
 class Groups {
   constructor(model, el) {
-    this.kernel = connect(model);
+    this.kernel = connect(model, el);
     this.status = statusLine();
     this.state = model.get("state");
     this.mode = { tokens: false, gap: false, reference: "" };

@@ -7,7 +7,7 @@ import { jobView } from "./job/view.js";
 function render({ model, el }) {
   const state = model.get("state");
   if (state.refused) return el.append(refusal(state.refused));
-  const kernel = connect(model);
+  const kernel = connect(model, el, `%job ${state.head.id}`);
   const view = jobView(kernel, state);
   el.append(frame("rl-alone", view.element));
   return () => {

@@ -17,7 +17,7 @@ const BACK = {
 function render({ model, el }) {
   const first = model.get("state");
   if (first.refused) return el.append(refusal(first.refused));
-  const kernel = connect(model);
+  const kernel = connect(model, el);
   const facts = h("dl");
   const standing = statusLine();
   const link = h("span", { class: "rl-link" });

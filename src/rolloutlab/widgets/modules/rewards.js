@@ -20,7 +20,7 @@ export default {
   render({ model, el }) {
     const state = model.get("state");
     if (state.refused) return el.append(refusal(state.refused));
-    const kernel = connect(model);
+    const kernel = connect(model, el);
     const view = new RewardsView(kernel, state);
     el.append(view.element);
     view.begin();
@@ -247,7 +247,7 @@ class RewardsView {
   /** Begin to edit the current row; what was typed first is there already. */
   edit(begun) {
     const row = this.cursor.row();
-    if (!row) return;
+    if (!row || this.kernel.ended()) return;
     const data = row.getData();
     const names = this.cursor.selected.has(data.id) ? [...this.cursor.selected] : [data.id];
     let over;

@@ -1,6 +1,9 @@
 // Asking Python, and hearing from it: the other end of widgets/interactive.py.
 
+import { h } from "./dom.js";
+
 const PATIENCE = 2000;
+const OVER = ["restarting", "autorestarting", "terminating", "dead"];
 
 /** An error that Python told: what happened, and what to type about it. */
 export class Told extends Error {
@@ -10,19 +13,45 @@ export class Told extends Error {
   }
 }
 
+/** Tell heard() once the kernel that a model lives in has ended, whoever ended it; returns what to call to hear no more. */
+function atEnd(model, el, heard) {
+  const kernel = model.widget_manager?.kernel; // JupyterLab and Notebook; elsewhere nothing tells a page
+  const changed = (_kernel, status) => OVER.includes(status) && heard();
+  const disposed = () => heard();
+  const left = () => el.classList.contains("jupyter-widgets-disconnected") && heard();
+  kernel?.statusChanged?.connect(changed);
+  kernel?.disposed?.connect(disposed);
+  model.on("comm_live_update", left);
+  return () => {
+    kernel?.statusChanged?.disconnect(changed);
+    kernel?.disposed?.disconnect(disposed);
+    model.off("comm_live_update", left);
+  };
+}
+
 /**
- * The kernel behind a model.
+ * The kernel behind a model, shown in `el`. again: what to type where it has ended; the view then offers nothing else.
  *
  * id is of this rendering alone. ask(call, args) is a promise of the answer; it fails with Told. on(event, heard) hears what Python pushes.
+ * ended() tells whether there is nothing to ask any more.
  * onSilence(told) is told true while an answer is overdue (a busy or dead kernel), then false. close() ends it all.
  */
-export function connect(model) {
+export function connect(model, el, again = "run the cell again") {
   const waiting = new Map();
   const heard = new Map();
   let silent = () => {};
   const mine = crypto.randomUUID?.() ?? String(Math.random()); // none where the page is not served safely
   let last = 0;
 
+  let gone = null;
+
+  const end = () => {
+    if (gone) return;
+    gone = new Told({ message: "the kernel has ended or was restarted: this is what it showed last", hint: again });
+    el.classList.add("rl-gone"); // its buttons and fields are hidden
+    el.prepend(h("p", { class: "rl rl-ended", role: "status" }, `${gone.message} → `, h("code", {}, again)));
+    for (const id of [...waiting.keys()]) settle(id).reject(gone);
+  };
   const settle = (id) => {
     const found = waiting.get(id);
     clearTimeout(found?.timer);
@@ -37,10 +66,12 @@ export function connect(model) {
     else if (asked) asked.resolve(message.result);
   };
   model.on("msg:custom", receive);
+  const hearNoMore = atEnd(model, el, end);
 
   return {
     id: mine,
     ask(call, args = {}) {
+      if (gone) return Promise.reject(gone);
       const id = `${mine}/${(last += 1)}`;
       return new Promise((resolve, reject) => {
         const entry = { resolve, reject, late: false };
@@ -52,6 +83,7 @@ export function connect(model) {
         model.send({ id, call, args });
       });
     },
+    ended: () => Boolean(gone),
     on(event, each) {
       heard.set(event, [...(heard.get(event) ?? []), each]);
     },
@@ -60,6 +92,7 @@ export function connect(model) {
     },
     close() {
       model.off("msg:custom", receive);
+      hearNoMore();
       [...waiting.keys()].forEach(settle);
     },
   };

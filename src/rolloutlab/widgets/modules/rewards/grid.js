@@ -62,7 +62,11 @@ export function pagedTable(element, { columns, total, fetch, dress }) {
 export function dressGrid(table, label) {
   table.element.setAttribute("aria-label", label);
   table.element.setAttribute("aria-multiselectable", "true");
-  table.element.querySelector(".tabulator-tableholder").tabIndex = -1; // the grid itself has the focus
+  const holder = table.element.querySelector(".tabulator-tableholder");
+  holder.tabIndex = -1; // the grid itself has the focus
+  // a header that takes the focus may be scrolled into view: its columns come along
+  const heads = table.element.querySelector(".tabulator-header-contents");
+  heads.addEventListener("scroll", () => (holder.scrollLeft = heads.scrollLeft));
   table.element.querySelector(".tabulator-page-size").setAttribute("aria-label", "rows of a page");
   for (const column of table.getColumns()) dressHead(table, column);
 }
