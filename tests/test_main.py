@@ -20,6 +20,12 @@ def test_the_passcode_is_made_once_for_the_owners_eyes_only(tmp_path, capsys):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_lab_folder_that_cannot_be_locked_is_an_error_in_words(tmp_path, capsys):
+    (tmp_path / "service" / "lock").mkdir(parents=True)
+    assert main(["serve", "--home", str(tmp_path)]) == 2
+    assert "service cannot be used: " in capsys.readouterr().err
+
+
 def test_a_passcode_that_was_written_by_hand_is_kept(tmp_path, capsys):
     (tmp_path / "service").mkdir()
     (tmp_path / "service" / "passcode").write_text("my own words of mine\n")

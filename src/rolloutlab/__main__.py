@@ -5,12 +5,17 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rolloutlab.errors import InputError, PolicyError, RolloutlabError
+from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
 from rolloutlab.settings import read_settings
 
 _LOOKED_AT = 0.5
 """Seconds within which a client that only looks whether a service runs has let go of the folder's lock."""
+if TYPE_CHECKING:
+    from rolloutlab.service.door import Door
+    from rolloutlab.service.lifecycle import Folder
+
 _PATIENCE = 60.0
 """Seconds that a service started by a notebook waits for the one before it to end."""
 
@@ -66,7 +71,14 @@ def _serve(options: argparse.Namespace) -> None:
 
     door = Door(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(options.home.expanduser().absolute() / "service")
-    folder.claim(patience=_LOOKED_AT if options.linger is None else _PATIENCE)
+    try:
+        folder.claim(patience=_LOOKED_AT if options.linger is None else _PATIENCE)
+        _serve_claimed(folder, door, options)
+    except OSError as error:
+        raise LabError(f"{folder.path} cannot be used: {error}", hint="--home DIR") from error
+
+
+def _serve_claimed(folder: "Folder", door: "Door", options: argparse.Namespace) -> None:
     # torch's threads otherwise spin for long while they wait for each other, at the cost of whoever else would work
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:

@@ -140,6 +140,21 @@ def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(servic
     assert last(service, submit(service, body(model.id))).data == {"step": 1}
 
 
+def test_a_body_that_cannot_be_removed_keeps_no_job_from_ending(service, body, monkeypatch, caplog):
+    model, unlink = service.register(), Path.unlink
+
+    def refuse(path, missing_ok=False):
+        if path.suffix == ".json":
+            raise OSError("Input/output error")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for _ in range(2):
+        job_id = submit(service, body(model.id))
+        while service.call("GET", f"/v1/preview/training-jobs/{job_id}")["status"] != "succeeded":
+            assert "it is tried again" not in caplog.text
+
+
 def test_a_job_whose_end_cannot_be_recorded_does_not_keep_the_service_from_stopping(start, body, caplog):
     service = start()
     model = service.register()

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from rolloutlab.errors import ConflictError
+from rolloutlab.errors import ConflictError, LabError
 from rolloutlab.store.holds import hold, let_go
 
 KILLED = """
@@ -30,3 +31,26 @@ def test_the_lock_of_a_killed_process_goes_with_the_next_one_and_one_that_is_hel
     for lock in (mine, other):
         let_go(lock)
     assert [path.name for path in folder.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("refused", ["", "lock", "3.lock"])
+def test_a_folder_or_a_lock_that_is_refused_is_an_error_in_words(tmp_path, refused):
+    folder = tmp_path / "sampling"
+    if refused:
+        (folder / refused).mkdir(parents=True)
+    else:
+        folder.touch()
+    with pytest.raises(LabError, match=r"cannot be (used|locked)") as error:
+        hold(folder, 3, "x:3")
+    assert "ROLLOUTLAB_HOME" in error.value.hint
+
+
+def test_a_collection_is_let_go_also_where_the_locks_file_cannot_be_removed(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("Read-only file system")
+
+    lock = hold(tmp_path / "sampling", 3, "x:3")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        let_go(lock)
+    let_go(hold(tmp_path / "sampling", 3, "x:3"))

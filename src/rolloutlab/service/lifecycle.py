@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.store.disk import flush, own
+from rolloutlab.store.disk import flush, own, remove
 
 _LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters and digits that nobody takes for another."""
@@ -99,7 +99,7 @@ class Folder:
         draft.replace(self.path / "service.json")
 
     def withdraw(self) -> None:
-        (self.path / "service.json").unlink(missing_ok=True)
+        remove(self.path / "service.json")
 
     def attached(self) -> bool:
         """Whether any process holds a client lock; the files of those that ended are removed."""

@@ -1,13 +1,13 @@
 """Who is sampling a collection: one process at a time, however it ends."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 
-from rolloutlab.errors import ConflictError
-from rolloutlab.store.disk import own
+from rolloutlab.errors import ConflictError, LabError
+from rolloutlab.store.disk import Lock, own, remove
 
 
 def hold(folder: Path, number: int, label: str) -> BaseFileLock:
@@ -16,10 +16,14 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
     The files of locks whose processes were killed are removed.
 
     Raises:
-        ConflictError: another process, or another cell, holds it.
+        ConflictError: another process, or another cell, holds it. LabError: the folder cannot be written or locked.
     """
-    own(folder)
-    lock = FileLock(folder / f"{number}.lock", thread_local=False)
+    try:
+        own(folder)
+    except OSError as error:
+        hint = "set ROLLOUTLAB_HOME to a folder you can write to"
+        raise LabError(f"{folder} cannot be used: {error.strerror or error}", hint=hint) from error
+    lock = Lock(folder / f"{number}.lock", thread_local=False)
     with _alone(folder):
         for path in folder.glob("*.lock"):
             _remove_unheld(path)
@@ -33,11 +37,11 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
 
 
 def let_go(lock: BaseFileLock) -> None:
-    """Let others hold the collection, and leave no file behind."""
+    """Let others hold the collection, and leave no file behind; one that cannot be removed goes with the next hold."""
     path = Path(lock.lock_file)
-    with _alone(path.parent):
-        path.unlink(missing_ok=True)
-        lock.release()
+    with suppress(LabError), _alone(path.parent):
+        remove(path)
+    lock.release()
 
 
 @contextmanager
@@ -47,15 +51,15 @@ def _alone(folder: Path) -> Iterator[None]:
     Without that, one that had opened a file just before it is removed would lock what has no name any more, and the
     next one would lock another file of the same name.
     """
-    with FileLock(folder / "lock"):
+    with Lock(folder / "lock"):
         yield
 
 
 def _remove_unheld(path: Path) -> None:
-    lock = FileLock(path, thread_local=False)
+    lock = Lock(path, thread_local=False)
     try:
         lock.acquire(blocking=False)
     except Timeout:
         return
-    path.unlink(missing_ok=True)
+    remove(path)
     lock.release()
