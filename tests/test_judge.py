@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import random
 import re
 import threading
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import pytest
 
 from rolloutlab.errors import InputError, NotFoundError, RewardError, ServiceError
 from rolloutlab.http import Http
-from rolloutlab.judge import Verdict, parse
+from rolloutlab.judge import Verdict, disagreement_line, parse
+from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.records import Arrival, NewGroup
@@ -104,23 +106,108 @@ def rewards(session: Session, name: str = "capitals") -> list[float | None]:
 LENGTHS = [0.05, 0.04, 0.16, 0.04, 0.05, 0.05]
 
 
-def test_each_group_is_judged_in_one_request_and_every_score_reaches_its_completion(lab):
+def test_each_group_is_judged_in_two_requests_and_every_score_reaches_its_completion(lab):
     session, judge = lab()
     sample(session)
     collection = session.judge("capitals", model="judge")
     assert rewards(session) == LENGTHS
-    assert len(judge.requests) == 2
+    assert len(judge.requests) == 4
     first = collection.trajectories[0]
-    assert (first.source, first.components) == ("judge", {"judge": 0.05})
+    assert (first.source, first.components) == ("judge", {"judge": 0.05, "disagreement": 0.0})
     history = session.reward_history("capitals").set_index("trajectory")
     assert history.loc["capitals/0/2", "note"] == "It has 16."
     assert set(history["source"]) == {"judge"}
 
 
+def by_place(bias: float, other: Callable[[str], float] = lambda text: 0.0):
+    """A judge that gives the first of the completions it is shown `bias` more than the last, beside what they earn."""
+
+    def answer(completions: dict[str, str]) -> dict[str, Any]:
+        worth = {label: bias * (1 - i / (len(completions) - 1)) for i, label in enumerate(completions)}
+        return {label: {"score": worth[label] + other(text)} for label, text in completions.items()}
+
+    return answer
+
+
+def test_what_a_judge_gives_to_places_cancels_in_two_opposite_orders(lab):
+    """A judge that only looks at places: one hearing makes full-size advantages of it, two make none."""
+    session, judge = lab(by_place(0.8))
+    sample(session, {"France": [f"Answer {i}" for i in range(5)]})
+    session.judge("capitals", model="judge", samples=1)
+    assert max(group_advantages(rewards(session))) > 1
+    session.judge("capitals", model="judge")
+    assert rewards(session) == [pytest.approx(0.4)] * 5
+    assert group_advantages(rewards(session)) == [0.0] * 5
+    ahead, back = [list(shown(body).values()) for body in judge.requests[-2:]]
+    assert ahead == back[::-1]
+
+
+def test_further_hearings_come_in_pairs_of_opposite_orders(lab):
+    session, judge = lab(by_place(0.8))
+    sample(session, {"France": [f"Answer {i}" for i in range(8)]})
+    session.judge("capitals", model="judge", samples=4)
+    one, two, three, four = sorted(list(shown(body).values()) for body in judge.requests)
+    orders = [one, two, three, four]
+    assert sum(order[::-1] in orders for order in orders) == 4
+    assert len(set(map(tuple, orders))) == 4
+
+
+def test_how_far_the_hearings_disagree_is_kept_and_told(lab):
+    session, _ = lab(by_place(0.4, lambda text: 0.1 * (text == "Paris")))
+    collection = sample(session, {"France": ["Paris", "Lyon", "Nice"]})
+    lines: list[str] = []
+    session.judge("capitals", model="judge", say=lines.append)
+    apart = sorted(t.components["disagreement"] for t in collection.trajectories)
+    assert apart == pytest.approx([0.0, 0.4, 0.4])
+    assert collection.to_frame()["disagreement"].max() == pytest.approx(0.4)
+    assert "disagreement" in session.rewards("capitals").to_frame().columns
+    assert lines == [
+        "judged in opposite orders: scores of the same completion differ by 0.27, rewards of a group's completions by "
+        "0.07; first place instead of last is worth +0.40"
+    ]
+
+
+def test_a_judge_that_agrees_with_itself_is_said_to_and_one_hearing_says_nothing_of_it(lab):
+    session, _ = lab()
+    collection = sample(session)
+    lines: list[str] = []
+    session.judge("capitals", model="judge", say=lines.append)
+    assert lines == [
+        "judged in opposite orders: scores of the same completion differ by 0.00, rewards of a group's completions by "
+        "0.04; first place instead of last is worth +0.00"
+    ]
+    session.judge("capitals", model="judge", samples=1, say=lines.append)
+    assert len(lines) == 1
+    assert collection.trajectories[0].components == {"judge": 0.05}
+
+
+def heard_twice(draw: random.Random, quality: float, chance: float) -> list[list[Verdict]]:
+    """Four completions in opposite orders: quality, 0.2 for the first place instead of the last, and chance."""
+    worth = [draw.gauss(0, quality) for _ in range(4)]
+    order = draw.sample(range(4), 4)
+    both = []
+    for shown_at in (order, order[::-1]):
+        place = {member: i for i, member in enumerate(shown_at)}
+        scores = [worth[i] + 0.2 * (1 - place[i] / 3) + draw.gauss(0, chance) for i in range(4)]
+        both.append([Verdict(score, None, place[i]) for i, score in enumerate(scores)])
+    return both
+
+
+@pytest.mark.parametrize("share", [0.3, 0.4, 0.6, 0.7])
+def test_the_worth_of_a_place_is_found_and_the_hint_comes_where_more_than_half_of_the_rewards_is_chance(share):
+    """By simulation; the chance in a mean of two has half the variance of that in one."""
+    draw = random.Random(3)
+    quality, chance = math.sqrt(1 - share) * 0.1, math.sqrt(2 * share) * 0.1
+    line = disagreement_line([heard_twice(draw, quality, chance) for _ in range(2000)])
+    told = float(re.search(r"is worth ([+-]\d\.\d+)", line)[1])
+    assert told == pytest.approx(0.2, abs=0.02)
+    assert (" -> --samples 4" in line) == (share > 0.5)
+
+
 def test_the_judge_sees_the_conversation_once_and_is_asked_at_temperature_0(lab):
     session, judge = lab()
     sample(session)
-    session.judge("capitals", "Names only: {{capital}}.", model="judge")
+    session.judge("capitals", "Names only: {{capital}}.", model="judge", samples=1)
     (body,) = judge.about("Capital of France?")
     assert (body["model"], body["temperature"]) == ("judge", 0)
     task, material = (message["content"] for message in body["messages"])
@@ -151,7 +238,7 @@ def test_the_order_is_shuffled_by_the_seed(lab):
     session, judge = lab()
     sample(session, {"France": [f"Answer {i}" for i in range(8)]})
     for seed in (1, 1, 2):
-        session.judge("capitals", model="judge", seed=seed)
+        session.judge("capitals", model="judge", samples=1, seed=seed)
     first, again, other = [list(shown(body).values()) for body in judge.requests]
     assert first == again != other
     assert first != sorted(first)
@@ -241,7 +328,7 @@ def test_only_what_is_missing_is_asked_again_and_what_was_answered_well_counts(l
 
     session, judge = lab(forgetful)
     sample(session, {"France": ANSWERS["France"]})
-    session.judge("capitals", model="judge")
+    session.judge("capitals", model="judge", samples=1)
     assert sorted(rewards(session)) == [0.25, 0.5, 1.0]
     (_, again) = judge.requests
     assert [message["role"] for message in again["messages"]] == ["system", "user", "assistant", "user"]
@@ -257,7 +344,7 @@ def test_a_group_that_was_judged_is_not_asked_about_again_because_of_another(lab
 
     session, judge = lab(bad_once)
     sample(session)
-    session.judge("capitals", model="judge")
+    session.judge("capitals", model="judge", samples=1)
     assert (len(judge.about("Paris")), len(judge.about("Lima"))) == (1, 2)
     assert rewards(session) == LENGTHS
 
@@ -266,7 +353,7 @@ def test_a_judge_that_never_answers_well_is_asked_three_times_then_the_group_is_
     session, judge = lab(lambda completions: "no" if "Lima" in completions.values() else by_length(completions))
     sample(session)
     with pytest.raises(RewardError) as error:
-        session.judge("capitals", model="judge")
+        session.judge("capitals", model="judge", samples=1)
     assert error.value.message == (
         "the judge gave no usable scores for capitals/1 in 3 answers: no JSON object has scores"
     )
@@ -327,11 +414,11 @@ def test_hand_edits_are_kept_and_a_group_of_nothing_else_is_not_paid_for(lab):
     frame["reward"] = [1.0, 1.0, 1.0, 0.75, None, None]
     collection.update_rewards(frame)
     lines: list[str] = []
-    session.judge("capitals", model="judge", say=lines.append)
+    session.judge("capitals", model="judge", samples=1, say=lines.append)
     assert rewards(session) == [1.0, 1.0, 1.0, 0.75, 0.05, 0.05]
     assert lines == ["4 rewards given by hand kept -> --overwrite (overwrite=True) replaces them"]
     assert len(judge.requests) == 1
-    session.judge("capitals", model="judge", overwrite=True, say=lines.append)
+    session.judge("capitals", model="judge", samples=1, overwrite=True, say=lines.append)
     assert rewards(session) == LENGTHS
     assert len(lines) == 1
 

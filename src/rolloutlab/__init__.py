@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__", "lab", "load_ipython_extension"]
+__all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension"]
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from rolloutlab.judge import Judge
     from rolloutlab.session import Session, lab
 
 
@@ -31,7 +32,11 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    """`rolloutlab.Session` and `rolloutlab.lab`, imported when they are first used."""
+    """`rolloutlab.Session`, `rolloutlab.lab` and `rolloutlab.Judge`, imported when they are first used."""
+    if name == "Judge":
+        from rolloutlab.judge import Judge
+
+        return Judge
     if name in {"Session", "lab"}:
         from rolloutlab import session
 

@@ -1,8 +1,8 @@
 """A language model as judge: it reads all completions of a group at once and gives each a score.
 
 Scores of one request are comparable, which is all that group-relative advantages need: the idea of RULER, the judge of
-openpipe-art. A judge prefers places (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3), so the completions
-are shuffled.
+openpipe-art. A judge prefers places (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3), so each group is judged
+twice, in opposite orders, and what the two disagree on is kept beside the reward.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from rolloutlab.errors import InputError, RefusedError, RewardError
@@ -53,16 +54,30 @@ Hearing = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A score from 0 to 1, and the judge's sentence on it."""
+    """A score from 0 to 1, and the judge's sentence on it. place: where the completion stood, from 0, once known."""
 
     score: float
     why: str | None
+    place: int | None = None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model that scores the completions of each group, as a reward for `Session.loop`.
+
+    The fields are the arguments of `Session.judge`. Its scores compare completions of one group, not groups.
+    """
+
+    model: str
+    rubric: str = ""
+    samples: int = 2
+    seed: int = 0
 
 
 def hearings(
     groups: Sequence[Group], rubric: str, variables: Mapping[str, Any], *, model: str, samples: int, seed: int
 ) -> list[list[Hearing]]:
-    """The hearings of each group, as many as `samples`, each with the completions in another order.
+    """The hearings of each group, as many as `samples`: every second one in the opposite order of the one before it.
 
     rubric: `{{x}}` is a column of the group's row or a variable; the default one when it is empty.
 
@@ -72,11 +87,12 @@ def hearings(
     if samples < 1:
         raise InputError(f"the judge cannot be asked {samples} times", hint="--samples 1")
     rubrics = [fill_text(rubric.strip() or RUBRIC, group.row, variables) for group in groups]
+
+    def order(group: Group, i: int) -> random.Random:
+        return random.Random(f"{seed}/{i // 2}/{group.name.rpartition('/')[2]}")
+
     return [
-        [
-            _hear(group, words, model, random.Random(f"{seed}/{i}/{group.name.rpartition('/')[2]}"))
-            for i in range(samples)
-        ]
+        [_hear(group, words, model, order(group, i), back=i % 2 == 1) for i in range(samples)]
         for group, words in zip(groups, rubrics, strict=True)
     ]
 
@@ -121,6 +137,28 @@ def to_scores(group: Group, samples: Sequence[Sequence[Verdict]]) -> list[Score]
     return [_score(t, verdicts) for t, verdicts in zip(group.trajectories, zip(*samples, strict=True), strict=True)]
 
 
+def disagreement_line(found: Sequence[Sequence[Sequence[Verdict]]]) -> str:
+    """How far the hearings of each group disagree, in a line; empty where each was heard once.
+
+    found: per group, per hearing, a verdict on each completion. The line ends with what to type where, the worth of
+    places taken out, two scores of one completion are further apart than the rewards of two completions. With scores
+    that are quality plus chance, both normal, that is where chance has more than half of the variance of the rewards.
+    """
+    repeated = [hearings for hearings in found if len(hearings) > 1]
+    if not repeated:
+        return ""
+    first = [effect for hearings in repeated if len(hearings[0]) > 1 for effect in _worth_of_first_place(hearings)]
+    means = [[_mean([v.score for v in heard]) for heard in zip(*hearings, strict=True)] for hearings in repeated]
+    others = _mean([abs(a - b) for group in means for a, b in combinations(group, 2)])
+    own, unexplained = _apart(repeated, 0.0), _apart(repeated, _mean(first))
+    line = (
+        f"judged in opposite orders: scores of the same completion differ by {own:.2f}, "
+        f"rewards of a group's completions by {others:.2f}"
+    )
+    line += f"; first place instead of last is worth {_mean(first):+.2f}" if first else ""
+    return line + (" -> --samples 4, a clearer rubric, or another judge" if unexplained > others + 1e-9 else "")
+
+
 def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     """The verdicts of an answer by label, those that are right, and what is wrong with its form, if anything is.
 
@@ -137,15 +175,51 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
 
 
 def _score(trajectory: Trajectory, verdicts: Sequence[Verdict]) -> Score:
-    mean = math.fsum(verdict.score for verdict in verdicts) / len(verdicts)
+    mean = _mean([verdict.score for verdict in verdicts])
     nearest = min(verdicts, key=lambda verdict: abs(verdict.score - mean))
-    return Score(trajectory, mean, {"judge": mean}, nearest.why)
+    scores = [verdict.score for verdict in verdicts]
+    apart = {"disagreement": max(scores) - min(scores)} if len(scores) > 1 else {}
+    return Score(trajectory, mean, {"judge": mean, **apart}, nearest.why)
 
 
-def _hear(group: Group, rubric: str, model: str, order: random.Random) -> Hearing:
+def _apart(found: Sequence[Sequence[Sequence[Verdict]]], worth: float) -> float:
+    """How far two scores of the same completion are apart on average, less what their places are worth."""
+
+    def fair(verdict: Verdict, members: int) -> float:
+        return verdict.score + worth * (verdict.place or 0) / max(members - 1, 1)
+
+    return _mean(
+        [
+            abs(fair(a, len(hearings[0])) - fair(b, len(hearings[0])))
+            for hearings in found
+            for heard in zip(*hearings, strict=True)
+            for a, b in combinations(heard, 2)
+        ]
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def _worth_of_first_place(hearings: Sequence[Sequence[Verdict]]) -> list[float]:
+    """From each two hearings in opposite orders: how much more the same completion gets in the first place than last.
+
+    Averaged over the two that stand there, so that how good they are cancels.
+    """
+    found = []
+    for ahead, back in zip(hearings[::2], hearings[1::2], strict=False):
+        first, last = (next(i for i, verdict in enumerate(one) if verdict.place == 0) for one in (ahead, back))
+        found.append((ahead[first].score - back[first].score + back[last].score - ahead[last].score) / 2)
+    return found
+
+
+def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Hearing:
     """Ask about a group until each completion has a verdict; what was answered well is not asked again."""
     shuffled = list(group.trajectories)
     order.shuffle(shuffled)
+    if back:
+        shuffled.reverse()
     labels = {_label(i): trajectory for i, trajectory in enumerate(shuffled)}
     messages = _material(group, labels, rubric)
     verdicts: dict[str, Verdict] = {}
@@ -162,7 +236,7 @@ def _hear(group: Group, rubric: str, model: str, order: random.Random) -> Hearin
         verdicts = found | verdicts
         missing = [label for label in labels if label not in verdicts]
         if not missing:
-            by_id = {labels[label].id: verdict for label, verdict in verdicts.items()}
+            by_id = {t.id: replace(verdicts[label], place=i) for i, (label, t) in enumerate(labels.items())}
             return [by_id[trajectory.id] for trajectory in group.trajectories]
         names = ", ".join(missing)
         problem = problem or f"the score of {names} is missing, or no number from 0 to 1"

@@ -1,13 +1,17 @@
 """Sample, score, train, and again: every round is a generation, and the same call goes on."""
 
+import json
 import math
+import re
 from random import Random
 
 import pytest
 
+from rolloutlab import Judge
 from rolloutlab.errors import InputError
 from rolloutlab.session import Session
 from rolloutlab.visible import as_written
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
 BEST = "best lab/practice@0: held-out 0.250 with other seeds than it was chosen by"
@@ -57,6 +61,53 @@ def test_each_round_samples_the_newest_checkpoint_into_a_generation_and_trains_o
     assert made.history["tokens"].tolist() == [len(ROWS) * 2 * 4] * 2
     assert [t.step for t in session.collection("capitals:2").trajectories] == [1] * 4
     assert session.jobs()["collections"].tolist() == ["capitals", "capitals:1"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A judge in the place of a model: it likes what it is shown later. What it was asked."""
+    requests: list[ChatRequest] = []
+
+    async def answer(_http, _address, request: ChatRequest) -> ChatCompletion:
+        requests.append(request)
+        labels = dict.fromkeys(re.findall(r"completion (\w+)\]\]", request.messages[1].to_wire()["content"]))
+        worth = {label: {"score": place / len(labels)} for place, label in enumerate(labels)}
+        message = {"role": "assistant", "content": json.dumps(worth)}
+        choice = {"finish_reason": "stop", "index": 0, "message": message}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": request.model, "choices": [choice]}
+        return ChatCompletion.model_validate(body)
+
+    monkeypatch.setattr("rolloutlab.session.reward.complete", answer)
+    return requests
+
+
+def test_a_judge_is_a_reward_of_a_loop(session, asked):
+    made = loop(session, Judge("lab/judge", "The capital of {{country}}.", samples=1), n=3)
+    assert made.history["trained"].tolist() == [1.0, 1.0]
+    assert {t.source for t in session.collection("capitals").trajectories} == {"judge"}
+    assert {request.model for request in asked} == {"lab/judge"}
+    assert "The capital of France." in asked[0].to_json() + asked[1].to_json()
+    assert made.best is None
+    assert "best" not in repr(made)
+
+
+def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked):
+    made = loop(session, Judge("lab/judge"), n=3)
+    assert made.history["trained"].tolist() == [0.0, 0.0]
+    assert len(asked) == 2 * len(ROWS) * 2
+
+
+@pytest.mark.parametrize(
+    ("reward", "options", "said"),
+    [
+        (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows says nothing"),
+        (Judge("lab/judge", samples=0), {}, "cannot be asked 0 times"),
+    ],
+)
+def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(session, reward, options, said):
+    with pytest.raises(InputError, match=said):
+        loop(session, reward, **options)
+    assert session.collections().empty
 
 
 def test_the_options_are_those_of_the_jobs(session):

@@ -36,7 +36,7 @@ class RewardMagics(LabMagics):
         help="the weight of a component (default: 1)",
     )
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
-    @argument("--samples", type=int, help="how often the judge is asked about a group (default: 1)")
+    @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
@@ -108,9 +108,9 @@ class RewardMagics(LabMagics):
             options.name,
             rubric,
             model=options.judge,
-            samples=1 if options.samples is None else options.samples,
             variables=self.variables,
             overwrite=options.overwrite,
+            **self.given(options, "samples"),
         )
 
     def _named(self, functions: str) -> "dict[str, RewardFunction]":

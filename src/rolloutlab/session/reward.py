@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.client.inference import complete
 from rolloutlab.collection import Collection
 from rolloutlab.errors import NotFoundError, interrupted
-from rolloutlab.judge import Verdict, hearings, judge_all, to_scores
+from rolloutlab.judge import Judge, Verdict, disagreement_line, hearings, judge_all, to_scores
 from rolloutlab.scoring import Functions, kept_line, score, undone_line
 from rolloutlab.selection import select
 from rolloutlab.session.collections import CollectionCalls
@@ -53,7 +53,7 @@ class RewardCalls(CollectionCalls):
         rubric: str = "",
         *,
         model: str,
-        samples: int = 1,
+        samples: int = 2,
         seed: int = 0,
         variables: Mapping[str, Any] | None = None,
         overwrite: bool = False,
@@ -62,7 +62,9 @@ class RewardCalls(CollectionCalls):
         """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
 
         rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
-        samples: how often each group is judged, in another order each time; the reward is the mean. seed: of the order.
+        samples: how often each group is judged, every second time in the opposite order of the time before, since a
+        judge prefers places; the reward is the mean, and the component `disagreement` is how far its scores are apart.
+        `say` is told what that comes to. seed: of the order.
         overwrite: as in `reward`. The judge's sentence on each is in `reward_history`, and its tokens are among those
         of the collection, whatever became of its answers.
 
@@ -98,7 +100,15 @@ class RewardCalls(CollectionCalls):
                 counts = sum(u.prompt_tokens for u in spent), sum(u.completion_tokens for u in spent)
                 self.store.spend(collection.stored, *counts)
         scores = [s for group, verdicts in zip(groups, found, strict=True) for s in to_scores(group, verdicts)]
+        if line := disagreement_line(found):
+            say(line)
         return self._give(collection, scores, "judge", overwrite, say)
+
+    def _scored(self, name: str, reward: Functions | Judge, say: Callable[[str], None]) -> Collection:
+        """A collection, scored by functions or by a judge."""
+        if not isinstance(reward, Judge):
+            return self.reward(name, reward, say=say)
+        return self.judge(name, reward.rubric, model=reward.model, samples=reward.samples, seed=reward.seed, say=say)
 
     def rewards(self, names: str | Sequence[str]) -> RewardsView:
         """The rewards of collections as one table, to be sorted, filtered and edited; `to_frame()` is a DataFrame.

@@ -33,7 +33,8 @@ class Loop(ShownLive):
     Round N is the generation `NAME:N`. What was held out is sampled into generations of `held_out.NAME`, a name that
     no pattern which begins like NAME fits, so that it is not trained on by accident. ended: why the loop stopped
     before its last round, if it did. measured: the held-out mean by checkpoint. again: the same, measured once more
-    with other seeds: the highest of several means is on average too high, the one of other seeds is not.
+    with other seeds: the highest of several means is on average too high, the one of other seeds is not. judged: by a
+    judge, whose means do not compare checkpoints.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class Loop(ShownLive):
         ended: str = "",
         measured: Mapping[int, float] | None = None,
         again: Mapping[int, float] | None = None,
+        *,
+        judged: bool = False,
     ) -> None:
         self.name = name
         self.model = model
@@ -51,6 +54,7 @@ class Loop(ShownLive):
         self.ended = ended
         self.measured = dict(measured or {})
         self.again = dict(again or {})
+        self.judged = judged
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -80,6 +84,7 @@ class Loop(ShownLive):
         """The step of `best`."""
         held = [(mean, step) for step, mean in self.measured.items()]
         own = [(one.reward, one.step) for one in self.rounds if one.reward is not None and one.step is not None]
+        own = [] if self.judged else own
         return max(held or own, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     @property
@@ -142,7 +147,7 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
         raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
 
 
-def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
+def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
     """The loop as the lab's collections tell it: a round for each generation of `name`."""
     found = lab.collections()[::-1]
     rounds = [_round(s.generation, Collection(lab, s), options) for s in found if s.name == name]
@@ -152,7 +157,7 @@ def so_far(lab: Lab, name: str, model: str, options: Options) -> Loop:
         {one.step: one.reward for one in some if one.step is not None and one.reward is not None}
         for some in (measured, repeated)
     )
-    return Loop(name, model, _with_measures(rounds, held), measured=held, again=again)
+    return Loop(name, model, _with_measures(rounds, held), measured=held, again=again, judged=judged)
 
 
 def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
