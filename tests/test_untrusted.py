@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 import threading
 import tracemalloc
 import zlib
@@ -53,6 +54,16 @@ def told(status, headers=(), body=b""):
 
 def asked(url, method="GET", reachable=lambda address: True, most=1000, patience=20.0, **more):
     return asyncio.run(fetch(method, url, headers={}, reachable=reachable, most=most, patience=patience, **more))
+
+
+INTERNAL = "internal.example"
+
+
+def looked_up(host, *_asked, **_how):
+    """What the resolver of this machine knows: one name of a private network."""
+    if host != INTERNAL:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.7", 80))]
 
 
 def test_an_answer_is_given_whatever_its_status(served):
@@ -156,10 +167,31 @@ def test_an_address_written_in_another_way_is_checked_too(served, host):
     assert served.seen == []
 
 
-def test_no_proxy_of_the_environment_is_used(served, monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_proxy_is_asked_for_this_machine(served, monkeypatch, host):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     served.answer = told(200)
-    assert asked(served.url).status == 200
+    assert asked(served.url.replace("127.0.0.1", host)).status == 200
+
+
+def test_a_server_elsewhere_is_asked_through_the_proxy_of_the_environment(served, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", served.url)
+    served.answer = told(200, body=b"by the proxy")
+    assert asked("http://192.0.2.7/x", reachable=lambda address: address == "192.0.2.7").body == b"by the proxy"
+    assert [path for path, _ in served.seen] == ["http://192.0.2.7/x"]
+
+
+def test_what_may_not_be_asked_is_not_asked_through_a_proxy_either(served, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", served.url)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    served.answer = told(200)
+    for url in ("http://10.0.0.7/x", f"http://{INTERNAL}/x"):
+        with pytest.raises(UnreachableError, match="must not lead us into"):
+            asked(url, reachable=lambda address: not address.startswith("10."))
+    assert asked(f"http://{INTERNAL}/x").status == 200
+    with pytest.raises(UnreachableError, match="no host has that name"):
+        asked("http://nowhere.invalid/x")
+    assert [path for path, _ in served.seen] == [f"http://{INTERNAL}/x"]
 
 
 def test_the_address_that_answered_is_told(served):

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import logging
 import threading
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -17,6 +18,7 @@ from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
+from rolloutlab.proxy import proxy_of, through
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
 from rolloutlab.retries import Retries
 from rolloutlab.secrecy import Unencrypted
@@ -283,8 +285,43 @@ class Http:
 
     @cached_property
     def _connections(self) -> httpx.AsyncBaseTransport:
-        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
-        return self._transport or AiohttpTransport(limits=limits)
+        return self._transport or _Ways()
+
+
+class _Ways(httpx.AsyncBaseTransport):
+    """The connections to each host: direct ones, or those through the proxy that the environment names for it."""
+
+    def __init__(self) -> None:
+        self._of_hosts: dict[tuple[str, str, int | None], AiohttpTransport] = {}
+        self._of_proxies: dict[str | None, AiohttpTransport] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        host = url.scheme, url.host, url.port
+        if host not in self._of_hosts:
+            self._of_hosts[host] = self._through(proxy_of(str(url)))
+        return await self._of_hosts[host].handle_async_request(request)
+
+    def _through(self, proxy: str | None) -> AiohttpTransport:
+        if proxy not in self._of_proxies:
+            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+            self._of_proxies[proxy] = AiohttpTransport(limits=limits, proxy=proxied(proxy))
+        return self._of_proxies[proxy]
+
+    async def aclose(self) -> None:
+        for transport in self._of_proxies.values():
+            await transport.aclose()
+
+
+def proxied(proxy: str | None) -> httpx.Proxy | None:
+    """A proxy as the transport takes it. Its user and password are a header, which aiohttp renames for the proxy."""
+    if proxy is None:
+        return None
+    found = httpx.Proxy(proxy)
+    if found.raw_auth is None:
+        return found
+    told = b64encode(b":".join(found.raw_auth)).decode()
+    return httpx.Proxy(found.url, headers={"Authorization": f"Basic {told}"})
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -316,7 +353,8 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
 def unanswered(url: str, error: Exception) -> UnreachableError:
     """The error for a request that the transport could not get answered."""
     kind = UnreachableError if _refused(error) else BrokenOffError
-    return kind(f"nothing answers at {origin(url)}: {_why(error)}", hint=what_to_look_at(httpx.URL(url).host))
+    hint = what_to_look_at(httpx.URL(url).host)
+    return kind(f"nothing answers at {origin(url)}{through(url)}: {_why(error)}", hint=hint)
 
 
 def _answer(response: httpx.Response) -> Any:

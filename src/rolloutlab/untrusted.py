@@ -12,7 +12,9 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
-from rolloutlab.http import SAID_OF_US, checked, origin, unanswered
+from rolloutlab.http import SAID_OF_US, checked, origin, proxied, unanswered
+from rolloutlab.proxy import proxy_of
+from rolloutlab.reach import Reach, reach_of
 from rolloutlab.secrecy import Unencrypted
 
 _EITHER = 32 + zlib.MAX_WBITS
@@ -56,7 +58,12 @@ async def fetch(
     extensions = {"timeout": httpx.Timeout(patience).as_dict()}
     request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
     guard = _Guard(reachable)
-    connections = await _guarded(guard, encrypted=there.scheme == "https")
+    try:
+        async with asyncio.timeout(patience):
+            proxy = await _proxy(there, guard)
+    except OSError as error:  # a TimeoutError too
+        raise UnreachableError(unanswered(url, error).message) from error
+    connections = await _guarded(guard, proxy, encrypted=there.scheme == "https")
     try:
         async with asyncio.timeout(patience):
             response = await connections.handle_async_request(request)
@@ -123,10 +130,28 @@ def _unreachable(host: str) -> UnreachableError:
     return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
 
 
-async def _guarded(guard: _Guard, *, encrypted: bool) -> httpx.AsyncBaseTransport:
+async def _proxy(there: httpx.URL, guard: _Guard) -> str | None:
+    """The proxy that the request goes through, once its host is known to be one that may be talked to.
+
+    A proxy looks the name up by itself, where nothing can be checked: so it is looked up here first, and a name that is
+    not known here is not asked for. This machine is asked directly, whatever it is called.
+
+    Raises:
+        UnreachableError: the host may not be talked to. OSError: it has no address.
+    """
+    proxy = proxy_of(str(there))
+    if proxy and not _is_address(there.host):
+        await guard.resolve(there.host, there.port or 0)
+    return None if Reach.LOOPBACK in map(reach_of, guard.addresses) else proxy
+
+
+async def _guarded(guard: _Guard, proxy: str | None, *, encrypted: bool) -> httpx.AsyncBaseTransport:
+    """Connections that only the guard's addresses are taken for, or to the proxy, whose own address is the user's."""
     context = await asyncio.to_thread(httpx.create_ssl_context) if encrypted else False  # it takes a while to make
-    connector = aiohttp.TCPConnector(resolver=guard, use_dns_cache=False, force_close=True, ssl=context)
-    return AiohttpTransport(client=aiohttp.ClientSession(connector=connector, trust_env=False))
+    resolver = None if proxy else guard
+    connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True, ssl=context)
+    client = aiohttp.ClientSession(connector=connector, trust_env=False)
+    return AiohttpTransport(client=client, proxy=proxied(proxy))
 
 
 async def _read(response: httpx.Response, addresses: tuple[str, ...], most: int) -> Fetched:

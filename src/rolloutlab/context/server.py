@@ -20,6 +20,7 @@ from rolloutlab.context.bearer import Bearer
 from rolloutlab.context.bounds import Bounded
 from rolloutlab.context.tool import ContextTool
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, UnreachableError
+from rolloutlab.proxy import proxy_of
 from rolloutlab.visible import visible
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ class ContextServer:
         """Keep a connection open; it has to be entered and left by the same task."""
         try:
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, transport=_transport()) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, transport=_transport(self.url)) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
                 opened.set_result(client)
@@ -160,9 +161,9 @@ class ContextServer:
                 opened.set_exception(error)
 
 
-def _transport() -> Bounded:
-    trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too, though no proxy of the environment is used
-    return Bounded(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False), _MOST)
+def _transport(url: str) -> Bounded:
+    trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too
+    return Bounded(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url)), _MOST)
 
 
 def _said(result: CallToolResult) -> str:
