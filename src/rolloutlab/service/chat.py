@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from rolloutlab.service.body import describe, reads
 from rolloutlab.service.completer import Completer
+from rolloutlab.service.offered import header
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
@@ -33,10 +34,12 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
         openai_project: Annotated[str | None, Header()] = None,
     ) -> Response:
         plan = await run_in_threadpool(completer.plan, body, vendor_project or openai_project or "")
+        headers = header(plan.ignored)
         if body.stream:
-            headers = {"Cache-Control": "no-cache"}
+            headers["Cache-Control"] = "no-cache"
             return StreamingResponse(completer.stream(plan), media_type="text/event-stream", headers=headers)
-        return Response(await completer.answer(plan, request.receive), media_type="application/json")
+        answer = await completer.answer(plan, request.receive)
+        return Response(answer, media_type="application/json", headers=headers)
 
     @routes.get("/models", response_model=ModelCardList, response_model_exclude_unset=True)
     async def list_models() -> ModelCardList:

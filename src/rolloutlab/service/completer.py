@@ -25,24 +25,12 @@ from rolloutlab.policy.decode import Ask, Finish, Sampled
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.completions import Plan, Writer, usage
+from rolloutlab.service.offered import ignored
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatRequest, FunctionTool
 from rolloutlab.wire.problem import ChatError, ChatProblem
 
-_NOT_OFFERED = (
-    "audio",
-    "frequency_penalty",
-    "function_call",
-    "functions",
-    "logit_bias",
-    "modalities",
-    "prediction",
-    "presence_penalty",
-    "response_format",
-    "web_search_options",
-)
-_HARMLESS = ({"type": "text"}, ["text"], "none")
 _STOPPING = "the service is being stopped"
 
 T = TypeVar("T")
@@ -70,7 +58,8 @@ class Completer:
             InputError: it asks for something that is not offered. ContextError: its prompt is too long.
             NotFoundError: no such model. RenderingError: the policy cannot read its messages.
         """
-        _check_offered(body)
+        without_effect = ignored(body)
+        _check_logprobs(body)
         _check_room(body, self._registry.policy.context)
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
@@ -86,6 +75,7 @@ class Completer:
             logprobs=body.logprobs is not False,
             with_usage=bool(body.stream_options and body.stream_options.include_usage),
             project=project,
+            ignored=without_effect,
         )
 
     async def answer(self, plan: Plan, receive: Receive) -> str:
@@ -155,13 +145,9 @@ class Completer:
         return replace(ask, watch=watch)
 
 
-def _check_offered(body: ChatRequest) -> None:
+def _check_logprobs(body: ChatRequest) -> None:
     if body.top_logprobs and body.logprobs is False:
         raise InputError("top_logprobs needs logprobs", hint="logprobs: true")
-    for name in _NOT_OFFERED:
-        value = (body.model_extra or {}).get(name)
-        if value and value not in _HARMLESS:
-            raise InputError(f"{name} is not offered by this service", hint=f"leave {name} out")
 
 
 def _check_room(body: ChatRequest, context: int) -> None:

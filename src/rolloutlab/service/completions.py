@@ -30,7 +30,10 @@ from rolloutlab.wire.chat import (
 
 @dataclass(frozen=True)
 class Plan:
-    """A chat request that was understood: what is sampled, under which checkpoint, and how the answer is written."""
+    """A chat request that was understood: what is sampled, under which checkpoint, and how the answer is written.
+
+    ignored: names of fields of the request that have no effect.
+    """
 
     model: str
     step: int
@@ -41,6 +44,7 @@ class Plan:
     logprobs: bool = True
     with_usage: bool = False
     project: str = ""
+    ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
