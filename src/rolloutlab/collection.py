@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.objective.preflight import Preflight, no_text, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
 from rolloutlab.store.rewards import finite
@@ -167,12 +167,18 @@ class Collection:
         return as_written(view.html(*self._shown()))
 
 
-def members_of(groups: Sequence[Group]) -> list[list[Member]]:
-    """The scored trajectories of stored groups, as the objective sees them."""
-    return [
-        [Member(t.name, t.reward, t.history_tokens) for t in group.trajectories if t.reward is not None]
-        for group in groups
-    ]
+def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
+    """The scored trajectories of stored groups, as the objective sees them.
+
+    text_only: the policy is known to read nothing but text.
+    """
+    return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
+
+
+def _member(trajectory: Trajectory, reward: float, text_only: bool) -> Member:
+    unreadable = no_text(trajectory.histories()) if text_only else ""
+    tokens_H = () if unreadable else trajectory.history_tokens
+    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable)
 
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:

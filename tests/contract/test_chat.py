@@ -177,7 +177,7 @@ def test_several_checkpoints_answer_at_the_same_time(service):
 )
 def test_a_part_that_the_policy_cannot_read_is_refused_at_its_place(service, part):
     content = [{"type": "text", "text": "what is this?"}, part]
-    with pytest.raises(RefusedError, match=rf"422 messages\.1\.content\.1: this policy reads text, not {part['type']}"):
+    with pytest.raises(RefusedError, match=rf"400 messages\.1\.content\.1: this policy reads text, not {part['type']}"):
         service.chat(messages=[{"role": "system", "content": "a"}, {"role": "user", "content": content}])
 
 

@@ -227,10 +227,20 @@ BROKEN = [b"\\ud800", b"\\udc00\\ud800", b"\xff", b"\xc3(", b"\xed\xa0\x80", b"\
 @SIDES
 def test_a_string_of_broken_characters_is_refused_wherever_it_stands(send, name):
     body = {**ENDPOINTS[name].body, "more": "here"}
-    found = [changed(body, path, "%HERE%") for path in places(body)]
+    found = [changed(body, path, "%HERE%") for path in places(body) if "trajectories" not in path[:-1]]
     for i, each in enumerate([*found, {**body, "%HERE%": 1}]):
         text = json.dumps(each).encode().replace(b"%HERE%", BROKEN[i % len(BROKEN)])
         assert refused(send(name, text)), text
+
+
+def test_inside_a_trajectory_it_is_taken_where_any_text_may_stand(send, service):
+    """Its trajectory is left out of the job; where only some texts may stand it is refused as any other would be."""
+    model = str(service.register().id)
+    body = json.loads(json.dumps(ENDPOINTS["jobs"].body)) | {"model_id": model}
+    for i, path in enumerate(path for path in places(body) if "trajectories" in path[:-1]):
+        whole = json.dumps(changed(body, path, "%HERE%"))
+        text = whole.encode().replace(b"%HERE%", BROKEN[:5][i % 5])
+        assert send("jobs", text).status_code == send("jobs", whole).status_code, path
 
 
 DEEP = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000]

@@ -119,8 +119,12 @@ def steps(events: list[Event]) -> list[dict[str, Any]]:
     return [data for kind, data in events if kind == "gradient_step"]
 
 
+def reported(events: list[Event]) -> dict[str, Any]:
+    return next(data for kind, data in events if kind == "preflight")
+
+
 def reasons(events: list[Event]) -> dict[str, int]:
-    return next(data["reasons"] for kind, data in events if kind == "preflight")
+    return reported(events)["reasons"]
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -548,19 +552,25 @@ def test_a_history_may_fill_the_context_and_not_more(policy, start, context, tra
     assert bool(steps(events)) == trains
 
 
-def test_what_cannot_be_rendered_fails_the_job_by_the_name_of_the_trajectory(policy, start):
+def test_what_cannot_be_rendered_is_left_out_by_the_name_of_the_trajectory(policy, start):
     random = Random(0)
     unknown = Told(0.0, [[turn(random, 5)], [Turn("why?", [100_000], [-1.0])]])
-    with pytest.raises(TrainingError, match="group 1, trajectory 2: "):
-        run(policy, start, as_job([[told(random, 1.0, 3)], [told(random, 1.0, 3), told(random, 0.0, 3), unknown]]))
+    job = as_job([[told(random, 1.0, 3)], [told(random, 1.0, 3), told(random, 0.0, 3), unknown]])
+    _, events = run(policy, start, job)
+    [(why, names)] = reported(events)["unreadable"].items()
+    assert names == ["group 1, trajectory 2"]
+    assert why.startswith("additional_histories.0.messages_and_choices.1: the token 0, ")
+    assert len(steps(events)) == 1
 
 
-def test_an_answer_to_nothing_at_all_fails_the_job_by_the_name_of_the_trajectory(policy, start):
+def test_an_answer_to_nothing_at_all_is_left_out_by_the_name_of_the_trajectory(policy, start):
     tokenizer = copy.deepcopy(policy.tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     group = [Told(reward, [[turn(Random(0), 5, question="")]]) for reward in (0.0, 1.0)]
-    with pytest.raises(TrainingError, match="group 0, trajectory 0: nothing comes before"):
-        run(replace(policy, tokenizer=tokenizer), start, as_job([group]))
+    _, events = run(replace(policy, tokenizer=tokenizer), start, as_job([group]))
+    why = "messages_and_choices: nothing comes before its first sampled token"
+    assert reported(events)["unreadable"] == {why: ["group 0, trajectory 0", "group 0, trajectory 1"]}
+    assert steps(events) == []
 
 
 def test_precalculated_logprobs_are_those_of_the_starting_weights_for_all_rows(policy, start):

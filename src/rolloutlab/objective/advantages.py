@@ -24,6 +24,7 @@ class Reason(StrEnum):
     MEAN_REWARD = "mean_reward"
     NO_LOGPROBS = "no_logprobs"
     TOO_LONG = "too_long"
+    UNREADABLE = "unreadable"
     BALANCED_AWAY = "balanced_away"
 
 
@@ -32,12 +33,14 @@ class Member(NamedTuple):
 
     `tokens_H` counts the trainable tokens of each history that can train: a history too long for the context, or
     without logprobs, is left out by the caller, and `too_long` says that the first was the case for at least one.
+    unreadable: what of it the policy cannot read, with its place; it has no tokens then.
     """
 
     name: str
     reward: float
     tokens_H: tuple[int, ...]
     too_long: bool = False
+    unreadable: str = ""
 
     @property
     def tokens(self) -> int:
@@ -174,6 +177,8 @@ def _reasons(members_G: Sequence[Member], raw_G: Sequence[float], tokens_G: Sequ
 
 
 def _untrainable(member: Member) -> Reason:
+    if member.unreadable:
+        return Reason.UNREADABLE
     return Reason.TOO_LONG if member.too_long else Reason.NO_LOGPROBS
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rolloutlab.objective.advantages import Member, Reason, Share, job_shares
 from rolloutlab.objective.options import Options
@@ -15,6 +16,7 @@ WHY = {
     Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
+    Reason.UNREADABLE: "it holds what the policy cannot read",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
 }
 
@@ -24,6 +26,7 @@ _FIX = {
     Reason.MEAN_REWARD: "nothing: this is expected",
     Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
     Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
+    Reason.UNREADABLE: "%group {collection} shows it",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
 }
 
@@ -67,6 +70,14 @@ class Preflight:
         """How many trajectories each reason keeps from training."""
         return {str(reason): len(names) for reason, names in self.skipped.items()}
 
+    def unreadable(self) -> dict[str, list[str]]:
+        """What the policy cannot read, with its place in the trajectory; and the trajectories that hold it there."""
+        found: dict[str, list[str]] = {}
+        for share in self.all_shares():
+            if share.reason is Reason.UNREADABLE:
+                found.setdefault(share.member.unreadable, []).append(share.member.name)
+        return found
+
     def words(self, collection: str = "NAME") -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings."""
         groups = f"{self.trainable_groups:,} of {count(len(self.shares), 'group')}"
@@ -76,7 +87,10 @@ class Preflight:
         ]
         for reason, names in self.skipped.items():
             fix = _FIX[reason].format(collection=collection)
-            lines.append(f"{len(names):,} left out: {WHY[reason]} ({_some(names)}) -> {fix}")
+            why = WHY[reason]
+            if reason is Reason.UNREADABLE:
+                why += f", {_some(list(self.unreadable()))}"
+            lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
 
 
@@ -100,6 +114,30 @@ def preflight(
 def member(name: str, trajectory: Trajectory) -> Member:
     """A trajectory as the objective sees it, before anyone knows how long its histories are in tokens."""
     return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())))
+
+
+def no_text(histories: Sequence[History]) -> str:
+    """The first part of the histories that a policy which reads text alone cannot read, with its place; or nothing.
+
+    Which kinds of messages a policy's chat template writes, and which tokens it has, its service alone knows.
+    """
+    for h, history in enumerate(histories):
+        items = history.messages_and_choices
+        sampled = [i for i, item in enumerate(items) if isinstance(item, Choice) and item.sampled_tokens()]
+        for i, item in enumerate(items[: max(sampled, default=0)]):  # what comes after the last is not read
+            if not isinstance(item, Choice) and (found := _no_text(item)):
+                return f"{f'additional_histories.{h - 1}.' if h else ''}messages_and_choices.{i}.{found}"
+    return ""
+
+
+def _no_text(message: Any) -> str:
+    content = getattr(message, "content", None)
+    for j, part in enumerate(content if isinstance(content, list) else ()):
+        if part.type not in {"text", "refusal"}:
+            return f"content.{j}: the policy reads text, not {part.type}"
+    audio = getattr(message, "audio", None)
+    spoken = audio is not None and not (audio.model_extra or {}).get("transcript")
+    return "audio: the policy reads text, and this audio has no transcript" if spoken else ""
 
 
 def sampled_tokens(history: History) -> int:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.errors import ContextError, RenderingError
+from rolloutlab.policy.messages import Messages
 from rolloutlab.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
 from rolloutlab.wire.trajectories import History
 
@@ -22,6 +22,7 @@ _QUICK = 100_000
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_ID = 18
 """Digits of a token's id."""
+_ITEMS = "messages_and_choices"
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,16 @@ class Renderer:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
+        self._messages = Messages(lambda messages: self._template(messages, None))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
         Raises:
-            RenderingError: a part of it is not text, or the chat template refuses it.
+            RenderingError: a part of it is not text, or of a kind that the chat template does not write, or the
+                template refuses it.
         """
-        plain = [_plain(m, f"messages.{i}") for i, m in enumerate(messages)]
+        plain = self._messages.plain(messages, "messages")
         return self._encode(self._fitting(self._template(plain, tools)))
 
     def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
@@ -78,7 +81,7 @@ class Renderer:
         Raises:
             RenderingError: as for a prompt, or the template writes an answer elsewhere than behind its prompt.
         """
-        plain = [_plain(m, f"messages.{i}") for i, m in enumerate(messages)]
+        plain = self._messages.plain(messages, "messages")
         prompt, whole = self._template(plain[:-1], tools), self._fitting(self._template(plain, tools, begin=False))
         if not whole.startswith(prompt):
             raise RenderingError("the chat template does not write an answer behind its prompt")
@@ -90,21 +93,25 @@ class Renderer:
         """The history as one sequence, cut after its last sampled token.
 
         Raises:
-            RenderingError: the template writes an earlier turn differently once it is past, so that the sampler cannot
-                have seen what would be trained; or a sampled token is not of this vocabulary.
+            RenderingError: as for a prompt; or the template writes an earlier turn differently once it is past, so that
+                the sampler cannot have seen what would be trained; or a sampled token is not of this vocabulary.
         """
         tools = history.tools
         items = _until_last_sampled(history.messages_and_choices)
-        messages = [_marked(i) if _trains(item) else _plain(item) for i, item in enumerate(items)]
+        last = len(items) - 1  # nothing that was sampled read it
+        plain = [*self._messages.plain(items[:last], _ITEMS), {}] if items else []
+        messages = [_marked(i) if _trains(item) else plain[i] for i, item in enumerate(items)]
         sequence = TokenSequence()
         before = ""
         for i, item in enumerate(items):
             if not isinstance(item, Choice) or not _trains(item):
                 continue
             prompt = self._template(messages[:i], tools)
-            if not prompt.startswith(before) or (before and not self._is_what_was_read(prompt, items[:i], tools)):
-                raise RenderingError("the chat template rewrites earlier turns of this conversation")
-            self._splice(sequence, self._encode(prompt[len(before) :]), item.sampled_tokens())
+            if not prompt.startswith(before) or (
+                before and not self._is_what_was_read(prompt, items[:i], plain[:i], tools)
+            ):
+                raise RenderingError(f"{_ITEMS}.{i}: the chat template rewrites earlier turns of this conversation")
+            self._splice(sequence, self._encode(prompt[len(before) :]), item.sampled_tokens(), f"{_ITEMS}.{i}")
             before = prompt + _mark(i)
         return sequence
 
@@ -149,38 +156,53 @@ class Renderer:
         """Characters of the longest token; a byte-level token has at least as many as its text."""
         return max(map(len, self._tokenizer.get_vocab()))
 
-    def _splice(self, sequence: TokenSequence, context: list[int], sampled: list[TokenLogprob]) -> None:
+    def _splice(self, sequence: TokenSequence, context: list[int], sampled: list[TokenLogprob], place: str) -> None:
         if sequence.ids and context and context[0] == sequence.ids[-1] and context[0] in self._end_ids:
             context = context[1:]
-        ids = [self._id(entry) for entry in sampled]
+        ids = self._ids(sampled, place)
         sequence.ids.extend([*context, *ids])
         sequence.trained.extend([False] * len(context) + [True] * len(ids))
         sequence.logprobs.extend([0.0] * len(context) + [entry.logprob for entry in sampled])
 
     def _is_what_was_read(
-        self, prompt: str, items: Sequence[MessageOrChoice], tools: Sequence[FunctionTool] | None
+        self,
+        prompt: str,
+        items: Sequence[MessageOrChoice],
+        plain: list[dict[str, Any]],
+        tools: Sequence[FunctionTool] | None,
     ) -> bool:
-        """Whether the prompt that the sampler read, but for white space, is this one with the sampled texts put in."""
+        """Whether the prompt that the sampler read, but for white space, is this one with the sampled texts put in.
+
+        plain: the items as the template reads them.
+        """
         for i, item in enumerate(items):
             if isinstance(item, Choice) and _trains(item):
                 prompt = prompt.replace(_mark(i), self._said(item))
-        read = self._template([_plain(item) for item in items], tools)
+        read = self._template(plain, tools)
         return "".join(read.split()) == "".join(prompt.split())
 
     def _said(self, choice: Choice) -> str:
-        ids = [self._id(entry) for entry in choice.sampled_tokens()]
+        ids = self._ids(choice.sampled_tokens(), "an earlier turn")
         ids = ids[:-1] if ids[-1] in self._end_ids else ids
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
-    def _id(self, entry: TokenLogprob) -> int:
+    def _ids(self, sampled: Sequence[TokenLogprob], place: str) -> list[int]:
+        """The vocabulary indices of the sampled tokens of a Choice, which is at this place."""
+        ids = []
+        for k, entry in enumerate(sampled):
+            token_id = self._id(entry)
+            if token_id is None or not 0 <= token_id < self._vocabulary:
+                raise RenderingError(f"{place}: the token {k}, {entry.token!r}, is not in the policy's vocabulary")
+            ids.append(token_id)
+        return ids
+
+    def _id(self, entry: TokenLogprob) -> int | None:
         """The vocabulary index of a sampled token: as given, else named, else by its bytes, else by its text."""
         found = entry.token_id if entry.token_id is not None else _named_id(entry.token)
         if found is None and entry.bytes:
             found = self._ids_by_bytes.get(tuple(entry.bytes))
         if found is None:
             found = self._ids_by_text.get(entry.token)
-        if found is None or not 0 <= found < self._vocabulary:
-            raise RenderingError(f"the token {entry.token!r} is not in the policy's vocabulary")
         return found
 
     @cached_property
@@ -215,34 +237,6 @@ def _named_id(token: str) -> int | None:
     """The N of `token_id:N`, which some servers write instead of a text."""
     name, _, number = token.partition(":")
     return int(number) if name == "token_id" and number.isdecimal() and len(number) <= _LONGEST_ID else None
-
-
-def _plain(item: Any, name: str = "a message") -> dict[str, Any]:
-    """A message as chat templates read it: tool call arguments as objects, text parts joined."""
-    message: dict[str, Any] = (item.message if isinstance(item, Choice) else item).to_wire()
-    content = message.get("content")
-    if isinstance(content, list):
-        message["content"] = "".join(_part_text(part, f"{name}.content.{i}") for i, part in enumerate(content))
-    elif content is None:
-        message["content"] = ""
-    for call in message.get("tool_calls") or []:
-        if call["type"] == "function":
-            call["function"]["arguments"] = _arguments(call["function"]["arguments"])
-    return message
-
-
-def _part_text(part: dict[str, Any], name: str) -> str:
-    text = part.get("text", part.get("refusal"))
-    if text is None:
-        raise RenderingError(f"{name}: this policy reads text, not {part['type']}")
-    return str(text)
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError:
-        return text
 
 
 def _raw_bytes(token: str) -> bytes:

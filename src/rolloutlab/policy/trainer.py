@@ -20,7 +20,7 @@ from rolloutlab.policy.bundles import Batch, trained_at
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
-from rolloutlab.policy.reading import ReadJob, read_job
+from rolloutlab.policy.reading import Garbled, ReadJob, read_job
 from rolloutlab.policy.rendering import Renderer, TokenSequence
 from rolloutlab.wire.training import ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import Trajectory
@@ -57,7 +57,7 @@ def train(
     policy: Policy,
     model: PeftModel,
     start: State,
-    groups: Iterable[Iterable[Trajectory]],
+    groups: Iterable[Iterable[Trajectory | Garbled]],
     config: ExperimentalTrainingConfig | None,
     step: int,
     report: Report,
@@ -69,7 +69,7 @@ def train(
     The same job from the same state gives bit-identical tensors on the same machine.
 
     Raises:
-        TrainingError: a trajectory cannot be rendered as it was sampled, or the loss stopped being a number.
+        TrainingError: the loss stopped being a number.
         Cancelled: `cancelled()` became true; checked after each trajectory that is read, and before each row.
     """
     options = _in_fp32(settle(config))
@@ -276,6 +276,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
         "trainable_tokens": check.trainable_tokens,
         "reasons": check.reasons(),
         "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},
+        "unreadable": check.unreadable(),
         "warnings": list(check.warnings),
         "unknown_options": list(options.unknown),
     }

@@ -1,13 +1,15 @@
 """The body of a training job in a file: checked when it arrives and read when it trains, a trajectory at a time."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
+from rolloutlab.policy.reading import Garbled
 from rolloutlab.service.body import MOST_ERRORS, InvalidBody, M, parse
 from rolloutlab.service.json_reader import Malformed, Reader
 from rolloutlab.wire.chat import Choice
@@ -18,6 +20,10 @@ from rolloutlab.wire.trajectories import Trajectory, TrajectoryGroup
 T = TypeVar("T")
 
 _ROUNDING = 1e-3
+_MARK = "\ufdd0"
+"""A character that Unicode keeps for use inside programs."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
 
 def check(path: Path) -> CreateTrainingJob:
@@ -30,8 +36,10 @@ def check(path: Path) -> CreateTrainingJob:
         return _Check(Reader(file)).job()
 
 
-def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory]]]:
+def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory | Garbled]]]:
     """The options and the groups of a job in a file that was checked.
+
+    A trajectory in which bytes are no text is Garbled: it alone is left out.
 
     The groups are read once, as they are asked for: each must be used before the next, as with `itertools.groupby`.
     """
@@ -60,7 +68,7 @@ class _Check:
         self._hollow(TrajectoryGroup, "trajectories", self._trajectory)
 
     def _trajectory(self) -> None:
-        if found := self._parse(Trajectory, self._reader.value()):
+        if found := self._parse(Trajectory, _with_marks(self._reader.value())):
             self._add(list(islice(_impossible(found, ("body", *self._reader.path)), MOST_ERRORS)))
 
     def _hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
@@ -105,6 +113,41 @@ def _impossible(trajectory: Trajectory, place: tuple[str | int, ...]) -> Iterato
                     yield ValidationError(loc=loc, msg="A logprob should be at most 0", type="less_than_equal")
 
 
+def _trajectory(text: bytes) -> Trajectory | Garbled:
+    whole = _with_marks(text)
+    trajectory = Trajectory.model_validate_json(whole)
+    if whole == text:
+        return trajectory
+    return Garbled(trajectory, ".".join(map(str, _marked(from_json(whole)) or ("a name",))))
+
+
+def _with_marks(text: bytes) -> bytes:
+    """JSON with a mark in the place of what is no text: bytes that are no UTF-8, and halves of surrogate pairs."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = re.sub("[\udc80-\udcff]+", _MARK, text.decode(errors="surrogateescape")).encode()
+    if not _SURROGATE.search(text):
+        return text
+    return _ESCAPE.sub(lambda found: _MARK.encode() if _is_half(found[0]) else found[0], text)
+
+
+def _is_half(escape: bytes) -> bool:
+    """Whether an escape is half of a pair; whole pairs are twelve characters long."""
+    return len(escape) == 6 and escape[2:3] in b"dD" and escape[3:4] in b"89abcdefABCDEF"
+
+
+def _marked(value: Any) -> tuple[str | int, ...] | None:
+    """Where the first text with a mark is, if there is one."""
+    if isinstance(value, str):
+        return () if _MARK in value else None
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inner:
+        if (path := _marked(each)) is not None:
+            return (name, *path)
+    return None
+
+
 def _config(path: Path) -> ExperimentalTrainingConfig | None:
     with path.open("rb") as file:
         reader = Reader(file)
@@ -116,12 +159,12 @@ def _config(path: Path) -> ExperimentalTrainingConfig | None:
     return None
 
 
-def _groups(path: Path) -> Iterator[Iterator[Trajectory]]:
+def _groups(path: Path) -> Iterator[Iterator[Trajectory | Garbled]]:
     with path.open("rb") as file:
         reader = Reader(file)
         for name in reader.members():
             if name == "trajectory_groups":
-                yield from _items_of(reader, Trajectory.model_validate_json)
+                yield from _items_of(reader, _trajectory)
             else:
                 reader.value()
 

@@ -70,6 +70,7 @@ class _Spoken:
         self._renderer = renderer
         try:
             _check_room(history, context)
+            history = _as_text(history)
             self._items = [self._with_tokens(history, i) for i in range(len(history.messages_and_choices))]
             self.sequence: TokenSequence = renderer.sequence(
                 History(messages_and_choices=self._items, **({"tools": history.tools} if history.tools else {}))
@@ -112,6 +113,15 @@ def _check_room(history: History, context: int) -> None:
     count = len(history.messages_and_choices)
     if count > context:
         raise RenderingError(f"{count:,} messages are more than the policy's context of {context:,} tokens")
+
+
+def _as_text(history: History) -> History:
+    """The history without the audio of turns whose words are there: it is the words that get logprobs."""
+    items = [
+        item.model_copy(update={"audio": None}) if isinstance(item, AssistantMessage) and item.content else item
+        for item in history.messages_and_choices
+    ]
+    return history.model_copy(update={"messages_and_choices": items})
 
 
 def _as_said(message: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 """Documented fields that change nothing of what is sampled; agent frameworks send them with every request."""
 
+_SETTINGS = [name for name, field in ChatRequest.model_fields.items() if not field.is_required()]
 _CLOSE = 2
 _LONGEST_HEADER = 1000
 
@@ -134,7 +135,7 @@ def _typed(name: str) -> str:
 
 def _nearly(name: str) -> str | None:
     """The offered setting that a name was probably meant to be: at most two letters are wrong, and not all of them."""
-    distances = {own: _distance(name, own) for own in ChatRequest.model_fields if abs(len(own) - len(name)) <= _CLOSE}
+    distances = {own: _distance(name, own) for own in _SETTINGS if abs(len(own) - len(name)) <= _CLOSE}
     close = [own for own, wrong in distances.items() if wrong <= min(_CLOSE, len(own) - 1)]
     return min(close, key=lambda own: distances[own], default=None)
 

@@ -41,7 +41,7 @@ _MEANINGS = {
     409: "it contradicts what is there",
     410: "the checkpoint is damaged",
     413: "the body is too large",
-    422: "the request is malformed, or the policy cannot read it",
+    422: "the request is malformed, or the policy cannot read it; a chat gets a 400 then",
     503: "the service is being stopped",
     507: "the disk is full",
 }
@@ -95,7 +95,7 @@ async def _refused(request: Request, error: RolloutlabError) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     if _speaks_openai(request):
-        return _chat_problem(status, message, code=_code(error))
+        return _chat_problem(400 if status == 422 else status, message, code=_code(error))
     if status == 422:
         return _unprocessable(request, [ValidationError(loc=["body"], msg=message, type="unreadable")])
     return JSONResponse({"detail": message}, status)

@@ -43,7 +43,7 @@ class TrainCalls(JobCalls, ModelCalls):
             InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
         """
-        submission = prepare(select(self.store, names), options or {}, self._selected)
+        submission = prepare(select(self.store, names), options or {}, self._selected, self._text_only)
         model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
         submission = submission.beginning(self._newest_known())
         for line in submission.report():
@@ -68,8 +68,13 @@ class TrainCalls(JobCalls, ModelCalls):
         Raises:
             InputError: options are wrong. NotFoundError: no such collection.
         """
-        submission = gather(select(self.store, names), options or {}, self._selected)
+        submission = gather(select(self.store, names), options or {}, self._selected, self._text_only)
         return Check(submission.beginning(self._newest_known()))
+
+    @property
+    def _text_only(self) -> bool:
+        """Whether the policy reads nothing but text: the embedded service's do, of others it is not known."""
+        return self.settings.service is None
 
     def train_form(self, names: str | Sequence[str], options: Mapping[str, Any] | None = None) -> TrainingForm:
         """A form of the options for training on these collections, beginning with `options`; it shows what would train.
@@ -82,7 +87,7 @@ class TrainCalls(JobCalls, ModelCalls):
         collections = select(self.store, names)
 
         def gathered() -> Submission:
-            return gather(collections, {}, self._selected).beginning(self._newest_known())
+            return gather(collections, {}, self._selected, self._text_only).beginning(self._newest_known())
 
         def version() -> object:
             return self.store.changes(), self._selected

@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.glossary import problems
 from rolloutlab.objective.options import settle
-from rolloutlab.objective.preflight import Preflight, count, lag_warnings, preflight, sampling_warnings
+from rolloutlab.objective.preflight import Preflight, count, lag_warnings, no_text, preflight, sampling_warnings
 from rolloutlab.store.records import Group
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import TrajectoryGroup
@@ -86,13 +86,17 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     return ExperimentalTrainingConfig.model_validate(dict(options))
 
 
-def prepare(collections: Sequence[Collection], options: Mapping[str, Any], model: str) -> Submission:
+def prepare(
+    collections: Sequence[Collection], options: Mapping[str, Any], model: str, text_only: bool = False
+) -> Submission:
     """A job that is ready to be sent. Trajectories without a reward are left out.
+
+    text_only: the service's policies are known to read nothing but text.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
     """
-    submission = gather(collections, options, model)
+    submission = gather(collections, options, model, text_only)
     if not submission.check.trainable_trajectories:
         reasons = [line.partition(" -> ") for line in submission.report()[1:]]
         why = "; ".join(reason for reason, _, _ in reasons) or "it holds no trajectories"
@@ -101,7 +105,9 @@ def prepare(collections: Sequence[Collection], options: Mapping[str, Any], model
     return submission
 
 
-def gather(collections: Sequence[Collection], options: Mapping[str, Any], model: str) -> Submission:
+def gather(
+    collections: Sequence[Collection], options: Mapping[str, Any], model: str, text_only: bool = False
+) -> Submission:
     """Check the options and the trajectories for training `model`, whatever comes of it.
 
     Raises:
@@ -127,7 +133,11 @@ def gather(collections: Sequence[Collection], options: Mapping[str, Any], model:
         for c in collections
         if (missing := c.missing)
     ]
-    members = members_of(stored)
+    odd = [] if text_only else [t.name for group in stored for t in group.trajectories if no_text(t.histories())]
+    if odd:
+        what = f"{count(len(odd), 'trajectory')} with what is no text ({odd[0]})"
+        warnings.append(f"{what}: a policy that reads text alone leaves it out")
+    members = members_of(stored, text_only)
     check = preflight(members, settle(config), unscored_names(stored), warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     return Submission(model, names, labels, config, stored, groups, members, tuple(warnings), check)

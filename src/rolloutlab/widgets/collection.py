@@ -20,6 +20,7 @@ WHY_NOT = {
     Reason.MEAN_REWARD: "the mean",
     Reason.NO_LOGPROBS: "no logprobs",
     Reason.TOO_LONG: "too long",
+    Reason.UNREADABLE: "unreadable",
     Reason.BALANCED_AWAY: "balanced away",
 }
 """Where an advantage would be, why there is none; `rolloutlab.objective.preflight.WHY` in a word or two."""

@@ -20,6 +20,7 @@ _STATUS = {
     "training_cancelled": "cancelled",
 }
 _MOST_POINTS = 120
+_MOST_PLACES = 3
 _PARTS = (
     ("trajectories that train", "trainable_trajectories", "trajectories"),
     ("groups that train", "trainable_groups", "groups"),
@@ -144,6 +145,8 @@ def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
         if event.type == "preflight":
             for reason, n in event.data.get("reasons", {}).items():
                 why, fix = explained(reason, collection)
+                what = list(event.data.get(reason) or ()) if reason == "unreadable" else []
+                why += f", {', '.join(what[:_MOST_PLACES])}" * bool(what)
                 found.append(_note("left out", f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)))
             found += [_note("warning", str(warning)) for warning in event.data.get("warnings", [])]
     return found

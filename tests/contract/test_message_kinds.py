@@ -1,0 +1,208 @@
+"""Kinds of messages that a chat template does not know: given as the nearest that it writes, or refused by name."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+
+from rolloutlab.errors import RefusedError
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from rolloutlab.wire.training import CreateTrainingJob
+
+STRICT = (
+    "<s>{% for m in messages %}{% if m.role == 'system' %}[ask]system {{ m.content }}"
+    "{% elif m.role == 'user' %}[ask]user {{ m.content }}"
+    "{% elif m.role == 'tool' %}[ask]tool {{ m.content }}"
+    "{% elif m.role == 'assistant' %}[tell]{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}</s>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}[tell]{% endif %}"
+)
+"""Knows four roles and leaves every other message out without a word, as most templates do."""
+BARE = (
+    "<s>{% for m in messages %}{% if m.role == 'user' %}[ask]{{ m.content }}"
+    "{% elif m.role == 'assistant' %}[tell]{{ m.content }}</s>{% endif %}{% endfor %}[tell]"
+)
+"""Knows two."""
+RAISES = (
+    "<s>{% for m in messages %}{% if m.role not in ['user', 'assistant', 'system'] %}"
+    "{{ raise_exception('roles are user, assistant and system') }}{% endif %}[ask]{{ m.role }} {{ m.content }}"
+    "{% endfor %}[tell]"
+)
+NATIVE = "<s>{% for m in messages %}[ask]{{ m.role }} {{ m.content }}{% endfor %}[tell]"
+
+USER = {"role": "user", "content": "a question"}
+ASKS = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"a": 1}'}}
+CALLS = {"id": "call00001", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+
+
+@pytest.fixture
+def with_template(policy, start):
+    def make(template):
+        tokenizer = copy.deepcopy(policy.tokenizer)
+        tokenizer.chat_template = template
+        return start(replace(policy, tokenizer=tokenizer))
+
+    return make
+
+
+def prompt_tokens(service, *messages):
+    return service.chat(messages=list(messages), max_tokens=1).usage.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ([{"role": "developer", "content": "be quick"}, USER], [{"role": "system", "content": "be quick"}, USER]),
+        (
+            [USER, ASKS, {"role": "function", "name": "add", "content": "three"}],
+            [
+                USER,
+                {"role": "assistant", "content": "", "tool_calls": [CALLS]},
+                {"role": "tool", "tool_call_id": "call00001", "content": "three"},
+            ],
+        ),
+        (
+            [USER, {"role": "assistant", "content": None, "refusal": "I will not"}, USER],
+            [USER, {"role": "assistant", "content": "I will not"}, USER],
+        ),
+        (
+            [USER, {"role": "assistant", "audio": {"id": "1", "transcript": "spoken words"}}, USER],
+            [USER, {"role": "assistant", "content": "spoken words"}, USER],
+        ),
+    ],
+    ids=["developer", "function", "refusal", "audio"],
+)
+def test_a_kind_that_the_template_leaves_out_is_read_as_its_equal(with_template, sent, read):
+    service = with_template(STRICT)
+    assert prompt_tokens(service, *sent) == prompt_tokens(service, *read)
+
+
+def test_a_kind_that_the_template_writes_itself_is_left_as_it_is(with_template):
+    service = with_template(NATIVE)
+    asked = {"role": "system", "content": "be quick"}
+    assert prompt_tokens(service, {**asked, "role": "developer"}, USER) != prompt_tokens(service, asked, USER)
+
+
+def test_a_role_that_the_template_refuses_is_read_as_its_equal_too(with_template):
+    service = with_template(RAISES)
+    asked = {"role": "system", "content": "be quick"}
+    assert prompt_tokens(service, {**asked, "role": "developer"}, USER) == prompt_tokens(service, asked, USER)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "messages"),
+    [
+        (0, "developer", [{"role": "developer", "content": "be quick"}, USER]),
+        (0, "system", [{"role": "system", "content": "be quick"}, USER]),
+        (1, "function", [USER, {"role": "function", "name": "add", "content": "3"}]),
+        (1, "function_call", [USER, ASKS, USER]),
+        (1, "tool", [USER, {"role": "tool", "tool_call_id": "1", "content": "3"}]),
+    ],
+)
+def test_a_kind_that_would_be_dropped_is_a_400_that_names_it(with_template, place, kind, messages):
+    with pytest.raises(RefusedError, match=rf"400 messages\.{place}: .* writes no message of the kind {kind}$"):
+        with_template(BARE).chat(messages=messages)
+
+
+def test_an_audio_without_its_words_is_a_400_that_names_it(with_template):
+    with pytest.raises(RefusedError, match=r"400 messages\.1\.audio: this policy reads text"):
+        with_template(STRICT).chat(messages=[USER, {"role": "assistant", "content": "a", "audio": {"id": "1"}}, USER])
+
+
+def job_of(service, *trajectories):
+    model = service.register()
+    return {"model_id": str(model.id), "trajectory_groups": [{"trajectories": list(trajectories)}]}
+
+
+def preflight_of(service, job):
+    """What a job reports before it trains; it ends well."""
+    events = service.ended(service.train(CreateTrainingJob.model_validate(job)))
+    assert events[-1].type == "training_ended", events[-1].data
+    return next(event.data for event in events if event.type == "preflight")
+
+
+def told(trajectory, reward, *before):
+    """A trajectory that trains, with other messages before its own."""
+    made = trajectory(reward)
+    return {**made, "messages_and_choices": [*before, *made["messages_and_choices"]]}
+
+
+def foreign(trajectory, **entry):
+    made = json.loads(json.dumps(trajectory(0.5)))
+    made["messages_and_choices"][-1]["logprobs"]["content"][2] = {
+        "token": "unheard-of", "logprob": -1.0, "top_logprobs": [], **entry
+    }  # fmt: skip
+    return made
+
+
+def test_what_cannot_be_read_is_left_out_by_its_place_and_the_rest_of_the_job_trains(with_template, trajectory):
+    service = with_template(BARE)
+    further = {"messages_and_choices": [{"role": "system", "content": "b"}, *trajectory(0)["messages_and_choices"]]}
+    report = preflight_of(
+        service,
+        job_of(
+            service,
+            trajectory(0.0),
+            trajectory(1.0),
+            told(trajectory, 0.5, {"role": "developer", "content": "b"}),
+            told(trajectory, 0.5, IMAGE),
+            told(trajectory, 0.5, {"role": "assistant", "audio": {"id": "1"}}),
+            foreign(trajectory),
+            foreign(trajectory, bytes=[255, 254, 300]),
+            foreign(trajectory, token_id=100_000),
+            trajectory(0.5, additional_histories=[further]),
+        ),
+    )
+    items = "messages_and_choices"
+    assert report["reasons"] == {"unreadable": 7}
+    assert report["trainable_trajectories"] == 2
+    assert report["unreadable"] == {
+        f"{items}.0: this policy's chat template writes no message of the kind developer": ["group 0, trajectory 2"],
+        f"{items}.0.content.0: this policy reads text, not image_url": ["group 0, trajectory 3"],
+        f"{items}.0.audio: this policy reads text, and this audio has no transcript": ["group 0, trajectory 4"],
+        f"{items}.1: the token 2, 'unheard-of', is not in the policy's vocabulary": [
+            f"group 0, trajectory {i}" for i in (5, 6, 7)
+        ],
+        f"additional_histories.0.{items}.0: this policy's chat template writes no message of the kind system": [
+            "group 0, trajectory 8"
+        ],
+    }
+
+
+@pytest.mark.parametrize("broken", [b"\\ud83d", b"\\ude00\\ud83d", b"\xff", b"\xc3(", b"\xed\xa0\x80"])
+def test_bytes_that_are_no_text_leave_out_their_trajectory_alone(service, trajectory, broken):
+    job = job_of(
+        service, trajectory(0.0), trajectory(1.0), told(trajectory, 0.5, {"role": "user", "content": "%HERE%"})
+    )
+    job["trajectory_groups"][0]["trajectories"][0]["logs"] = ["whole \U0001f600 and \\ud83d in words"]
+    text = json.dumps(job).encode().replace(b"%HERE%", b"so " + broken)
+    job_id = service.call("POST", "/v1/preview/training-jobs", content=text)["id"]
+    events = service.ended(job_id)
+    report = next(event.data for event in events if event.type == "preflight")
+    assert report["trainable_trajectories"] == 2
+    assert report["unreadable"] == {"messages_and_choices.0.content: its bytes are no text": ["group 0, trajectory 2"]}
+    assert events[-1].type == "training_ended"
+
+
+def test_a_notebook_is_told_by_the_embedded_services_check_what_it_cannot_read(tmp_path, trajectory):
+    lines = [told(trajectory, float(i * i), *([IMAGE] if i == 2 else [])) for i in range(3)]
+    (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": lines}) + "\n")
+    session = Session(Settings(home=tmp_path))
+    session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
+    report = str(session.check("seen"))
+    assert "2 of 3 trajectories will train" in report
+    assert "1 left out: it holds what the policy cannot read, messages_and_choices.0.content.0" in report
+    session.close()
+
+
+def test_a_notebook_warns_where_the_policy_of_a_service_is_not_known(session, tmp_path, trajectory):
+    lines = [told(trajectory, float(i), IMAGE) for i in range(2)]
+    (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": lines}) + "\n")
+    session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
+    report = str(session.check("seen"))
+    assert "2 trajectories with what is no text" in report
+    shown = session.train("seen", {}, say=lambda _: None)
+    assert "2 did not train: it holds what the policy cannot read, messages_and_choices.0.content.0" in str(shown)
