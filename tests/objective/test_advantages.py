@@ -182,7 +182,7 @@ STEPS = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, -1.0))
 @settings(deadline=None)
 def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, balance, factor):
     options = Options(scale_rewards=scale_rewards, advantage_balance=balance)
-    scaled = [[Member(m.name, m.reward * factor, m.tokens_H, m.too_long) for m in group] for group in groups]
+    scaled = [[m._replace(reward=m.reward * factor) for m in group] for group in groups]
     shares, of_scaled = job_shares(groups, options), job_shares(scaled, options)
     assert reasons(shares) == reasons(of_scaled)
     assert weights(shares) == weights(of_scaled)
@@ -194,7 +194,7 @@ def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, ba
 @settings(deadline=None)
 def test_a_constant_added_to_the_rewards_of_every_group_does_not_matter(groups, scale_rewards, constant):
     options = Options(scale_rewards=scale_rewards)
-    shifted = [[Member(m.name, m.reward + constant, m.tokens_H, m.too_long) for m in group] for group in groups]
+    shifted = [[m._replace(reward=m.reward + constant) for m in group] for group in groups]
     shares, of_shifted = job_shares(groups, options), job_shares(shifted, options)
     assert reasons(shares) == reasons(of_shifted)
     for row, of_shifted_row in zip(advantages(shares), advantages(of_shifted), strict=True):
