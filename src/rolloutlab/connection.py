@@ -24,6 +24,8 @@ from rolloutlab.settings_file import (
 )
 from rolloutlab.visible import as_written
 
+_NO_LIST = "it does not list its models: %model UUID selects one by its id"
+
 
 @dataclass(frozen=True)
 class Connection:
@@ -139,8 +141,8 @@ def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
         return Connection(settings, f"the embedded service {where}")
     offer = http.run(health.ask(http, address))
     does = "samples and trains" if offer.trains else "samples, but does not train"
-    state = f"{address.base_url} answers: it {does}; {count(len(offer.models), 'model')} by name"
-    return Connection(settings, state, offer.models)
+    listed = f"{count(len(offer.models), 'model')} by name" if offer.models is not None else _NO_LIST
+    return Connection(settings, f"{address.base_url} answers: it {does}; {listed}", offer.models or ())
 
 
 def described(http: Http, embedded: Embedded, settings: Settings) -> Connection:

@@ -4,6 +4,7 @@
     ├── InputError            a cell, an option or an argument is not what was expected
     │   └── ContextError      a prompt is longer than the policy's context
     ├── NotFoundError         no collection, model, job or checkpoint of that name
+    │   └── NotOfferedError   a service has no endpoint for it
     ├── ConflictError         a request contradicts what there is
     ├── SamplingError         some completions did not come; the others are kept
     ├── RewardError           a reward function or a judge failed, or gave no finite number
@@ -55,6 +56,14 @@ class NotFoundError(RolloutlabError):
     """No collection, model, job or checkpoint of that name."""
 
 
+class NotOfferedError(NotFoundError):
+    """A service has no endpoint for it. status: of its answer: 404, 405 or 501."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: int = 404) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
 class ConflictError(RolloutlabError):
     """A request contradicts what there is."""
 
@@ -88,7 +97,11 @@ class SignInError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """The service found the request wrong."""
+    """The service found the request wrong. status: of its answer, where there was one."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 class FullError(ServiceError):

@@ -4,19 +4,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import InputError, NotFoundError, NotOfferedError
 from rolloutlab.wire.training import ModelCard
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_ID_LENGTH = 36
+_NO_STEPS = "its service lists no checkpoints"
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
 
 
 @dataclass(frozen=True)
 class SelectedModel:
-    """A trainable policy: its name, the service's id for it, what it stands on, and the steps it has checkpoints of."""
+    """A trainable policy: its name, the service's id for it, what it stands on, and the steps it has checkpoints of.
+
+    The name is the id where it was selected by that, and nothing is known of what it stands on; there are no steps
+    where the service lists no checkpoints.
+    """
 
     name: str
     id: str
@@ -25,18 +32,27 @@ class SelectedModel:
 
     @property
     def newest(self) -> int:
+        """The newest step.
+
+        Raises:
+            NotOfferedError: the service lists no checkpoints.
+        """
+        if not self.steps:
+            raise NotOfferedError(f"{self.name}: {_NO_STEPS}", hint=f"%%chat NAME samples {self.name} as it is")
         return max(self.steps)
 
     def checked(self, step: int) -> int:
         """The step; NotFoundError when it has no checkpoint."""
-        if step not in self.steps:
+        if step not in self.steps and self.newest >= 0:
             some = ", ".join(map(str, sorted(self.steps)[-8:]))
             raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
         return step
 
     def __repr__(self) -> str:
+        if not self.steps:
+            return f"model {self.name}: {_NO_STEPS}"
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
-        return f"model {self.name} on {self.base}: {steps}"
+        return f"model {self.name}{self.base and f' on {self.base}'}: {steps}"
 
 
 def table(cards: Sequence[ModelCard]) -> "pd.DataFrame":
@@ -57,6 +73,14 @@ def table(cards: Sequence[ModelCard]) -> "pd.DataFrame":
         },
         index=index,
     )
+
+
+def as_id(name: str) -> UUID | None:
+    """The id of a model, where that is what it is called by."""
+    try:
+        return UUID(name) if isinstance(name, str) and len(name) == _ID_LENGTH else None
+    except ValueError:
+        return None
 
 
 def split_name(name: str) -> tuple[str, str]:

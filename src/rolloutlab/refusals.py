@@ -6,8 +6,17 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolloutlab.errors import FullError, NotFoundError, RefusedError, RolloutlabError, ServiceError, SignInError
+from rolloutlab.errors import (
+    FullError,
+    NotFoundError,
+    NotOfferedError,
+    RefusedError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+)
 
+_NO_SUCH_PAGE = "Not Found"
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -26,10 +35,14 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
             f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
             hint=f"%service stop, where it is the embedded one; {another}" if local else another,
         )
+    if status in {405, 501}:
+        return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:
-        return NotFoundError(words)
-    kind = FullError if status == 507 else RefusedError if status < 500 else ServiceError
-    return kind(f"{origin} answered {status} {words}")
+        return NotOfferedError(words) if words in {reason, _NO_SUCH_PAGE} else NotFoundError(words)
+    said = f"{origin} answered {status} {words}"
+    if status == 507:
+        return FullError(said)
+    return RefusedError(said, status=status) if status < 500 else ServiceError(said)
 
 
 def root_cause(error: BaseException) -> str | None:

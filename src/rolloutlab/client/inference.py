@@ -7,24 +7,34 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutlab.client.stream import StreamedCompletion
-from rolloutlab.errors import NotFoundError, ServiceError
+from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.wire.training import ModelCard, ModelCardList
 
 _LONGEST_ANSWER = 600.0
+SELECT = "%model UUID, the id of a model that it has"
+
+
+def not_offered(error: NotOfferedError, words: str, hint: str | None = None) -> NotOfferedError:
+    """The same, with what is missing in words."""
+    return NotOfferedError(words, hint=hint, status=error.status)
 
 
 async def models(http: Http, address: Address, *, patience: float = 60.0, retry: bool | None = None) -> list[ModelCard]:
     """GET {inference_base_url}/models: what can be sampled. patience: seconds without any byte of an answer.
 
     Raises:
-        ServiceError: the answer is no list of models; and all that `Http.request` raises.
+        ServiceError: the answer is no list of models; NotOfferedError: the service gives none; and all that
+        `Http.request` raises.
     """
     url = f"{address.inference_base_url}/models"
     headers = address.headers
-    body = await http.request("GET", url, token=address.token, headers=headers, patience=patience, retry=retry)
+    try:
+        body = await http.request("GET", url, token=address.token, headers=headers, patience=patience, retry=retry)
+    except NotOfferedError as error:
+        raise not_offered(error, f"{address.inference_base_url} does not list its models", SELECT) from error
     try:
         return ModelCardList.model_validate(body).data
     except ValidationError as error:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from rolloutlab.errors import NotFoundError, ServiceError
+from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.logprobs import LogprobsRequest, ScoredHistories
 from rolloutlab.wire.trajectories import History
 
 _LONGEST_ANSWER = 600.0
-_NO_SUCH_PAGE = "Not Found"
 
 
 async def score(http: Http, address: Address, model: str, histories: Sequence[History]) -> ScoredHistories:
@@ -30,11 +29,11 @@ async def score(http: Http, address: Address, model: str, histories: Sequence[Hi
             patience=_LONGEST_ANSWER,
             retry=True,
         )
-    except NotFoundError as error:
-        if error.message != _NO_SUCH_PAGE:  # it is the model that is not there
-            raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
+    except NotOfferedError as error:
         raise ServiceError(
             f"{address.base_url} gives no logprobs for conversations from elsewhere",
             hint="the embedded service does: start a kernel without ROLLOUTLAB_URL",
         ) from error
+    except NotFoundError as error:
+        raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
     return ScoredHistories.model_validate(answer)

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rolloutlab.errors import NotFoundError, ServiceError
+from rolloutlab.client.inference import SELECT, not_offered
+from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.base import Wire
@@ -25,12 +26,15 @@ from rolloutlab.wire.training import (
 )
 
 _PAGE = 1000
+_NO_LOST = "keeps no lost checkpoints"
 
 
 async def register_model(http: Http, address: Address, model: RegisterModel) -> Model:
     """POST /v1/preview/models."""
-    body = model.to_wire()
-    return Model.model_validate(await _call(http, address, "POST", "models", json=body, retry=model.return_existing))
+    body, again = model.to_wire(), model.return_existing
+    does, hint = "registers no models", SELECT
+    answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
+    return Model.model_validate(answer)
 
 
 async def checkpoints(http: Http, address: Address, model_id: str) -> list[Checkpoint]:
@@ -40,7 +44,8 @@ async def checkpoints(http: Http, address: Address, model_id: str) -> list[Check
     more = True
     while more:
         after = {"after": found[-1].id} if found else {}
-        answer = await _call(http, address, "GET", path, params={"limit": _PAGE, **after})
+        params = {"limit": _PAGE, **after}
+        answer = await _call(http, address, "GET", path, params=params, lacks="lists no checkpoints")
         page = CheckpointList.model_validate(answer)
         found += page.data
         more = page.has_more
@@ -50,14 +55,15 @@ async def checkpoints(http: Http, address: Address, model_id: str) -> list[Check
 async def delete_checkpoints(http: Http, address: Address, model_id: str, steps: Sequence[int]) -> DeletedCheckpoints:
     """DELETE /v1/preview/models/{id}/checkpoints; at least one checkpoint of a model stays."""
     body = DeleteCheckpoints(steps=list(steps)).to_wire()
-    answer = await _call(http, address, "DELETE", f"models/{model_id}/checkpoints", json=body)
+    path = f"models/{model_id}/checkpoints"
+    answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
     return DeletedCheckpoints.model_validate(answer)
 
 
 async def lost_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]:
     """GET /v1/preview/lost-checkpoints; none where a service knows of no such thing."""
     try:
-        answer = await _call(http, address, "GET", "lost-checkpoints", retry=False)
+        answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except (NotFoundError, ServiceError):
         return []
     return LostCheckpointList.model_validate(answer).data
@@ -65,42 +71,52 @@ async def lost_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]
 
 async def recover_checkpoints(http: Http, address: Address) -> RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
-    answer = await _call(http, address, "POST", "lost-checkpoints/recover", patience=300.0)
+    answer = await _call(http, address, "POST", "lost-checkpoints/recover", patience=300.0, lacks=_NO_LOST)
     return RecoveredCheckpoints.model_validate(answer)
 
 
 async def purge_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]:
     """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
-    answer = await _call(http, address, "DELETE", "lost-checkpoints", patience=300.0, retry=False)
+    answer = await _call(http, address, "DELETE", "lost-checkpoints", patience=300.0, retry=False, lacks=_NO_LOST)
     return LostCheckpointList.model_validate(answer).data
 
 
 async def delete_model(http: Http, address: Address, model_id: str) -> None:
     """DELETE /v1/preview/models/{id}, with its checkpoints; its jobs end."""
-    await _call(http, address, "DELETE", f"models/{model_id}")
+    await _call(http, address, "DELETE", f"models/{model_id}", lacks="deletes no models")
 
 
 async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
     """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
 
-    The body is sent as it is made, a trajectory at a time.
+    The body is sent as it is made, a trajectory at a time. The penalty on the change of logprobs is sent under both of
+    its names: services read the one or the other.
     """
-    headers = {"Idempotency-Key": key}
+    headers, pieces = {"Idempotency-Key": key}, partial(_pieces, _under_both_names(job))
     answer = await _call(
-        http, address, "POST", "training-jobs", content=partial(_pieces, job), headers=headers, patience=300.0
+        http,
+        address,
+        "POST",
+        "training-jobs",
+        content=pieces,
+        headers=headers,
+        patience=300.0,
+        lacks="trains no models",
     )
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
 async def job(http: Http, address: Address, job_id: str, *, patience: float = 60.0, retry: bool = True) -> TrainingJob:
     """GET /v1/preview/training-jobs/{id}. patience: seconds without any byte of an answer."""
-    answer = await _call(http, address, "GET", f"training-jobs/{job_id}", patience=patience, retry=retry)
+    path = f"training-jobs/{job_id}"
+    answer = await _call(http, address, "GET", path, patience=patience, retry=retry, lacks="shows no jobs")
     return TrainingJob.model_validate(answer)
 
 
 async def cancel_job(http: Http, address: Address, job_id: str) -> TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
-    answer = await _call(http, address, "POST", f"training-jobs/{job_id}/cancel", retry=True)
+    path = f"training-jobs/{job_id}/cancel"
+    answer = await _call(http, address, "POST", path, retry=True, lacks="cancels no jobs")
     return TrainingJob.model_validate(answer)
 
 
@@ -112,20 +128,42 @@ async def events(http: Http, address: Address, job_id: str, after: str | None = 
     while more:
         last = found[-1].id if found else after
         params: dict[str, str | int] = {"limit": _PAGE, **({"after": last} if last else {})}
-        page = EventList.model_validate(await _call(http, address, "GET", path, params=params))
+        answer = await _call(http, address, "GET", path, params=params, lacks="reports no events of jobs")
+        page = EventList.model_validate(answer)
         found += page.data
         more = page.has_more
     return found
 
 
 async def _call(
-    http: Http, address: Address, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
+    http: Http,
+    address: Address,
+    method: str,
+    path: str,
+    *,
+    lacks: str,
+    hint: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Any:
-    """One request to the training half, with the token and the project of the address."""
-    url = f"{address.base_url}/v1/preview/{path}"
-    return await http.request(
-        method, url, token=address.token, headers={**address.headers, **(headers or {})}, **options
-    )
+    """One request to the training half, with the token and the project of the address.
+
+    Raises:
+        NotOfferedError: the service has no such endpoint: it `lacks` that; and all that `Http.request` raises.
+    """
+    url, headers = f"{address.base_url}/v1/preview/{path}", {**address.headers, **(headers or {})}
+    try:
+        return await http.request(method, url, token=address.token, headers=headers, **options)
+    except NotOfferedError as error:
+        raise not_offered(error, f"{address.base_url} {lacks}", hint) from error
+
+
+def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
+    config = job.experimental_config
+    if config is None or config.vendor_k2_tau is None:
+        return job
+    both = config.model_copy(update={"kimi_k2_tau": config.vendor_k2_tau})
+    return job.model_copy(update={"experimental_config": both})
 
 
 async def _pieces(job: CreateTrainingJob) -> AsyncIterator[bytes]:

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rolloutlab.client import inference, training
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import InputError, NotFoundError, NotOfferedError
 from rolloutlab.lost import LostCheckpoints, RecoveredCheckpoints
-from rolloutlab.model import SelectedModel, split_name, table
+from rolloutlab.model import SelectedModel, as_id, split_name, table
 from rolloutlab.session.base import DEFAULT_MODEL, SessionBase
 from rolloutlab.wire.training import Model, RegisterModel
 
@@ -21,6 +21,8 @@ class ModelCalls(SessionBase):
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
         """Select a model, registering it at first; without a name, the selected one.
 
+        name: project/name; or the id of a model, a UUID, which is never registered and may be of a service that
+        registers none.
         base: the base model a new one stands on; names of the project `lab` get the service's own by default.
 
         Raises:
@@ -74,7 +76,7 @@ class ModelCalls(SessionBase):
 
     def _check_base(self, name: str) -> None:
         """InputError for a name that the service would have to register, unless it can be no other's."""
-        if split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
+        if as_id(name) or split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
             return
         cards = self._http.run(inference.models(self._http, self._address()))
         if name in {card.id for card in cards}:
@@ -86,7 +88,9 @@ class ModelCalls(SessionBase):
         )
 
     def _register(self, name: str, base: str | None = None) -> Model:
-        """The model as the service has it, registered at first."""
+        """The model as the service has it, registered at first unless it is called by its id."""
+        if model_id := as_id(name):
+            return Model(id=model_id, entity="", project="", name=name, base_model=base or "")
         project, short = split_name(name)
         wanted, address = (
             RegisterModel(project=project, name=short, base_model=base, return_existing=True),
@@ -102,8 +106,8 @@ class ModelCalls(SessionBase):
         Raises:
             NotFoundError: there is none; the hint is the closest name.
         """
-        split_name(name)
-        if name != self._selected:
+        if name != self._selected and not as_id(name):
+            split_name(name)
             names = [card.id for card in self._http.run(inference.models(self._http, self._address()))]
             if name not in names:
                 close = get_close_matches(name, names, n=1) or [f"%model {name}"]
@@ -112,6 +116,10 @@ class ModelCalls(SessionBase):
 
     def _select(self, name: str, base: str | None = None) -> SelectedModel:
         model = self._register(name, base)
-        steps = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
-        self.seen |= {name, *(f"{name}@{checkpoint.step}" for checkpoint in steps)}
-        return SelectedModel(name, str(model.id), model.base_model, tuple(c.step for c in steps))
+        try:
+            found = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
+        except NotOfferedError:
+            found = []
+        steps = tuple(checkpoint.step for checkpoint in found)
+        self.seen |= {name, *(f"{name}@{step}" for step in steps if not as_id(name))}
+        return SelectedModel(name, str(model.id), model.base_model, steps)

@@ -2,15 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
 
 from rolloutlab.client import training
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import NotFoundError, NotOfferedError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.training.clock import Clock
 from rolloutlab.widgets import job as view
 from rolloutlab.wire.events import ENDINGS, Event
 
+_AS_EVENT = {
+    "running": "training_started",
+    "succeeded": "training_ended",
+    "failed": "training_failed",
+    "cancelled": "training_cancelled",
+}
 _POLL = 0.05
 _SLOWEST_POLL = 1.0
 
@@ -18,6 +27,8 @@ _SLOWEST_POLL = 1.0
 class Feed:
     """`events` are those read so far, each once and in order; any number of readers may ask for more at once.
 
+    Where a service reports no events, what it says of the job itself stands for them; where it does not even show the
+    job, the feed is `silent` and has ended: it trains, and nothing more is heard of it.
     known: events that were kept of the job. news: told, on the loop's thread, whenever events have come, with how many
     rows were done before them; 0 where the job began again.
     """
@@ -28,10 +39,11 @@ class Feed:
         self._news = news
         self._clock = Clock()
         self.events: list[Event] = list(known)
+        self.silent = False
 
     @property
     def has_ended(self) -> bool:
-        return bool(self.events) and self.events[-1].type in ENDINGS
+        return self.silent or (bool(self.events) and self.events[-1].type in ENDINGS)
 
     @property
     def left(self) -> float | None:
@@ -44,6 +56,8 @@ class Feed:
         last = self.events[-1] if self.events else None
         try:
             new = await training.events(self._http, address, self._job_id, last.id if last else None)
+        except NotOfferedError:
+            new = await self._shown(address)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the service has no job {self._job_id[:8]}: it never arrived there, or was deleted with its model",
@@ -60,6 +74,26 @@ class Feed:
             pause = _POLL if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
             if not self.has_ended:
                 await asyncio.sleep(pause)
+
+    async def _shown(self, address: Address) -> list[Event]:
+        """What the job itself says that is not known yet, as events."""
+        try:
+            shown = await training.job(self._http, address, self._job_id)
+        except (NotFoundError, ValidationError):
+            self.silent = True
+            return []
+        step, known = shown.final_step, {event.type for event in self.events}
+        data: dict[str, dict[str, Any]] = {
+            "training_started": {},
+            "training_ended": {} if step is None else {"step": step},
+            "training_failed": {"error_message": shown.error or "its service does not say why"},
+            "training_cancelled": {},
+        }
+        kind = _AS_EVENT.get(shown.status)
+        if kind is None or kind in known:
+            return []
+        saved = [Event(id="saved", type="checkpoint_saved", data={"step": step})] if data[kind].get("step") else []
+        return [*saved, Event(id=kind, type=kind, data=data[kind])]
 
     def _take(self, new: Sequence[Event]) -> None:
         restarted = any(event.type == "restarted" for event in new)

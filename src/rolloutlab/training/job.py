@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _AFTER_TROUBLE = 3.0
+_SILENT = "accepted; the service does not report on its jobs, so how it goes is not known here"
 _LEASE = 900.0
 """Seconds after which a job is not followed any more for a view that has said nothing; a page says so each minute."""
 
@@ -102,6 +103,8 @@ class Job(Interactive):
         if not self._feed.has_ended:
             self._wait(progress)
         self._tell()
+        if self._feed.silent:
+            return self
         end = self._events[-1]
         if end.type == "training_failed":
             raise JobFailedError(f"the job failed: {end.data.get('error_message')}", hint="%service log")
@@ -185,7 +188,9 @@ class Job(Interactive):
         return "_widget" in self.__dict__ or bool(self._listeners)
 
     def _tell(self) -> None:
-        if self._feed.has_ended:
+        if self._feed.silent:
+            self._trouble = _SILENT
+        elif self._feed.has_ended:
             self._heard(list(self._events))
 
     def _news(self, before: int) -> None:
@@ -218,7 +223,7 @@ class Job(Interactive):
         return monotonic() - self._looked_at < _LEASE
 
     def __repr__(self) -> str:
-        return view.text(self.model, self._events)
+        return view.text(self.model, self._events) + f"\n  {_SILENT}" * self._feed.silent
 
     def _repr_html_(self) -> str:
-        return as_written(view.html(self.model, self._events))
+        return as_written(view.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)

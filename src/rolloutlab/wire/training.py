@@ -1,9 +1,11 @@
 """Models, checkpoints and training jobs (specification: "CreateTrainingJob", "ExperimentalTrainingConfig")."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from rolloutlab.wire.base import Boolean, DateTime, Integer, Number, Wire
 from rolloutlab.wire.levels import ImportanceSamplingLevel
@@ -11,12 +13,14 @@ from rolloutlab.wire.trajectories import TrajectoryGroup
 
 _NAME = r"^[\w.-]+$"
 _LONGEST_NAME = 255
+_OTHER_TAU = "kimi_k2_tau"
 
 
 class ExperimentalTrainingConfig(Wire):
     """The eleven options of a training job; what each does is in `rolloutlab.objective.glossary`.
 
-    The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read.
+    The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read,
+    and may both be there with one value.
     """
 
     advantage_balance: Number | None = Field(default=None, ge=-1, le=1)
@@ -34,6 +38,19 @@ class ExperimentalTrainingConfig(Wire):
     ppo: Boolean | None = None
     precalculate_logprobs: Boolean | None = None
     scale_rewards: Boolean | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_tau(cls, sent: Any) -> Any:
+        if not isinstance(sent, Mapping) or not sent.keys() >= {"vendor_k2_tau", _OTHER_TAU}:
+            return sent
+        value, own = sent[_OTHER_TAU], sent["vendor_k2_tau"]
+        if value is not None and own is not None and own != value:
+            words = "{field} and vendor_k2_tau are two names of one option and differ: {value} and {own}"
+            context = {"field": _OTHER_TAU, "value": str(value)[:40], "own": str(own)[:40]}
+            raise PydanticCustomError("contradiction", words, context)
+        dropped = "vendor_k2_tau" if own is None else _OTHER_TAU
+        return {name: given for name, given in sent.items() if name != dropped}
 
 
 class CreateTrainingJob(Wire):
@@ -83,7 +100,7 @@ class Model(Wire):
     project: str
     name: str
     base_model: str
-    run_id: str
+    run_id: str | None = None
 
 
 class Checkpoint(Wire):
