@@ -14,7 +14,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from rolloutlab.policy.forward import Forward
+from rolloutlab.policy.forward import Forward, _Head
 from rolloutlab.policy.model import PRACTICE, adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
@@ -155,3 +155,20 @@ def test_a_trained_token_right_after_the_prompt_reads_the_prompts_last_state_in_
     assert masks == 1
     assert len({float(logprobs_T.detach()) for logprobs_T, _ in found}) == 1
     assert_same(model, found, naive(model, twins))
+
+
+@pytest.mark.parametrize("size", [8.0, 12.0, 16.0])
+def test_the_gradient_of_a_nearly_certain_token_is_not_lost_in_bf16(size):
+    generator = torch.Generator().manual_seed(0)
+    head = torch.nn.Linear(64, 300, bias=False).requires_grad_(False)
+    head.weight.copy_(torch.randn(300, 64, generator=generator) / 8)
+    head = head.bfloat16()
+    hidden_1D = (size * head.weight[7:8].double()).bfloat16().requires_grad_()
+    logprob_1, _ = _Head.apply(hidden_1D, head, torch.tensor([7]), 1 << 22)
+    logprob_1.sum().backward()
+
+    logits_1V = head(hidden_1D.detach()).double().requires_grad_()  # rounded as the model rounds them
+    logits_1V.log_softmax(-1)[0, 7].backward()
+    exact_1D = logits_1V.grad @ head.weight.double()
+    assert -1e-2 < float(logprob_1.detach()) < 0
+    assert (hidden_1D.grad.double() - exact_1D).norm() < 0.02 * exact_1D.norm()

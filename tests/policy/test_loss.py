@@ -410,6 +410,36 @@ def test_with_the_mask_what_is_outside_the_range_is_masked_and_not_clipped():
     assert found.clipped_T.tolist() == [False] * 4
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clipped"),
+    [
+        (0.5, 1.0, False),  # below the range, where more is wanted: the gradient goes on
+        (0.5, -1.0, True),
+        (3.0, 1.0, True),
+        (3.0, -1.0, False),
+        (1.1, 1.0, False),
+        (3.0, 0.0, False),  # there is no gradient that could be cut
+    ],
+)
+def test_with_ppo_clipped_are_the_tokens_whose_gradient_is_cut(ratio, advantage, clipped):
+    found, [slope] = loss_of([-1.0], [-1 - math.log(ratio)], [advantage], ppo=True, epsilon=0.2, epsilon_high=0.2)
+    assert found.clipped_T.tolist() == [clipped]
+    assert (slope == 0) == (clipped or advantage == 0)
+
+
+@pytest.mark.parametrize("options", [o for o in EVERY_OPTION if o.importance_sampling_level == "token"], ids=option_id)
+def test_what_counts_as_clipped_is_what_a_bound_does_to_the_gradient(options):
+    known = [t for t in range(len(NEW)) if not math.isnan(OLD[t])]
+    new, old, advantage = ([values[t] for t in known] for values in (NEW, OLD, ADVANTAGE))
+    found, slopes = loss_of(new, old, advantage, **vars(options))
+    for t, (clipped, masked) in enumerate(zip(found.clipped_T.tolist(), found.masked_T.tolist(), strict=True)):
+        r = min(math.exp(new[t] - old[t]), options.max_weight or math.inf)
+        wanted = -r * (advantage[t] - options.k2_tau * (new[t] - old[t])) / len(new)
+        changed = slopes[t] == 0 if options.ppo else slopes[t] != pytest.approx(wanted, rel=1e-5)
+        assert not (clipped and masked)
+        assert changed == clipped or masked, (t, r, slopes[t], wanted)
+
+
 EXTREME = -9999.0  # some services send this logprob for a token they think impossible
 
 

@@ -84,8 +84,8 @@ def _said(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
 class _Head(torch.autograd.Function):
     """Logprob of the target and entropy under a frozen linear head, some tokens at a time.
 
-    The gradient of a logprob by its hidden state, W[target] - softmax @ W, is worked out on the way, so that nothing of
-    the vocabulary's size is kept for backward.
+    The gradient of a logprob by its hidden state, (onehot[target] - softmax) @ W, is worked out on the way, so that
+    nothing of the vocabulary's size is kept for backward.
     """
 
     @staticmethod
@@ -98,8 +98,10 @@ class _Head(torch.autograd.Function):
             logprobs.append(all_CV.gather(1, target_C[:, None])[:, 0])
             share_CV = all_CV.exp_()
             entropies.append(torch.special.entr(share_CV).sum(-1))
-            if wanted:
-                slopes.append(head.weight[target_C] - share_CV.to(head.weight.dtype) @ head.weight)
+            if wanted:  # 1 - share of the target as the sum of the others: of a nearly certain one nothing else is left
+                slope_CV = share_CV.scatter_(1, target_C[:, None], 0.0).neg_()
+                slope_CV.scatter_(1, target_C[:, None], -slope_CV.sum(-1, keepdim=True))
+                slopes.append(slope_CV.to(head.weight.dtype) @ head.weight)
         ctx.save_for_backward(torch.cat(slopes) if wanted else None)
         entropy_T = torch.cat(entropies)
         ctx.mark_non_differentiable(entropy_T)

@@ -21,8 +21,10 @@ _LARGEST = 80.0
 class RowLoss:
     """The scalar to differentiate, and what was seen on the way, without gradients.
 
-    ratio_T: the importance ratios before any bound. clipped_T: which were cut back to the clip range; masked_T: which
-    were set to 0 by `mask_prob_ratio` instead.
+    ratio_T: the importance ratios before any bound. clipped_T: the tokens whose part of the gradient a bound changes:
+    with `ppo` it is cut to nothing, above the range where the advantage is positive, below it where it is negative, and
+    at `max_weight`; without, it is weighed by the bound of the range in the ratio's place. masked_T: those whose ratio
+    `mask_prob_ratio` set to 0, which are not counted as clipped.
     """
 
     loss: Tensor
@@ -52,17 +54,22 @@ def row_loss(
     delta_T = new_T - old_T
     ratio_T = _ratio(delta_T, history_T, options)
     seen_T = ratio_T.detach()
+    bounded_T = torch.zeros_like(seen_T, dtype=torch.bool)
     if options.max_weight is not None:
+        bounded_T = seen_T > options.max_weight
         ratio_T = ratio_T.clamp(max=options.max_weight)
     low, high = 1 - options.epsilon, 1 + options.epsilon_high
     outside_T = (ratio_T <= low) | (ratio_T >= high)
     masked_T = outside_T if options.mask_prob_ratio else torch.zeros_like(outside_T)
-    clipped_T = ((ratio_T < low) | (ratio_T > high)) & ~masked_T
+    above_T, below_T = ratio_T.detach() > high, ratio_T.detach() < low
     ratio_T = torch.where(masked_T, torch.zeros_like(ratio_T), ratio_T)
     advantage_T = advantage_T - options.k2_tau * delta_T.detach()
     if options.ppo:
+        cut_T = torch.where(advantage_T > 0, above_T, below_T) | bounded_T
+        clipped_T = cut_T & (advantage_T != 0) & ~masked_T
         loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
     else:
+        clipped_T = (above_T | below_T) & ~masked_T
         loss_T = -ratio_T.detach().clamp(low, high) * advantage_T * new_T
     loss = (weight_T * loss_T).sum() / ((len(new_T) if row_tokens is None else row_tokens) + _TINY)
     return RowLoss(loss, seen_T, clipped_T, masked_T)

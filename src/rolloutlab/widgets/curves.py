@@ -69,7 +69,9 @@ CURVES = (
     Curve(
         "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
     ),
-    Curve("clipped tokens", ("clipped", "masked"), "share outside the clip range: a few percent at most", _clipped),
+    Curve(
+        "clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes: a few percent at most", _clipped
+    ),
     Curve("gradient norm", ("grad_norm",), "before clipping: its size says little, a lone spike does"),
 )
 
