@@ -95,3 +95,32 @@ def test_a_choice_that_makes_no_sense_is_refused(practice_service, options, said
 def test_a_policy_whose_template_knows_no_tools_says_so(service):
     with pytest.raises(RefusedError, match="400 the policy's chat template does not write tools"):
         service.chat(tools=[TOOL])
+
+
+def test_what_a_tool_choice_forces_is_marked_and_does_not_train(practice_service):
+    model = practice_service.register()
+    named = {"type": "function", "function": {"name": "calculator"}}
+    settings = {"tools": [TOOL], "tool_choice": named, "max_tokens": 40, "n": 2, "seed": 1}
+    choices = practice_service.chat("hello", **settings).choices
+    marks = [[bool(token.forced) for token in choice.sampled_tokens()] for choice in choices]
+    assert all(mark[0] and not mark[-1] and mark == sorted(mark, reverse=True) for mark in marks)
+    asked = {"role": "user", "content": "hello"}
+    trajectories = [
+        {"messages_and_choices": [asked, choice.to_wire()], "tools": [TOOL], "reward": float(i)}
+        for i, choice in enumerate(choices)
+    ]
+    job = CreateTrainingJob.model_validate(
+        {"model_id": str(model.id), "trajectory_groups": [{"trajectories": trajectories}]}
+    )
+    step = next(e.data for e in practice_service.ended(practice_service.train(job)) if e.type == "gradient_step")
+    assert step["row_tokens"] == sum(not forced for mark in marks for forced in mark)
+    assert step["ratio_max"] == pytest.approx(1, abs=1e-3)  # the forced ones are spliced in: the rest reads them
+
+
+def test_a_stream_marks_the_same_tokens_as_forced(practice_service):
+    settings = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 40, "seed": 1}
+    [choice] = practice_service.chat("hello", **settings).choices
+    chunks = practice_service.stream("hello", **settings)
+    streamed = [t for c in chunks for part in c.choices if part.logprobs for t in part.logprobs.content]
+    assert [token.forced for token in streamed] == [token.forced for token in choice.sampled_tokens()]
+    assert streamed[0].forced

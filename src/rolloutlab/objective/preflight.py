@@ -142,7 +142,7 @@ def _no_text(message: Any) -> str:
 
 def sampled_tokens(history: History) -> int:
     """How many trainable tokens a history holds: the sampled tokens of its Choices that carry logprobs."""
-    return sum(len(item.sampled_tokens()) for item in history.messages_and_choices if isinstance(item, Choice))
+    return sum(len(item.trained_tokens()) for item in history.messages_and_choices if isinstance(item, Choice))
 
 
 def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:

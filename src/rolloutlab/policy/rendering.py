@@ -161,8 +161,8 @@ class Renderer:
             context = context[1:]
         ids = self._ids(sampled, place)
         sequence.ids.extend([*context, *ids])
-        sequence.trained.extend([False] * len(context) + [True] * len(ids))
-        sequence.logprobs.extend([0.0] * len(context) + [entry.logprob for entry in sampled])
+        sequence.trained.extend([False] * len(context) + [not entry.forced for entry in sampled])
+        sequence.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
 
     def _is_what_was_read(
         self,

@@ -111,7 +111,10 @@ class Writer:
     def _entry(self, row: Sampled, i: int) -> TokenLogprob:
         text, raw = self._renderer.token(row.tokens[i])
         top = [self._top(*pair) for pair in row.top[i]] if row.top else []
-        return TokenLogprob(token=text, logprob=row.logprobs[i], bytes=raw, top_logprobs=top, token_id=row.tokens[i])
+        marked = {"forced": True} if i < len(row.ask.forced) else {}
+        return TokenLogprob(
+            token=text, logprob=row.logprobs[i], bytes=raw, top_logprobs=top, token_id=row.tokens[i], **marked
+        )
 
     def _top(self, token_id: int, logprob: float) -> TopLogprob:
         text, raw = self._renderer.token(token_id)

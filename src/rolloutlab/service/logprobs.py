@@ -98,7 +98,9 @@ class _Spoken:
     def _with_tokens(self, history: History, i: int) -> MessageOrChoice:
         """The i-th item, an assistant's turn as if it had been sampled."""
         item = history.messages_and_choices[i]
-        if (isinstance(item, Choice) and item.sampled_tokens()) or not isinstance(item, Choice | AssistantMessage):
+        if isinstance(item, Choice) and item.sampled_tokens():
+            return _all_scored(item)
+        if not isinstance(item, Choice | AssistantMessage):
             return item
         items = history.messages_and_choices[: i + 1]
         before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
@@ -113,6 +115,12 @@ def _check_room(history: History, context: int) -> None:
     count = len(history.messages_and_choices)
     if count > context:
         raise RenderingError(f"{count:,} messages are more than the policy's context of {context:,} tokens")
+
+
+def _all_scored(choice: Choice) -> Choice:
+    """The Choice with its forced tokens as if they had been sampled: they too have a logprob."""
+    entries = [token.model_copy(update={"forced": None}) for token in choice.sampled_tokens()]
+    return choice.model_copy(update={"logprobs": ChoiceLogprobs(content=entries)})
 
 
 def _as_text(history: History) -> History:

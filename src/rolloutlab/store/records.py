@@ -76,7 +76,7 @@ class Trajectory:
     def history_tokens(self) -> tuple[int, ...]:
         """As `tokens`, for each of its histories."""
         histories = (self.choices, *(_choices(each.messages_and_choices) for each in self.additional))
-        return tuple(sum(len(choice.sampled_tokens()) for choice in choices) for choices in histories)
+        return tuple(sum(len(choice.trained_tokens()) for choice in choices) for choices in histories)
 
     def histories(self) -> list[wire.History]:
         """Its conversation with the tools that were offered, then the further ones."""

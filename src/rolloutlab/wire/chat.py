@@ -158,7 +158,8 @@ class TopLogprob(Wire):
 class TokenLogprob(Wire):
     """One sampled token; `logprob` is of the unscaled full-vocabulary distribution, in nats.
 
-    `token_id` is this project's addition: the vocabulary index that was sampled, which spares re-tokenising.
+    `token_id` and `forced` are this project's additions: the vocabulary index that was sampled, which spares
+    re-tokenising; and whether the token was not sampled but put there, because `tool_choice` wants a call.
     """
 
     token: str
@@ -166,6 +167,7 @@ class TokenLogprob(Wire):
     top_logprobs: list[TopLogprob]
     bytes: list[Integer] | None = None
     token_id: Integer | None = None
+    forced: Boolean | None = None
 
 
 class ChoiceLogprobs(Wire):
@@ -222,6 +224,10 @@ class Choice(Wire):
         if self.logprobs is None:
             return []
         return self.logprobs.content or self.logprobs.refusal or []
+
+    def trained_tokens(self) -> list[TokenLogprob]:
+        """Those that train: the sampled tokens without the forced ones, at which the policy decided nothing."""
+        return [token for token in self.sampled_tokens() if not token.forced]
 
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
