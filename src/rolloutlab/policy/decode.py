@@ -13,9 +13,9 @@ from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from rolloutlab.errors import PolicyError
+from rolloutlab.policy.caches import empty_cache, joined, select, trim
 
 Finish = Literal["stop", "length", "abandoned"]
 
@@ -62,7 +62,7 @@ class Decoder:
         self._model = model
         self._end_ids = end_ids
         self._rows: list[Sampled] = []
-        self._cache = DynamicCache()
+        self._cache = empty_cache(model)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
         self._logits_BV = torch.zeros(0, 0, device=model.device)
         self._noise = _Noise([], model.device)
@@ -77,9 +77,12 @@ class Decoder:
         prompts = {row.ask.prompt: i for i, row in enumerate({r.ask.prompt: r for r in rows}.values())}
         cache, mask_PT, logits_PV = self._prefill(list(prompts))
         which_B = torch.tensor([prompts[row.ask.prompt] for row in rows], device=self._model.device)
-        cache.batch_select_indices(which_B)
+        select(cache, which_B)
         if self._rows:
-            cache, mask_BT = _stack((self._cache, self._mask_BT), (cache, mask_PT[which_B]))
+            masks = self._mask_BT, mask_PT[which_B]
+            length = max(mask.shape[1] for mask in masks)
+            cache = joined(self._cache, cache, length)
+            mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
             self._logits_BV = torch.cat([self._logits_BV, logits_PV[which_B]])
         else:
             mask_BT, self._logits_BV = mask_PT[which_B], logits_PV[which_B]
@@ -114,7 +117,7 @@ class Decoder:
             input_ids=ids_PT,
             attention_mask=mask_PT,
             position_ids=positions_PT,
-            past_key_values=DynamicCache(),
+            past_key_values=empty_cache(self._model),
             use_cache=True,
             logits_to_keep=1,
         )
@@ -155,7 +158,7 @@ class Decoder:
         which_B = torch.tensor(kept, dtype=torch.long, device=self._model.device)
         self._rows = [self._rows[i] for i in kept]
         self._mask_BT = self._mask_BT[which_B]
-        self._cache.batch_select_indices(which_B)
+        select(self._cache, which_B)
         self._trim()
         self._noise = _Noise([row.ask for row in self._rows], self._model.device)
         return which_B
@@ -165,9 +168,7 @@ class Decoder:
         unused = int(self._mask_BT.any(0).int().argmax()) if self._rows else 0
         if unused:
             self._mask_BT = self._mask_BT[:, unused:]
-            for layer in self._cache.layers:
-                keys, values = _states(layer)
-                layer.keys, layer.values = keys[:, :, unused:], values[:, :, unused:]  # type: ignore[union-attr]
+            trim(self._cache, unused)
 
     def _advance(self, token_B: Tensor) -> None:
         self._mask_BT = pad(self._mask_BT, (0, 1), value=1)
@@ -253,25 +254,3 @@ def _nucleus(scores_BV: Tensor, top_p_B: Tensor) -> Tensor:
     cut_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p_B[:, None]
     cut_BV[:, 0] = False  # a top_p below the smallest number of fp32 is 0
     return scores_BV.masked_fill(cut_BV.scatter(1, order_BV, cut_BV), -torch.inf)
-
-
-def _stack(first: tuple[DynamicCache, Tensor], second: tuple[DynamicCache, Tensor]) -> tuple[DynamicCache, Tensor]:
-    """Two batches as one: caches and masks padded on the left to the longer of the two."""
-    length = max(first[1].shape[1], second[1].shape[1])
-    cache = DynamicCache()
-    for i, (a, b) in enumerate(zip(first[0].layers, second[0].layers, strict=True)):
-        (keys, values), (more_keys, more_values) = _states(a), _states(b)
-        keys = torch.cat([_left(keys, length), _left(more_keys, length)])
-        cache.update(keys, torch.cat([_left(values, length), _left(more_values, length)]), i)
-    return cache, torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in (first[1], second[1])])
-
-
-def _states(layer: object) -> tuple[Tensor, Tensor]:
-    """Cached keys and values (B, heads, T, size). Layers with another kind of memory cannot be joined this way."""
-    if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
-        raise PolicyError(f"a policy with {type(layer).__name__} cannot be sampled here yet")
-    return layer.keys, layer.values
-
-
-def _left(states: Tensor, length: int) -> Tensor:
-    return pad(states, (0, 0, length - states.shape[2], 0))

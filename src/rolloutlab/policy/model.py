@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import warnings
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,9 +13,11 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
+from rolloutlab.policy.decode import Ask, Decoder
 from rolloutlab.policy.probe import Probe
 
 Adapter = dict[str, Tensor]
@@ -55,7 +58,10 @@ class Policy:
 
     def carrier(self) -> PeftModel:
         """A copy of the base with a LoRA adapter, seeded by the base's name; the base's own tensors are shared."""
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "The following (rank|alpha)_pattern keys"
+            )  # peft's own, of a mixture of experts
             torch.manual_seed(int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8]))
             return get_peft_model(self._copy(), self.lora)
 
@@ -64,10 +70,10 @@ class Policy:
 
         The adapter of a small policy is multiplied into weights of the copy's own: half the work of each token is
         saved. A large policy's weights stay shared, and a carrier is made once; so it is where weights are rounded more
-        than adapters.
+        than adapters, and where an adapter is on other layers than linear ones.
         """
-        if self.small and self.base.dtype == torch.float32:
-            return self._merged(adapter)
+        if self.small and self.base.dtype == torch.float32 and (merged := self._merged(adapter)):
+            return merged
         model = previous or self.carrier()
         write_adapter(model, adapter)
         return model
@@ -87,15 +93,22 @@ class Policy:
         shared: dict[int, Any] = {id(t): t for t in chain(self.base.parameters(), self.base.buffers())}
         return copy.deepcopy(self.base, shared)
 
-    def _merged(self, adapter: Adapter) -> PreTrainedModel:
+    def _merged(self, adapter: Adapter) -> PreTrainedModel | None:
+        """A copy with the adapter in its weights; None where a layer of it is neither linear nor GPT-2's `Conv1D`."""
         model: PreTrainedModel = self._copy()
         scale = self.lora.lora_alpha / self.lora.r
         for name, down in adapter.items():
             if not name.endswith(_DOWN):
                 continue
             up = adapter[name.removesuffix(_DOWN) + _UP]
-            layer: Any = model.get_submodule(name.removeprefix(_PEFT).removesuffix(_DOWN))
+            try:
+                layer: Any = model.get_submodule(name.removeprefix(_PEFT).removesuffix(_DOWN))
+            except AttributeError:  # an adapter on a parameter, such as the experts of a mixture
+                return None
+            if type(layer) not in {nn.Linear, Conv1D}:
+                return None
             change = scale * (up @ down).to(layer.weight)
+            change = change.T if type(layer) is Conv1D else change
             layer.weight = nn.Parameter(layer.weight + change, requires_grad=False)
         return model
 
@@ -104,7 +117,7 @@ def load_policy(name: str) -> Policy:
     """Load `practice`, a folder, or a name of the Hugging Face hub.
 
     Raises:
-        PolicyError: the name is neither, or what is there cannot be loaded or has no chat template.
+        PolicyError: the name is neither, or what is there cannot be loaded, has no chat template or cannot be sampled.
     """
     source = str(practice.FOLDER) if name == PRACTICE else name
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -119,11 +132,11 @@ def load_policy(name: str) -> Policy:
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
     context = base.config.max_position_embeddings
-    return Policy(
+    policy = Policy(
         name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
         base=base,
         tokenizer=tokenizer,
-        lora=_lora(small),
+        lora=_lora(small, base),
         context=context,
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
@@ -131,6 +144,23 @@ def load_policy(name: str) -> Policy:
         workers=min(torch.get_num_threads(), _MOST_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
     )
+    _try(policy)
+    return policy
+
+
+def _try(policy: Policy) -> None:
+    """Sample a token of a completion, and one more beside another that joins: what cannot, is not served."""
+    try:
+        decoder = Decoder(policy.speaker(read_adapter(policy.carrier())), frozenset())
+        for prompt in ((0,), (0, 1)):
+            decoder.admit([Ask(prompt, max_tokens=2)])
+            decoder.step()
+    except Exception as error:  # whatever kind of model it is, and however it fails
+        why = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"
+        raise PolicyError(
+            f"the policy {policy.name!r} loads, but no token can be sampled from it here: {why}",
+            hint="a model whose layers all attend, such as Llama, Qwen, Mistral, Gemma or GPT-2",
+        ) from error
 
 
 def fingerprint(policy: Policy) -> str:
@@ -168,9 +198,11 @@ def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _lora(small: bool) -> LoraConfig:
+def _lora(small: bool, base: nn.Module) -> LoraConfig:
     rank = 16 if small else 8
-    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    turned = any(type(module) is Conv1D for module in base.modules())  # GPT-2 keeps its weights the other way round
+    kind = "CAUSAL_LM"
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type=kind, fan_in_fan_out=turned)
 
 
 def _row_tokens(small: bool, context: int) -> int:

@@ -23,14 +23,17 @@ class Probe:
     def __init__(self, base: PreTrainedModel) -> None:
         self._base = base
         self._shares: dict[int, bool] = {}
+        self._blends = any(isinstance(module, nn.Conv1d | nn.RNNBase) for module in base.modules())
         self.head_is_last = _holds(lambda: _head_is_last(base))
 
     def shares(self, length: int) -> bool:
         """Whether a bundle of `length` tokens gives its sequences what each would have by itself.
 
-        Not where layers are recurrent, or attend to fewer tokens than that: it is tried with sequences of the next
-        power of two.
+        Not where layers are recurrent or convolve tokens with those before, however little that changes; nor where they
+        attend to fewer tokens than that: it is tried with sequences of the next power of two.
         """
+        if self._blends:
+            return False
         reach = min(max(_SHORTEST, 1 << (length - 1).bit_length()), self._base.config.max_position_embeddings)
         if reach not in self._shares:
             self._shares[reach] = _holds(lambda: _bundled_is_apart(self._base, reach))
