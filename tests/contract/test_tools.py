@@ -98,7 +98,7 @@ def test_a_policy_whose_template_knows_no_tools_says_so(service):
 
 
 def test_what_a_tool_choice_forces_is_marked_and_does_not_train(practice_service):
-    model = practice_service.register()
+    model = practice_service.register("forced")
     named = {"type": "function", "function": {"name": "calculator"}}
     settings = {"tools": [TOOL], "tool_choice": named, "max_tokens": 40, "n": 2, "seed": 1}
     choices = practice_service.chat("hello", **settings).choices

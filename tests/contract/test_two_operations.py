@@ -165,10 +165,10 @@ def test_here_either_name_is_read_and_two_values_are_refused_at_the_second(servi
 
 
 def test_here_too_a_model_is_sampled_and_trained_by_its_id(session, service):
-    model = str(service.register().id)
+    model = str(service.register("by-id").id)
     assert session.model(model).steps == (0,)
     session.chat("answers", "hello", n=4, max_tokens=4, seed=1)
     values = iter([0.0, 1.0, 0.5, 0.25])
     session.reward("answers", lambda trajectory, answer, messages, row: next(values))
     assert session.train("answers", say=lambda _: None).step == 1
-    assert service.chat(model=model).model == "lab/first@1"
+    assert service.chat(model=model).model == "lab/by-id@1"
