@@ -1,5 +1,6 @@
 """One SQLite file, safe to use from any thread and any number of processes at once."""
 
+import os
 import sqlite3
 import threading
 import time
@@ -36,15 +37,14 @@ class Database:
         self.path = path
         self._durable = durable
         self._migrations = migrations
-        self._lock = threading.RLock()
-        self._uninterrupted = Uninterrupted(f"rolloutlab-{path.stem}")
-        mode = self._uninterrupted.do(lambda _: self._open())
+        self._of_parents: list[sqlite3.Connection] = []
+        mode = self._begin()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
 
     def read(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a query; LabError when the file cannot be read."""
-        return self._uninterrupted.do(lambda _: self._read(sql, values))
+        return self._do(lambda _: self._read(sql, values))
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` returns, called in a transaction that has the file to itself, or in a part of one.
@@ -62,7 +62,7 @@ class Database:
                     raise KeyboardInterrupt
                 return result
 
-        return self._uninterrupted.do(whole)
+        return self._do(whole)
 
     def execute(self, sql: str, *values: Any) -> None:
         """A change that is one statement."""
@@ -75,6 +75,7 @@ class Database:
             if self._connection.in_transaction:
                 yield self._connection
                 return
+            self._check_there()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -90,16 +91,40 @@ class Database:
         except sqlite3.DatabaseError as error:
             if type(error) not in _OUTSIDE:
                 raise
+            self._check_there()
             hint = "free some disk space" if error.sqlite_errorcode == sqlite3.SQLITE_FULL else None
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
 
     def changes(self) -> tuple[int, int]:
         """Another pair than before if anything was written in between, by this process or another; takes no time."""
-        return self._uninterrupted.do(lambda _: self._changes())
+        return self._do(lambda _: self._changes())
 
     def close(self) -> None:
-        self._uninterrupted.do(lambda _: self._close())
-        self._uninterrupted.end()
+        if self._process == os.getpid():  # the parent of a fork closes its own
+            self._uninterrupted.do(lambda _: self._close())
+            self._uninterrupted.end()
+
+    def _do(self, work: Callable[[Abandoned], T]) -> T:
+        """Do it where no interrupt reaches it, on a connection of this very process."""
+        if self._process != os.getpid():
+            self._of_parents.append(self._connection)  # closing it here would end the parent's journal
+            self._begin()
+        return self._uninterrupted.do(work)
+
+    def _begin(self) -> str:
+        """A lock, a thread and a connection, none of which outlives a fork; the journal mode."""
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
+        return self._uninterrupted.do(lambda _: self._open())
+
+    def _check_there(self) -> None:
+        """LabError when the path leads elsewhere by now: what is written to a file without a name is lost."""
+        if self._file and _file_at(self.path) != self._file:
+            raise LabError(
+                f"{self.path} was deleted or replaced while it was open; nothing more is written to it",
+                hint="put it back, or restart the kernel, which begins with what is there",
+            )
 
     def _open(self) -> str:
         """Open the file and bring it up to date; its journal mode."""
@@ -109,6 +134,7 @@ class Database:
                 self.path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None
             )
             self._connection.row_factory = Row
+            self._file = _file_at(self.path)
             mode = self._configure()
             self._migrate()
         except (OSError, sqlite3.Error) as error:
@@ -159,6 +185,15 @@ class Database:
                 for statement in _statements(script):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(migrations)}")
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Device and number of the file at a path; None where there is none, as for a database in memory."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _statements(script: str) -> Iterator[str]:
