@@ -1,6 +1,7 @@
 """What a server is called where tokens are asked for: its canonical address, the resource (RFC 8707, 2)."""
 
 import re
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from rolloutlab.errors import InputError
@@ -11,6 +12,7 @@ _HOST = re.compile(r"[\w.-]+|[\da-f:.]+", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
 
 
+@lru_cache(maxsize=256)
 def canonical(url: str) -> str:
     """An address as the resource that it names: scheme and host in lower case, no usual port, no slash at the end.
 

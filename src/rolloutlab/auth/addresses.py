@@ -1,5 +1,6 @@
 """Which addresses are taken: servers to sign in to, and endpoints that can be trusted with a code."""
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError, SignInError
@@ -17,8 +18,9 @@ def host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
+@lru_cache(maxsize=256)
 def covers(resource: str, url: str) -> bool:
-    """Whether an address is the resource or lies below it."""
+    """Whether an address is the resource or lies below it; asked with every request, so it is remembered."""
     resource = canonical(resource)
     try:
         url = canonical(url.partition("?")[0])

@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,7 +93,7 @@ class InFolder:
 
     def has(self, server: str) -> bool:
         """Whether there is something for a server."""
-        return self._path(server).exists()
+        return os.path.exists(f"{self._folder}/{_file_name(server)}")  # noqa: PTH110 - a path costs more than the look
 
     def servers(self) -> list[str]:
         """Every server that there is something for."""
@@ -123,7 +124,7 @@ class InFolder:
             yield
 
     def _path(self, server: str) -> Path:
-        return self._folder / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
+        return self._folder / _file_name(server)
 
     def _own(self) -> None:
         own(self._folder)
@@ -197,6 +198,11 @@ class Either:
     def alone(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
         lasts = keep or self._lasts or InFolder(self._folder).has(server)  # another kernel may be renewing it
         return kept(self._folder).alone(server) if lasts else self._memory.alone(server)
+
+
+@lru_cache(maxsize=256)
+def _file_name(server: str) -> str:
+    return f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
 
 
 def kept_servers(folder: Path) -> list[str]:

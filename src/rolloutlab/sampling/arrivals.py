@@ -10,7 +10,7 @@ from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
 from rolloutlab.store.holds import let_go
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, Group, NewGroup, StoredCollection
+from rolloutlab.store.records import Arrival, Group, NewGroup, Placed, StoredCollection
 from rolloutlab.wire.chat import ChatCompletion
 
 
@@ -45,12 +45,9 @@ class Arrivals:
         """Store conversations after their answers; once they are on disk they count."""
         if not self._groups:
             self._open(next((_step(completion) for _, completion in answers if completion), None))
-
-        def put() -> None:
-            for rollouts, completion in answers:
-                self._put(rollouts[0].place, rollouts, _step(completion), _usage(completion))
-
-        self._lab.at_once(put)
+        self._lab.put_all(
+            [self._placed(rollouts, _step(completion), _usage(completion)) for rollouts, completion in answers]
+        )
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
         self.begun += sum(len(rollouts) for rollouts, _ in answers)
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
@@ -118,21 +115,16 @@ class Arrivals:
         self.collection = collection
         self._held = self._lab.hold(collection)
         self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
+        self._lab.put_all([self._placed([copy], None, (0, 0)) for copy in self._work.copies])
 
-        def put() -> None:
-            for copy in self._work.copies:
-                self._put(copy.place, [copy], None, (0, 0))
-
-        self._lab.at_once(put)
-
-    def _put(self, place: int, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> None:
-        self._lab.put(
-            self._groups[place],
+    def _placed(self, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> Placed:
+        return Placed(
+            self._groups[rollouts[0].place],
             [Arrival(r.positions[0], r.items, r.pending, self._extra(r)) for r in rollouts],
-            model=self._work.plan.model,
-            step=step,
-            sampling=self._work.plan.sampling(),
-            usage=usage,
+            self._work.plan.model,
+            step,
+            self._work.plan.sampling(),
+            usage,
         )
 
     def _extra(self, rollout: Rollout) -> dict[str, Any]:

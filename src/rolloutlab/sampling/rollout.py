@@ -28,8 +28,8 @@ _MOST_PER_REQUEST = 128
 _HOPELESS = 8
 """So many requests may fail before one succeeds."""
 
-_MOST_AT_ONCE = 16
-"""So many answers are passed on together: enough to share the price of a transaction, few enough to be gone soon."""
+_MOST_WAITING = 1024
+"""So many answers may wait to be stored before no more is asked for: a disk that is slow must not fill the memory."""
 
 _COLLECTED_AFTER = 50_000
 """Objects until Python looks for garbage, while there is much to sample; its own 700 are two completions' tokens."""
@@ -95,7 +95,8 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: Plan) -> ChatReq
 class Player:
     """Plays rollouts with so many requests under way at once.
 
-    taken: gets what was answered, the moment it is there, and together what came together. failed: gets a rollout that
+    taken: gets what was answered, the moment it is there, and together what came together; it is called in a thread, so
+    that requests go on while it waits for the disk. failed: gets a rollout that
     its service could not answer, and why; the others go on. retries: how long a service that has answered and is not
     reached any more is asked again.
     """
@@ -118,6 +119,9 @@ class Player:
         self._failed = failed
         self._answered: list[Answered] = []
         self._came = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._batch: asyncio.Future[None] | None = None
         self._successes = 0
         self._failures = 0
 
@@ -147,22 +151,38 @@ class Player:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._keep()
+            await self._keep()
 
     async def _keeper(self) -> None:
         """Passes on what was answered once all that is ready in this turn of the loop is there."""
         while True:
             await self._came.wait()
             self._came.clear()
-            self._keep()
+            await self._keep()
 
-    def _keep(self) -> None:
+    async def _keep(self) -> None:
+        """Pass on what was answered, in a thread; what comes meanwhile is passed on together after that.
+
+        A batch goes on where its caller is cancelled, and the next one waits for it.
+        """
+        if self._batch:
+            await asyncio.shield(self._batch)
         answered, self._answered = self._answered, []
+        self._room.set()
         if answered:
-            self._taken(answered)
+            self._batch = asyncio.ensure_future(asyncio.to_thread(self._taken, answered))
+            await asyncio.shield(self._batch)
+            self._batch = None
+
+    def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
+        self._answered.append((rollouts, completion))
+        self._came.set()
+        if len(self._answered) >= _MOST_WAITING:
+            self._room.clear()
 
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
         while True:
+            await self._room.wait()
             *_, rollout = await waiting.get()
             for following in await self._advanced(rollout):
                 waiting.put_nowait(_ranked(following))
@@ -178,17 +198,13 @@ class Player:
             if ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
                 raise
             if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
-                self._answered.append(([_ended(rollout, f"ended: {error.message}")], None))
-                self._came.set()
+                self._has_come([_ended(rollout, f"ended: {error.message}")], None)
             else:
                 self._failed(rollout, error)
             return []
         self._successes += 1
         new = [self._after(ready, *pair) for pair in zip(ready.positions, completion.choices, strict=False)]
-        self._answered.append((new, completion))
-        self._came.set()
-        if len(self._answered) >= _MOST_AT_ONCE:
-            self._keep()
+        self._has_come(new, completion)
         unanswered = ready.positions[len(new) :]  # by services that give fewer than `n`
         rest = [replace(ready, positions=unanswered)] if unanswered else []
         return rest + [following for following in new if following.pending]

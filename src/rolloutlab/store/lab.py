@@ -17,8 +17,8 @@ from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.news import Newsroom
 from rolloutlab.store.notation import dumped, now, parts_of
-from rolloutlab.store.outlines import Outlines, keep_outline
-from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, StoredCollection, Trajectory
+from rolloutlab.store.outlines import Outlines, outline_of
+from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection, Trajectory
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.schema import MIGRATIONS
 from rolloutlab.store.shelf import Shelf
@@ -55,10 +55,18 @@ _MEMBERS = """
 """
 _PUT = """
     INSERT INTO trajectories (group_id, position, items, pending, extra, model, step, sampling, created_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, position) DO UPDATE
+    VALUES {} ON CONFLICT (group_id, position) DO UPDATE
     SET items = excluded.items, pending = excluded.pending, extra = excluded.extra, step = coalesce(excluded.step, step)
-    WHERE pending > 0 AND pending >= excluded.pending RETURNING id
+    WHERE pending > 0 AND pending >= excluded.pending
 """
+_OUTLINE = """
+    INSERT OR REPLACE INTO outlines (trajectory_id, tokens, finish_reason, preview, answer)
+    SELECT t.id, column4, column5, column6, column7 FROM (VALUES {}) CROSS JOIN trajectories t
+    ON t.group_id = column1 AND t.position = column2 AND t.items = column3
+"""
+"""Of what was put: what was finished at its place before has other items."""
+_AT_ONCE = 64
+"""Trajectories in one statement."""
 _SPEND = """
     UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ? WHERE id =
 """
@@ -71,7 +79,7 @@ class Lab:
     """The memory of a lab folder. Any number of processes may use it at once; what a call stored is on disk."""
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, MIGRATIONS)
+        self._database = Database(path, MIGRATIONS, durable=True)
         self.rewards = Rewards(self._database)
         self.outlines = Outlines(self._database)
         self.jobs = SubmittedJobs(self._database)
@@ -190,14 +198,26 @@ class Lab:
 
         usage: prompt and completion tokens that it cost, added up by collection.
         """
-        shared = (model, step, json.dumps(sampling), now())
+        self.put_all([Placed(group, tuple(arrivals), model, step, sampling, usage)])
+
+    def put_all(self, placed: Sequence[Placed]) -> None:
+        """As `put`, for groups of one collection: on disk at the end, all of it or nothing.
+
+        Many go into one statement: the thread that writes gives way to the others at each, and where those are busy it
+        waits milliseconds until it is its turn again.
+        """
+        if not placed:
+            return
+        rows = [row for each in placed for row in _rows(each)]
+        usage = [sum(each.usage[i] for each in placed) for i in (0, 1)]
 
         def put(connection: Connection) -> None:
-            for arrival in arrivals:
-                values = (arrival.position, dumped(arrival.items), arrival.pending, json.dumps(arrival.extra))
-                if row := connection.execute(_PUT, (group.id, *values, *shared)).fetchone():
-                    keep_outline(connection, row["id"], arrival.items, arrival.extra)
-            connection.execute(f"{_SPEND} (SELECT collection_id FROM groups WHERE id = ?)", (*usage, group.id))
+            for first in range(0, len(rows), _AT_ONCE):
+                some = rows[first : first + _AT_ONCE]
+                _execute(connection, _PUT, [row for row, _ in some])
+                _execute(connection, _OUTLINE, [(*row[:3], *outline) for row, outline in some])
+            sql = f"{_SPEND} (SELECT collection_id FROM groups WHERE id = ?)"
+            connection.execute(sql, (*usage, placed[0].group.id))
 
         self._database.change(put)
 
@@ -254,6 +274,21 @@ class Lab:
         ]
         close = get_close_matches(label, names, n=1)
         return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
+
+
+def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """What is stored of each trajectory, and its outline."""
+    sampling, at = json.dumps(placed.sampling), now()
+    for arrival in placed.arrivals:
+        place = (placed.group.id, arrival.position, dumped(arrival.items))
+        row = (*place, arrival.pending, json.dumps(arrival.extra), placed.model, placed.step, sampling, at)
+        yield row, outline_of(arrival.items, arrival.extra)
+
+
+def _execute(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Execute a statement that takes several rows."""
+    marks = f"({', '.join('?' * len(rows[0]))})"
+    connection.execute(sql.format(", ".join([marks] * len(rows))), [value for row in rows for value in row])
 
 
 def _summary(row: Row) -> CollectionSummary:

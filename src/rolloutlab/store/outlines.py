@@ -33,15 +33,19 @@ def keep_outline(
     connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
 ) -> None:
     """Keep what a table shows of a trajectory, in the transaction that writes it. items: all after its prompt."""
-    whole = Trajectory(row_id, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
-    answer = whole.answer
-    rest = answer if len(answer) > PREVIEW else None
-    values = (row_id, json.dumps(whole.history_tokens), whole.finish_reason, answer[:PREVIEW], rest)
     connection.execute(
         "INSERT OR REPLACE INTO outlines (trajectory_id, tokens, finish_reason, preview, answer)"
         " VALUES (?, ?, ?, ?, ?)",
-        values,
+        (row_id, *outline_of(items, extra)),
     )
+
+
+def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
+    """Tokens of each history as JSON, finish reason, the beginning of the answer, and all of it where it goes on."""
+    whole = Trajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
+    answer = whole.answer
+    rest = answer if len(answer) > PREVIEW else None
+    return json.dumps(whole.history_tokens), whole.finish_reason, answer[:PREVIEW], rest
 
 
 class Outlines:

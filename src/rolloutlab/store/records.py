@@ -176,6 +176,18 @@ class Arrival:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """What was sampled for one group, by which checkpoint and how. usage: prompt and completion tokens it cost."""
+
+    group: Group
+    arrivals: Sequence[Arrival]
+    model: str
+    step: int | None
+    sampling: Mapping[str, Any]
+    usage: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
 class Recorded:
     """A trajectory that was recorded elsewhere, and where it goes; `place` is where it was found, such as `line 7`.
 

@@ -1,0 +1,107 @@
+"""Answers are stored in a thread of their own, many at once, and count once they are on disk."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from rolloutlab.errors import LabError
+from rolloutlab.sampling import rollout
+from rolloutlab.sampling.arrivals import Arrivals
+from rolloutlab.sampling.rollout import Answered, Player
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.sampling.work import sampled
+from rolloutlab.store.lab import Lab
+from rolloutlab.wire.chat import ChatCompletion, ChatRequest
+
+CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
+COMPLETION = ChatCompletion.model_validate(
+    {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [CHOICE]}
+)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab.db")
+    yield lab
+    lab.close()
+
+
+class Slow:
+    """A disk that takes the first answers only once the service was asked so often."""
+
+    def __init__(self, lab: Lab, rows: int, asked: int) -> None:
+        self.work = sampled("capitals", "{{n}}?", [{"n": n} for n in range(rows)], None, {}, {"model": "m"}, Tools(()))
+        self.arrivals = Arrivals(lab, self.work)
+        self.asked = 0
+        self.batches: list[int] = []
+        self.done: list[int] = []
+        self.threads: set[int] = set()
+        self._enough, self._wanted = threading.Event(), asked
+
+    async def complete(self, _: ChatRequest) -> ChatCompletion:
+        self.asked += 1
+        self.done.append(self.arrivals.done)
+        if self.asked == self._wanted:
+            self._enough.set()
+        await asyncio.sleep(0)
+        return COMPLETION
+
+    def take(self, answers: Sequence[Answered]) -> None:
+        assert self._enough.wait(20), "no request was sent while the disk was waited for"
+        self.threads.add(threading.get_ident())
+        self.batches.append(len(answers))
+        self.arrivals.take(answers)
+
+    def play(self, concurrency: int) -> None:
+        player = Player(self.work.plan, self.work.groups, self.complete, self.work.tools, self.take, self.arrivals.fail)
+        try:
+            asyncio.run(player.play(self.work.rollouts, concurrency))
+        finally:
+            self.arrivals.close()
+
+
+def test_requests_go_on_while_the_disk_is_waited_for_and_what_came_meanwhile_is_stored_together(lab):
+    slow = Slow(lab, rows=40, asked=40)
+    slow.play(concurrency=4)
+    assert threading.get_ident() not in slow.threads
+    assert slow.batches[0] <= 4
+    assert len(slow.batches) == 2
+    assert lab.collection("capitals").trajectories == 40
+
+
+def test_a_completion_counts_once_it_is_on_disk(lab):
+    slow = Slow(lab, rows=40, asked=40)
+    slow.play(concurrency=4)
+    assert set(slow.done) == {0}  # none was there before the last was asked for
+    assert slow.arrivals.done == 40
+
+
+def test_no_more_is_asked_for_than_may_wait_for_the_disk(lab, monkeypatch):
+    monkeypatch.setattr(rollout, "_MOST_WAITING", 4)
+    slow = Slow(lab, rows=40, asked=5)
+    slow.play(concurrency=1)
+    assert max(slow.batches) == 4
+    assert lab.collection("capitals").trajectories == 40
+
+
+def test_a_disk_that_fails_ends_the_sampling_with_its_error(lab):
+    slow = Slow(lab, rows=40, asked=1)
+    lab._database.path.unlink()
+    with pytest.raises(LabError, match="deleted"):
+        slow.play(concurrency=4)
+
+
+def test_many_completions_take_few_statements(lab):
+    slow = Slow(lab, rows=60, asked=60)
+    said: list[str] = []
+    lab._database._connection.set_trace_callback(said.append)
+    slow.play(concurrency=60)
+    lab._database._connection.set_trace_callback(None)
+    assert sum(statement.startswith(("\n    INSERT INTO traj", "\n    INSERT OR REPL")) for statement in said) <= 4
+    assert len(lab.outlines.of(lab.find("capitals"))) == 60
+
+
+def test_a_commit_of_the_lab_is_flushed_to_the_disk(lab):
+    assert lab._database.read("PRAGMA synchronous")[0][0] == 2  # FULL: it outlives a loss of power, too
