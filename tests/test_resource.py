@@ -34,6 +34,10 @@ def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slas
         "https://jo:secret@x/y",
         "https://x:99999",
         "https://x/y?token=secret",
+        "https://x/secret/../mcp",
+        "https://x/mcp/.",
+        "https://x/secret/%2E%2e/mcp",
+        "https://x/./mcp/",
         None,
     ],
 )

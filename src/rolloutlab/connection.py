@@ -22,7 +22,7 @@ from rolloutlab.settings_file import (
     unknown_profile,
     variable_name,
 )
-from rolloutlab.visible import as_written
+from rolloutlab.visible import as_written, visible
 
 _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
@@ -71,7 +71,7 @@ class Connection:
         lines = [
             f"  {name:9}  {value:{wide}}  {origin and f'({origin})'}".rstrip() for name, value, origin in self.rows
         ]
-        return "\n".join([self.state, *lines, self.profiles])
+        return visible("\n".join([self.state, *lines, self.profiles]))
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)

@@ -23,17 +23,20 @@
     └── CheckpointError       a checkpoint is missing or damaged
 
 The message says what happened, with the value; the hint is something to type. Anything that is not one of these is a
-bug and keeps its traceback.
+bug and keeps its traceback. Both may quote what a server, a file or a policy wrote: characters in it that would act on
+a terminal are written out.
 """
+
+from rolloutlab.visible import visible
 
 
 class RolloutlabError(Exception):
     """Base of every error that rolloutlab raises on purpose."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = visible(message)
+        self.hint = hint and visible(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return self.message

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rolloutlab.errors import InputError, NotFoundError, NotOfferedError
+from rolloutlab.visible import visible
 from rolloutlab.wire.training import ModelCard
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class SelectedModel:
         if not self.steps:
             return f"model {self.name}: {_NO_STEPS}"
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
-        return f"model {self.name}{self.base and f' on {self.base}'}: {steps}"
+        return visible(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
 
 
 def table(cards: Sequence[ModelCard]) -> "pd.DataFrame":

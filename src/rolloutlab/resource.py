@@ -17,8 +17,8 @@ def canonical(url: str) -> str:
     """An address as the resource that it names: scheme and host in lower case, no usual port, no slash at the end.
 
     Raises:
-        InputError: it has no scheme or host, a fragment, a user, a query, or characters that browsers and libraries
-            read each in its own way; the message does not repeat what they hold.
+        InputError: it has no scheme or host, a fragment, a user, a query, dot segments in its path, or characters that
+            browsers and libraries read each in its own way; the message does not repeat what they hold.
     """
     try:
         parts = urlsplit(written := url.strip())
@@ -58,4 +58,6 @@ def _wrong(parts: SplitResult, *, fragment: bool) -> str | None:
         return "a fragment"
     if parts.username is not None or parts.password is not None:
         return "a user"
+    if any(segment.lower().replace("%2e", ".") in {".", ".."} for segment in parts.path.split("/")):
+        return "a . or .. in its path"  # RFC 3986, 5.2.4: another address once it is sent
     return "a query" if parts.query else None

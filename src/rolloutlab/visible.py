@@ -27,8 +27,9 @@ def as_written(html: str) -> str:
 
     JupyterLab, nbconvert and nbviewer hand every output to MathJax, which sets what stands between dollars as a formula
     and hides what `\\phantom` holds. Two classes forbid it: MathJax 2 knows the first, MathJax 3 the second.
+    Characters that act are written out here too, wherever in it they are.
     """
-    return f'<div class="tex2jax_ignore mathjax_ignore">{html}</div>'
+    return f'<div class="tex2jax_ignore mathjax_ignore">{visible(html)}</div>'
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """A token's life, against a real server: signed in for, attached, renewed, stepped up, given back."""
 
 import asyncio
+import json
 import threading
 
 import httpx
@@ -222,6 +223,57 @@ def test_step_ups_are_counted_per_operation_across_requests_and_end(access, worl
 
     assert asyncio.run(story()) == 200
     assert len(person.questions) == 3
+
+
+def test_a_second_step_up_asks_once_for_all_that_was_granted_and_challenged(access, world, person):
+    world.needs = {"write": "lab:write", "train": "lab:train"}
+    world.granting = lambda asked: asked if asked == "lab:read" or "lab:train" in asked else "lab:write"
+
+    async def story():
+        await access.sign_in()
+        assert await sent(access, "write") == 200  # for which no more was granted than what was challenged
+        assert access.standing.scopes == ("lab:write",)
+        assert await sent(access, "train") == 200
+        return [await sent(access, each) for each in ("read", "write", "train")]
+
+    assert asyncio.run(story()) == [200] * 3
+    assert [question.scopes for question in person.questions] == [
+        ("lab:read",),
+        ("lab:read", "lab:write"),
+        ("lab:read", "lab:write", "lab:train"),
+    ]
+
+
+def _others(world, **answers):
+    """A second authorization server that would grant all, named after the usual one."""
+    described = {"resource": world.url, "authorization_servers": [world.origin, f"{world.origin}/second"]}
+    world.replaced["/.well-known/oauth-protected-resource/mcp"] = 200, {}, json.dumps(described).encode()
+    second = json.loads(world._authority({})[2]) | {"issuer": f"{world.origin}/second"}
+    world.replaced["/.well-known/oauth-authorization-server/second"] = 200, {}, json.dumps(second).encode()
+    world.replaced |= answers
+
+
+def test_the_second_authorization_server_is_asked_where_the_first_cannot_be_reached(access, world, person):
+    _others(world)
+    closed = json.dumps(
+        {"resource": world.url, "authorization_servers": ["http://127.0.0.1:9", f"{world.origin}/second"]}
+    )
+    world.replaced["/.well-known/oauth-protected-resource/mcp"] = 200, {}, closed.encode()
+    person.changes = {"iss": f"{world.origin}/second"}
+    asyncio.run(access.sign_in())
+    assert access.standing.scopes == ("lab:read",)
+    assert world.seen["/.well-known/oauth-authorization-server/second"] == 1
+
+
+@pytest.mark.parametrize("refusing", ["/register", "/token", "denial"])
+def test_no_other_authorization_server_is_asked_after_a_refusal(access, world, person, refusing):
+    refusal = 400, {}, b'{"error": "invalid_request"}'
+    _others(world, **({} if refusing == "denial" else {refusing: refusal}))
+    world.denies = refusing == "denial"
+    with pytest.raises(SignInError):
+        asyncio.run(access.sign_in())
+    assert world.seen["/.well-known/oauth-authorization-server/second"] == 0
+    assert access.standing is None
 
 
 def test_a_token_that_has_worked_lets_step_ups_be_tried_again(access, world, person):

@@ -183,6 +183,43 @@ def test_of_several_authorization_servers_one_is_selected():
     assert len(asked) == 2
 
 
+OTHER = "https://other.example"
+AT_OTHER = f"{OTHER}/.well-known/oauth-authorization-server"
+OF_OTHER = {
+    name: value.replace(ISSUER, OTHER) if isinstance(value, str) else value for name, value in AUTHORITY.items()
+}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        None,
+        {**AUTHORITY, "issuer": "https://evil.example"},
+        {**AUTHORITY, "token_endpoint": "http://login.example/token"},
+        {"issuer": ISSUER},
+    ],
+)
+def test_the_next_authorization_server_is_tried_where_the_metadata_of_one_cannot_be_used(first):
+    several = {**RESOURCE, "authorization_servers": ["http://plain.example", ISSUER, OTHER]}
+    world = {AT_RESOURCE: several, AT_OTHER: OF_OTHER, **({AT_ISSUER: first} if first else {})}
+    result, asked = found(world)
+    assert (result.issuer, result.authority.token_endpoint) == (OTHER, f"{OTHER}/token")
+    assert not [request for request in asked if "plain.example" in request.url]
+
+
+def test_where_none_can_be_used_each_says_why_and_not_more_than_five_are_asked():
+    several = [f"https://{i}.example" for i in range(9)]
+    said = refused({**USUAL, AT_RESOURCE: {**RESOURCE, "authorization_servers": several}})
+    assert "names 5 authorization servers, and none can be used: https://0.example does not describe itself" in said
+    assert "5.example" not in said
+
+
+def test_an_authorization_server_without_proofs_of_the_code_is_not_passed_over_for_another():
+    several = {**RESOURCE, "authorization_servers": [ISSUER, OTHER]}
+    weak = {name: value for name, value in AUTHORITY.items() if name != "code_challenge_methods_supported"}
+    assert "S256" in refused({AT_RESOURCE: several, AT_ISSUER: weak, AT_OTHER: OF_OTHER})
+
+
 def test_a_slash_that_the_resource_itself_names_is_kept():
     result, _ = found({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": f"{SERVER}/"}})
     assert result.resource == f"{SERVER}/"

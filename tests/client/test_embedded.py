@@ -50,6 +50,15 @@ def attach(settings):
         pass  # the service has ended
 
 
+def test_the_service_runs_no_module_that_lies_in_the_folder_of_the_notebook(attach, tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    for name in ("transformers", "torch", "uvicorn", "json"):
+        (tmp_path / "notebooks" / f"{name}.py").write_text("open('was-run', 'w').close()\nraise SystemExit(name)\n")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert attach().address()
+    assert not Path("was-run").exists()
+
+
 def test_two_kernels_that_start_at_once_share_one_service_which_ends_when_both_have_gone(attach, settings):
     first, second = attach(), attach()
     with ThreadPoolExecutor() as pool:

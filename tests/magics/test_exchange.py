@@ -1,5 +1,6 @@
 """%export, %import and %logprobs as a user types them."""
 
+import gzip
 import json
 
 import pytest
@@ -83,3 +84,17 @@ def test_what_goes_wrong_is_said_in_two_lines(notebook, folder, cell, said):
     (folder / "bad.jsonl").write_text(f"{json.dumps(good)}\n" + '{"messages": [{"role": "usr"}]}')
     assert notebook.error(cell).startswith(said)
     assert notebook.run("%collections").empty
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("bomb.jsonl.gz", "bomb.jsonl.gz, line 2: "), ("bomb.json.gz", "bomb.json.gz: ")]
+)
+def test_a_small_file_that_would_fill_the_memory_is_refused_in_words(notebook, tmp_path, name, place):
+    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
+        file.write(b"\n")
+        for _ in range(129):
+            file.write(b" " * (1 << 20))
+    assert (tmp_path / name).stat().st_size < 1 << 20
+    said = notebook.error(f"%import {tmp_path / name} bomb")
+    assert f"InputError: {place}more than 128 MiB in one piece" in said
+    assert "JSON lines" in said

@@ -67,7 +67,7 @@ class Asking:
         """What a person gives.
 
         before: the grant until now. terms: None are those of that, which another kernel may have been given. granted:
-        the scopes there are already, where more are wanted.
+        the scopes that were granted or challenged before, where more are wanted.
 
         Raises:
             SignInError: it was refused, or cannot be trusted. UnreachableError: nothing answers.

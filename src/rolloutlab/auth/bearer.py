@@ -66,6 +66,8 @@ class Access:
         self._renewals: set[asyncio.Task[Grant]] = set()
         self._rejected: dict[str, set[str]] = {}
         """Tokens that were refused since one was accepted, by operation."""
+        self._wanted: dict[str, None] = {}
+        """The scopes that were granted or challenged since the person signed in, in order."""
         self._no: SignInError | None = None
         """That a person wants to allow no more, until they ask again."""
         self._failures = 0
@@ -102,6 +104,7 @@ class Access:
         async with self._questions.one:
             self._no = None
             self._attempts.clear()
+            self._wanted.clear()
             before, self._terms = self._terms, terms or self._terms
             if terms:
                 self._asking.forget_clients()
@@ -202,8 +205,9 @@ class Access:
                 scopes = " ".join(sorted(set(challenge.scopes))) or "more"
                 said = f"{host(self.server)} goes on to want the scopes {scopes!a} after they were granted"
                 raise SignInError(said, hint=f"%login {self.server}")
+            self._wanted.update(dict.fromkeys([*(grant.scopes if grant else ()), *challenge.scopes]))
             try:
-                await self._ask(self._consent, challenge, grant.scopes if grant else ())
+                await self._ask(self._consent, challenge, tuple(self._wanted))
             except RolloutlabError as error:
                 self._failures, self._failure = self._failures + 1, error
                 if isinstance(error, Denied | Unanswered):
@@ -247,6 +251,7 @@ class Access:
         try:
             grant = await self._asking.grant(consent, self._terms, self._reread(), challenge, granted)
             before = await self._replace(grant, keep)
+            self._wanted.update(dict.fromkeys(grant.scopes))
         except BaseException as error:
             consent.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
             raise

@@ -1,6 +1,6 @@
 """Who guards a resource, and where to sign in: RFC 9728, RFC 8414 and OpenID Connect Discovery, in the given order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -12,13 +12,15 @@ from rolloutlab.auth.challenges import Challenge
 from rolloutlab.auth.documents import Document, ResourceMetadata, ServerMetadata
 from rolloutlab.auth.messages import Flow, Request
 from rolloutlab.auth.pkce import METHOD
-from rolloutlab.errors import InputError, SignInError
+from rolloutlab.errors import InputError, ServiceError, SignInError
 from rolloutlab.resource import canonical
 
 D = TypeVar("D", bound=Document)
 
 _RESOURCE = "/.well-known/oauth-protected-resource"
 _SERVER = "/.well-known/oauth-authorization-server"
+_MOST_AUTHORITIES = 5
+"""So many of the authorization servers that a resource names are asked."""
 _OPENID = "/.well-known/openid-configuration"
 
 
@@ -43,7 +45,8 @@ def discover(
 ) -> Flow[Found]:
     """What is known of a canonical server address.
 
-    challenge: of its first 401, if any. issuer: what was configured for a server that does not describe itself.
+    challenge: of its first 401, if any. issuer: what was configured for a server that does not describe itself. Of
+    several authorization servers (RFC 9728, 7.6) it is the first whose metadata can be used.
     without_pkce: go on where the authorization server does not say that it checks a proof of the code; for servers that
     do and forget to say so.
 
@@ -53,8 +56,8 @@ def discover(
     described = yield from _resource(server, challenge)
     if described is None and issuer is None:
         raise _unsaid(server)
-    chosen = issuer or (described.authorization_servers[0] if described else "")
-    authority = yield from _authority(checked_endpoint("authorization server", chosen, server), server)
+    named = (issuer,) if issuer else tuple(described.authorization_servers) if described else ()
+    chosen, authority = yield from _first_authority(named, server)
     if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
         raise SignInError(
             f"{host(chosen)} does not say that it supports {METHOD} proofs, without which a code can be stolen; "
@@ -118,6 +121,20 @@ def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
         raise SignInError(f"{host(server)} describes a resource that is no address")
     if described != server and not (at_root and covers(described, server)):
         raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(resource)[:200]}")
+
+
+def _first_authority(issuers: Sequence[str], server: str) -> Flow[tuple[str, ServerMetadata]]:
+    """The first authorization server whose metadata can be read and trusted; what fails later tries no other."""
+    failures: list[ServiceError] = []
+    for issuer in issuers[:_MOST_AUTHORITIES]:
+        try:
+            return issuer, (yield from _authority(checked_endpoint("authorization server", issuer, server), server))
+        except ServiceError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    why = "; ".join(failure.message for failure in failures)
+    raise SignInError(f"{host(server)} names {len(failures)} authorization servers, and none can be used: {why}")
 
 
 def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:

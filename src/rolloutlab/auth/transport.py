@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rolloutlab.auth.addresses import host
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.messages import Flow, Request, Response, T
-from rolloutlab.errors import SignInError
+from rolloutlab.errors import ServiceError, SignInError
 from rolloutlab.reach import Reach, allows, reach_of_all
 from rolloutlab.untrusted import Fetched, fetch
 
@@ -30,8 +30,12 @@ class Transport:
         try:
             request = next(flow)
             while True:
-                answer = await _sent(request, self.reach)
-                request = flow.send(Response(answer.status, answer.headers, answer.body))
+                try:
+                    answer = await _sent(request, self.reach)
+                except ServiceError as error:
+                    request = flow.throw(error)  # the flow may know another place to ask
+                else:
+                    request = flow.send(Response(answer.status, answer.headers, answer.body))
         except StopIteration as end:
             result: T = end.value
             return result

@@ -159,7 +159,7 @@ class Embedded:
 
     def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
         settings = self._settings
-        command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(settings.home)]
+        command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
         command += ["--policy", settings.policy, "--linger", str(settings.linger)]
         command += ["--start-empty"] * start_empty
         with self.log.open("ab") as log:

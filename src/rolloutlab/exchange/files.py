@@ -20,11 +20,16 @@ _GZIP = b"\x1f\x8b"
 _UTF_8_MARK = b"\xef\xbb\xbf"
 
 
+_LARGEST = 128 << 20
+"""Bytes of a line, or of a document that is read whole, unpacked: gzip makes a file a thousand times smaller."""
+
+
 def documents(path: Path) -> Iterator[Found]:
     """The JSON values of a file: its lines or, where it is called `.json`, the items of its array or its only value.
 
     Raises:
-        NotFoundError: there is no such file. InputError: it is empty, no text, or not JSON; the message says where.
+        NotFoundError: there is no such file. InputError: it is empty, no text, not JSON, or too large to be read; the
+            message says where.
     """
     whole = path.name.removesuffix(".gz").endswith(".json")
     count = 0
@@ -89,7 +94,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 
 def _whole(path: Path) -> Iterator[Found]:
     with reading(path) as file:
-        text = file.read()
+        text = _bounded(file.read(_LARGEST + 1), path.name)
     if text.strip():
         value = _parsed(text, path.name)
         for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
@@ -98,10 +103,19 @@ def _whole(path: Path) -> Iterator[Found]:
 
 def _lines(path: Path) -> Iterator[Found]:
     with reading(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                place = f"{path.name}, line {number}"
+        lines = iter(lambda: file.readline(_LARGEST + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            place = f"{path.name}, line {number}"
+            if _bounded(line, place).strip():
                 yield place, _parsed(line, place)
+
+
+def _bounded(text: bytes, place: str) -> bytes:
+    if len(text) > _LARGEST:
+        raise InputError(
+            f"{place}: more than {_LARGEST >> 20} MiB in one piece", hint="JSON lines, a trajectory or a group in each"
+        )
+    return text
 
 
 def _parsed(text: bytes, place: str) -> Any:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from rolloutlab.errors import InputError
 from rolloutlab.wire.base import Wire, moment
 
-_LABEL = re.compile(r"([\w.-]+)(?::(\d+))?")
+_LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")
+"""SQLite counts no further than 2^63."""
 
 
 def parts_of(label: str) -> tuple[str, int | None] | None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rolloutlab.training.submission import Submission
-from rolloutlab.visible import as_written
+from rolloutlab.visible import as_written, visible
 from rolloutlab.widgets import check as view
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Check:
         return Frame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
 
     def __repr__(self) -> str:
-        return view.text(self._title, self._report, self.groups)
+        return visible(view.text(self._title, self._report, self.groups))
 
     def _repr_html_(self) -> str:
         return as_written(view.html(self._title, self._report, self.groups))

@@ -175,7 +175,7 @@ class Reading:
                     "completion": visible(said) + (" ..." if goes_on else ""),
                     "reward": row.reward,
                     "was": None if was == row.reward else was,
-                    "source": row.source,
+                    "source": row.source and visible(row.source),
                     "advantage": _advantage(share),
                     "reason": reason,
                     "why": reason and WHY[Reason(reason)],

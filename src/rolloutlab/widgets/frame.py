@@ -1,8 +1,8 @@
-"""A DataFrame that a notebook shows as it is written, whatever a completion in it looks like."""
+"""A DataFrame that is shown as it is written, whatever a completion or a name in it looks like."""
 
 import pandas as pd
 
-from rolloutlab.visible import as_written
+from rolloutlab.visible import as_written, visible
 
 
 class Frame(pd.DataFrame):
@@ -11,6 +11,9 @@ class Frame(pd.DataFrame):
     @property
     def _constructor(self) -> "type[Frame]":
         return Frame
+
+    def __repr__(self) -> str:
+        return visible(super().__repr__())
 
     def _repr_html_(self) -> str | None:
         """None where pandas is told to show text."""

@@ -203,6 +203,17 @@ def test_a_reward_of_a_caller_gives_way_to_a_function_and_one_by_hand_stays(call
     assert rewards == [[0.5, 0.5], [7.0, 0.5, 0.5]]
 
 
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 20, "9" * 5000])
+def test_a_number_that_no_generation_can_have_is_no_collection(call, number):
+    for tool, said in (
+        ("list_groups", {"collection": f"capitals:{number}"}),
+        ("get_trajectory", {"id": f"capitals:{number}/0/0"}),
+        ("get_trajectory", {"id": f"capitals/{number}/0"}),
+        ("set_reward", {"id": f"capitals:{number}/0/0", "reward": 1}),
+    ):
+        assert call(tool, True, **said).startswith("there is no ")
+
+
 @pytest.mark.parametrize("reward", ["good", None, [1]])
 def test_a_reward_is_a_number(call, reward):
     assert "reward" in call("set_reward", True, id="capitals/0/1", reward=reward)
