@@ -70,6 +70,7 @@ CALLS = {
     "%compare x --before 1 --after 3 --tools add -m lab/y": (
         'lab.compare("x", before=1, after=3, tools=[add], model="lab/y", variables=globals())'
     ),
+    "%compare x --over rows --anytime": 'lab.compare("x", over=rows, anytime=True, variables=globals())',
     "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
     "%collections 'cap*'": 'lab.collections("cap*")',
     "%collections --delete x:1": 'lab.delete("x:1"); lab.collections()',
