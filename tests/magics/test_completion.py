@@ -73,6 +73,8 @@ OFFERED = {
     "%group capitals:1/": ["%group capitals:1/0", "%group capitals:1/1"],
     "found = %group capitals/": ["found = %group capitals/0"],
     "%model ": ["%model lab/practice", "%model lab/sorter"],
+    "%models --delete lab/sorter": ["%models --delete lab/sorter", "%models --delete lab/sorter@12"],
+    "%models --p": ["%models --purge"],
     "%%chat -m lab/s": ["%%chat -m lab/sorter", "%%chat -m lab/sorter@12"],
     "%%chat capitals --model lab/practice@": [
         "%%chat capitals --model lab/practice@0",

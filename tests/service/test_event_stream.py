@@ -45,6 +45,12 @@ def as_parsed(events):
 
 
 @pytest.fixture
+def service(start):
+    """One for each test: a server that stops hangs up on all who listen to jobs."""
+    return start()
+
+
+@pytest.fixture
 def held(monkeypatch):
     """Holds the training of jobs until it is set."""
     from rolloutlab.service import jobs

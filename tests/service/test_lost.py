@@ -208,6 +208,7 @@ def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained)
     assert len(service.call("POST", f"{LOST}/recover")["recovered"]) == 1
 
 
+@pytest.mark.process
 def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_again(trained, tiny_policy, tmp_path):
     folder, _, _ = trained(1)
     move_away(folder)

@@ -13,6 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rolloutlab.client.embedded import Embedded
+from rolloutlab.errors import UnreachableError
+from rolloutlab.http import Http
+from rolloutlab.settings import Settings
+
 pytestmark = pytest.mark.process
 
 BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
@@ -102,6 +107,10 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         refused = httpx.get(health, timeout=60)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
+        client = Embedded(Settings(home=tmp_path), Http(), patience=0.2)
+        with pytest.raises(UnreachableError, match="does not answer: it is suspended or overloaded"):
+            client.running()
+        client._http.close()
         assert "file descriptors" in refused.json()["detail"] == refused.json()["error"]["message"]
         idle.close()
         while httpx.get(health, timeout=60).status_code == 503:

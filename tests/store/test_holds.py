@@ -19,6 +19,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.process
 def test_the_lock_of_a_killed_process_goes_with_the_next_one_and_one_that_is_held_stays(tmp_path):
     folder = tmp_path / "sampling"
     mine = hold(folder, 3, "x:3")

@@ -83,16 +83,17 @@ class Embedded:
         published = read_published(self._folder)
         if published is None:
             return None
-        for _ in _until(self._patience):  # one that is being stopped breaks off, and is gone a moment later
+        # one that is being stopped breaks off and is gone a moment later; one with too many clients says 503
+        for _ in _until(self._patience):
             try:
                 if self._http.run(published.answers(self._http, self._patience), every=_POLL):
                     token = FolderToken(self._folder, published.base_url, published.token, self._http)
                     return Address(published.base_url, published.inference_base_url, token)
                 proved = False
-            except BrokenOffError:
+            except RolloutlabError as error:
+                if isinstance(error, UnreachableError) and not isinstance(error, BrokenOffError):
+                    return None
                 proved = None
-            except RolloutlabError:
-                return None
             if self._ended_within(0) or read_published(self._folder) != published:
                 return None
             if proved is False:

@@ -1,0 +1,45 @@
+"""`%models`: what is damaged or lost is told there, with what to type, and typing it helps."""
+
+import pytest
+
+
+@pytest.fixture
+def service(start, body):
+    """Its model lab/first has a step 1 whose files are not there, and a step 7 that the database does not list."""
+    service = start()
+    model = service.register()
+    service.ended(service.call("POST", "/v1/preview/training-jobs", json=body(model.id))["id"])
+    service.stop()
+    folder = service.folder / "models" / str(model.id)
+    (folder / "1").rename(folder / "7")
+    return start()
+
+
+@pytest.fixture
+def printed(notebook, capsys):
+    """The lines that a cell prints before the table that is its value."""
+
+    def run(cell):
+        capsys.readouterr()
+        notebook.run(cell)
+        return capsys.readouterr().out.partition("Out[")[0].splitlines()
+
+    return run
+
+
+def test_models_tells_of_lost_checkpoints_until_they_are_listed_again(printed, notebook):
+    told = printed("%models")
+    assert told[0].endswith(" bytes) in the service's folder models/.lost, which its database does not list:")
+    assert told[1].startswith("  lab/first@7  ")
+    assert told[2] == "  -> %models --recover lists them again; %models --purge removes them"
+    assert printed("%models --delete lab/first@1") == ["model lab/first on tiny: checkpoint 0", *told]
+    assert printed("%models --recover")[:1] == ["listed again: 1 checkpoint"]
+    assert printed("%models -o listed") == []
+    assert notebook["listed"].loc["lab/first", "newest"] == 7
+    notebook.run("%%chat capitals -m lab/first@7 --max-tokens 2\nCapital of Peru?")
+
+
+def test_what_is_purged_is_told_and_gone(printed):
+    assert printed("%models --purge")[0].startswith("removed 1 checkpoint (")
+    assert printed("%models --purge") == ["no checkpoint is set aside"]
+    assert printed("%models") == []
