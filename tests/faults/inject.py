@@ -74,7 +74,7 @@ class Faults:
     def _within(self, path: object) -> bool:
         if not isinstance(path, str | os.PathLike):
             return False
-        if Path(__file__).parent.name in sys._getframe(2).f_code.co_filename:  # these scripts' own
+        if str(Path(__file__).parent) in sys._getframe(2).f_code.co_filename:  # these scripts' own
             return False
         return os.path.abspath(os.fspath(path)).startswith(self._folder)  # noqa: PTH100
 
