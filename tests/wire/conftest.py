@@ -177,6 +177,7 @@ MODELS[chat.Choice] = choice = _object(
     },
     {"logprobs": choice_logprobs},
 )
+MODELS[chat.AnsweredChoice] = choice
 MODELS[chat.Usage] = usage = _object({"prompt_tokens": integer, "completion_tokens": integer, "total_tokens": integer})
 MODELS[chat.ChatCompletion] = _object(
     {"id": text, "object": _constant("chat.completion"), "created": integer, "model": text, "choices": _array(choice)},
@@ -278,7 +279,14 @@ MODELS[training.RegisterModel] = _object(
     {"project": name, "name": name}, {"entity": name, "base_model": text, "return_existing": boolean}
 )
 MODELS[training.Model] = _object(
-    {"id": uuid, "entity": text, "project": text, "name": text, "base_model": text, "run_id": text}
+    {"id": uuid, "entity": text, "project": text, "name": text, "base_model": text}, {"run_id": text}
+)
+MODELS[training.LostCheckpoint] = lost_checkpoint = _object(
+    {"model_id": uuid, "step": integer, "bytes": integer, "reason": text}, {"model": text}
+)
+MODELS[training.LostCheckpointList] = _object({"object": _constant("list"), "data": _array(lost_checkpoint)})
+MODELS[training.RecoveredCheckpoints] = _object(
+    {"recovered": _array(lost_checkpoint), "remaining": _array(lost_checkpoint)}
 )
 MODELS[training.Checkpoint] = checkpoint = _object({"id": text, "step": integer}, {"metrics": _values(_NUMBER)})
 MODELS[training.CheckpointList] = _object(

@@ -124,6 +124,32 @@ def test_a_choice_is_told_from_a_message_by_finish_reason_and_message():
     assert chat.kind({"role": "user", "content": "x", "finish_reason": "x"}) == "user"
 
 
+def test_a_message_may_have_further_properties_of_those_names():
+    both = {"message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+    assert chat.kind({"role": "user", "content": "x", **both}) == "user"
+    assert chat.kind({"role": "tool", "tool_call_id": "1", "content": "x", **both}) == "tool"
+    assert chat.kind({"role": "assistant", "tool_calls": [], **both}) == "assistant"
+    assert chat.kind({"index": 0, **both}) == "choice"
+
+
+@pytest.mark.parametrize(
+    ("reported", "read"),
+    [("eos", "stop"), ("end_turn", "stop"), ("model_length", "length"), ("max_tokens", "length"), ("", "stop")],
+)
+def test_any_string_is_a_finish_reason_of_an_answer_and_is_kept_beside_the_nearest_of_a_job(changed, reported, read):
+    answered = chat.ChatCompletion.model_validate(changed(completion(), "choices.0.finish_reason", reported))
+    [sent] = answered.to_wire()["choices"]
+    assert (sent["finish_reason"], sent["reported_finish_reason"]) == (read, reported)
+    assert chat.Choice.model_validate(sent).to_wire() == sent
+
+
+@pytest.mark.parametrize("known", ["stop", "length", "tool_calls", "content_filter", "function_call"])
+def test_a_finish_reason_of_the_specification_is_left_as_it_is(changed, known):
+    answered = chat.ChatCompletion.model_validate(changed(completion(), "choices.0.finish_reason", known))
+    assert answered.choices[0].to_wire()["finish_reason"] == known
+    assert "reported_finish_reason" not in answered.choices[0].to_wire()
+
+
 def test_the_null_content_of_a_function_message_is_kept(survives):
     message = {"role": "function", "content": None, "name": "f"}
     survives(chat.FunctionMessage, message, message)
@@ -229,7 +255,7 @@ def test_options_of_a_chat_request_that_have_no_field_are_kept(survives):
         ("created", 1.5),
         ("model", None),
         ("choices", None),
-        ("choices.0.finish_reason", "done"),
+        ("choices.0.finish_reason", 5),
         ("choices.0.index", "0"),
         ("choices.0.message", None),
         ("choices.0.message.role", "user"),

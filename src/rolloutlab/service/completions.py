@@ -11,9 +11,9 @@ from rolloutlab.policy.model import Adapter
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call
 from rolloutlab.wire.chat import (
+    AnsweredChoice,
     ChatCompletion,
     ChatCompletionChunk,
-    Choice,
     ChoiceLogprobs,
     ChunkChoice,
     CompletionMessage,
@@ -96,11 +96,11 @@ class Writer:
         if plan.with_usage:
             yield _chunk(plan, [], usage(rows))
 
-    def _choice(self, plan: Plan, row: Sampled) -> Choice:
+    def _choice(self, plan: Plan, row: Sampled) -> AnsweredChoice:
         """A Choice; `policy_version` is the checkpoint it was sampled from."""
         text, calls = self._reader.message(row.tokens, plan.stops, row.ask.prompt, plan.tools)
         entries = [self._entry(row, i) for i in range(len(row.tokens))] if plan.logprobs else None
-        return Choice(
+        return AnsweredChoice(
             index=row.ask.index,
             finish_reason="tool_calls" if calls else "stop" if row.finish == "stop" else "length",
             message=_message(text, calls),

@@ -1,9 +1,9 @@
 """Chat messages, choices and completions (specification: "Message kinds" to "Tools and calls")."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rolloutlab.wire.base import Boolean, Integer, Number, Wire
 
@@ -233,16 +233,23 @@ class Choice(Wire):
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
 
+_OF_MESSAGES = {"content", "refusal", "audio", "tool_calls", "function_call", "tool_call_id"}
+
+
 def kind(item: Any) -> str | None:
-    """The kind of a conversation item; a Choice is told from a message by `finish_reason` and `message`."""
+    """The kind of a conversation item; a Choice is told from a message by `finish_reason` and `message`.
+
+    A message may have further properties of those names: it has a role, and a field that messages have.
+    """
     if isinstance(item, Wire):
         return "choice" if isinstance(item, Choice) else getattr(item, "role", None)
     if not isinstance(item, Mapping):
         return None
     marks = ("message" in item) + ("finish_reason" in item)
-    if marks == 2 or (marks and "role" not in item):
+    role = item.get("role") if item.get("role") in ROLES else None
+    if marks == 2 and not (role and item.keys() & _OF_MESSAGES):
         return "choice"
-    return item.get("role") if item.get("role") in ROLES else None
+    return "choice" if marks and "role" not in item else role
 
 
 _MESSAGES = (
@@ -318,6 +325,22 @@ class Usage(Wire):
     total_tokens: Integer
 
 
+class AnsweredChoice(Choice):
+    """A Choice as services answer it: for a chat the specification lets `finish_reason` be any string.
+
+    One that it does not have for jobs is kept as `reported_finish_reason`, beside the nearest that it has.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_reason(cls, sent: Any) -> Any:
+        reason = sent.get("finish_reason") if isinstance(sent, Mapping) else None
+        if not isinstance(reason, str) or reason in get_args(FinishReason):
+            return sent
+        cut = any(word in reason.lower() for word in ("length", "limit", "max_"))
+        return {**sent, "finish_reason": "length" if cut else "stop", "reported_finish_reason": reason}
+
+
 class ChatCompletion(Wire):
     """Answer of a chat completion; `created` is in seconds since the epoch."""
 
@@ -325,7 +348,7 @@ class ChatCompletion(Wire):
     object: Literal["chat.completion"]
     created: Integer
     model: str
-    choices: list[Choice]
+    choices: list[AnsweredChoice]
     usage: Usage | None = None
 
 
