@@ -55,3 +55,14 @@ def test_a_collection_is_let_go_also_where_the_locks_file_cannot_be_removed(tmp_
         patched.setattr(Path, "unlink", refuse)
         let_go(lock)
     let_go(hold(tmp_path / "sampling", 3, "x:3"))
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_in_words(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", refuse)
+        with pytest.raises(LabError, match="sampling cannot be used: Input/output error"):
+            hold(tmp_path / "sampling", 3, "x:3")
+    let_go(hold(tmp_path / "sampling", 3, "x:3"))

@@ -18,21 +18,20 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
     Raises:
         ConflictError: another process, or another cell, holds it. LabError: the folder cannot be written or locked.
     """
+    lock = Lock(folder / f"{number}.lock", thread_local=False)
     try:
         own(folder)
+        with _alone(folder):
+            for path in folder.glob("*.lock"):
+                _remove_unheld(path)
+            lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ConflictError(
+            f"{label} is being sampled by another kernel", hint="%collections shows how far it is"
+        ) from error
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
         raise LabError(f"{folder} cannot be used: {error.strerror or error}", hint=hint) from error
-    lock = Lock(folder / f"{number}.lock", thread_local=False)
-    with _alone(folder):
-        for path in folder.glob("*.lock"):
-            _remove_unheld(path)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout as error:
-            raise ConflictError(
-                f"{label} is being sampled by another kernel", hint="%collections shows how far it is"
-            ) from error
     return lock
 
 
