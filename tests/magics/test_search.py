@@ -124,8 +124,43 @@ def test_a_result_is_a_frame(filled):
     frame = filled.run("%search letters --select reward,step").to_frame()
     assert isinstance(frame, pd.DataFrame)
     assert (list(frame.columns), frame.index.name) == (["score", "reward", "step"], "trajectory")
-    assert "model" in filled.run("%search letters").to_frame().columns
-    assert "document" in filled.run("%search letters --select '#document'").to_frame().columns
+    assert {"score", "model"} <= {*filled.run("%search letters").to_frame().columns}
+
+
+@pytest.mark.parametrize(
+    ("select", "columns"),
+    [
+        (["#id"], []),
+        (["#score"], ["score"]),
+        (["#document"], ["document"]),
+        (["reward", "step"], ["reward", "step"]),
+        (["step", "#document", "#score"], ["score", "step", "document"]),
+    ],
+)
+def test_a_frame_has_what_the_search_selects_and_nothing_else(filled, select, columns):
+    whole = {"rank": {"$knn": {"query": "letters"}}, "select": select}
+    frame = filled.lab.search(whole).to_frame()
+    assert (list(frame.columns), len(frame)) == (columns, 4)
+    everything = filled.lab.search({**whole, "select": [*select, "#metadata"]}).to_frame()
+    assert {"model", "reward", "tokens"} <= {*everything.columns}
+
+
+def test_the_best_of_each_group_by_a_field_need_no_rank(filled):
+    best = {"keys": ["collection"], "aggregate": {"$max_k": {"keys": ["tokens"], "k": 2}}}
+    result = filled.run("%%search\n" + json.dumps({"group_by": best}))
+    assert sorted(hit.metadata["collection"] for hit in result) == ["capitals"] * 2 + ["letters"] * 2
+    assert [hit.score for hit in result] == [None] * 4
+    assert "2 groups" in repr(result)
+
+
+def test_a_vector_without_an_embedding_model_is_an_error_and_with_one_it_is_compared(filled):
+    query = "%%search\n" + json.dumps({"rank": {"$knn": {"query": [1.0, 2.0]}}})
+    error = filled.error(query)
+    assert "is a vector, no record has one, and there is no embedding model" in error
+    assert "%search --embed-with MODEL" in error
+    filled.shell.user_ns["sizes"] = lambda texts: [[float(len(text)), 1.0] for text in texts]
+    filled.run("%search --embed-with sizes")
+    assert len(filled.run(query).names) == 8
 
 
 def test_a_score_is_explained_on_demand(filled):

@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a field term of the score": (
         rank({"$field": {"key": "#score"}}), "rank.$field.key", "no field here", "the name of a metadata field",
     ),
-    "groups without a rank": (
+    "groups by score without a rank": (
         {"group_by": {"keys": ["a"], "aggregate": BEST}}, "group_by", "no rank", '{"rank": {"$knn": {"query": "text"}}}',
     ),
     "groups by nothing": (grouped(keys=[]), "group_by.keys", "at least 1", '["model"]'),

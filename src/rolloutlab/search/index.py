@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import Timeout
 
-from rolloutlab.errors import LabError
+from rolloutlab.errors import InputError, LabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.search.answer import Answer, odd_conditions
 from rolloutlab.search.background import Background
@@ -24,7 +24,7 @@ from rolloutlab.search.engine.scores import Breakdown, breakdown
 from rolloutlab.search.engine.table import REBUILD
 from rolloutlab.search.meaning import Meaning
 from rolloutlab.search.query import METADATA, SCORE, Search
-from rolloutlab.search.rank import EMBEDDING
+from rolloutlab.search.rank import EMBEDDING, Knn, terms_of
 from rolloutlab.search.texts import resolved, texts_of
 from rolloutlab.store.disk import Lock
 from rolloutlab.store.lab import Lab
@@ -141,7 +141,7 @@ class Index:
             LabError: the index is damaged; `rebuild` makes it anew.
         """
         with self._background.stopped():
-            notes = self._compared(told) if texts_of(search.rank, EMBEDDING) else []
+            notes = self._looked_up(search, told)
         executed = resolved(search, self._embedder)
         found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not found.hits:
@@ -319,6 +319,17 @@ class Index:
 
     def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
         self.records.amend(changes, lambda field: field in fields)
+
+    def _looked_up(self, search: Search, told: Told) -> list[str]:
+        """By what the queries on embeddings are compared; InputError for a vector where there is nothing to compare."""
+        knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
+        vectors = any(not isinstance(knn.query, str) for knn in knns)
+        if vectors and self._embedder is None and not self.records.embedded():
+            raise InputError(
+                f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model",
+                hint="%search --embed-with MODEL, or a text as the query",
+            )
+        return self._compared(told) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
     def _compared(self, told: Told) -> list[str]:
         """By what texts are compared, and how much of the lab has what that needs."""

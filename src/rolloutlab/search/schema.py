@@ -23,7 +23,10 @@ SCORED = {"type": "number", "minimum": -SINGLE, "maximum": SINGLE}
 def json_schema() -> Schema:
     """The schema of a whole search."""
     where, rank = _ref("where"), _ref("rank")
-    grouping = {"properties": {"group_by": {"type": "object", "minProperties": 1}}, "required": ["group_by"]}
+    by_score = {"required": ["keys"], "properties": {"keys": {"type": "array", "contains": {"const": SCORE}}}}
+    best = [{"required": [name], "properties": {name: by_score}} for name in ("$min_k", "$max_k")]
+    grouped = {"required": ["aggregate"], "properties": {"aggregate": {"anyOf": best}}, "type": "object"}
+    grouping = {"properties": {"group_by": grouped}, "required": ["group_by"]}
     scoring = {"properties": {"rank": {"not": {"type": "null"}}}, "required": ["rank"]}
     there = {"not": {"type": "null"}}
     twice = {"required": ["where", "filter"], "properties": {"where": there, "filter": there}}

@@ -26,7 +26,7 @@ def written(
     offset: int | None = None,
     select: str | Sequence[str] | None = None,
 ) -> Search:
-    """One search. known: the fields there are; None where any name will do.
+    """One search. known: the fields there are; None where any name will do. A score is always selected.
 
     Raises:
         InputError: a piece is wrong, two say the same, or a field is not known; with the nearest name.
@@ -46,12 +46,13 @@ def written(
         raise InputError("the best of what? Nothing is grouped", hint=f"--group-by collection --best {best}")
     if keys and ranked is None:
         raise InputError("groups keep their best, and nothing says what is best", hint="a text, or rank=...")
+    selected = _names(select)
     search = Search(
         where=_conditions(where, known),
         rank=ranked,
         group_by=GroupBy(keys, MinK((SCORE,), kept)) if keys else None,
         limit=limit,
-        select=Select(_names(select)),
+        select=Select((SCORE, *selected) if selected and ranked is not None else selected),
     )
     return parse(search, known)
 

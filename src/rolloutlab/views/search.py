@@ -8,7 +8,7 @@ from rolloutlab.errors import NotFoundError
 from rolloutlab.search.engine.execute import Found, Hit
 from rolloutlab.search.engine.scores import Breakdown
 from rolloutlab.search.fields import fields_of
-from rolloutlab.search.query import SHOWN, Search
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search
 from rolloutlab.search.texts import sought
 from rolloutlab.search.words import explain
 from rolloutlab.visible import as_written
@@ -74,20 +74,22 @@ class SearchResult:
         return self._explained(self.hits[hit].id if isinstance(hit, int) else hit)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per hit, indexed by the trajectory's name: score, then what was selected; by default all metadata."""
+        """One row per hit, indexed by the trajectory's name: what was selected, by default score and metadata."""
         import pandas as pd
 
         from rolloutlab.widgets.frame import Frame
 
-        chosen = self._chosen()
-        fields = chosen or list(dict.fromkeys(field for hit in self.hits for field in hit.metadata or {}))
-        columns: dict[str, list[Any]] = (
-            {"score": [hit.score for hit in self.hits]} if self.search.rank is not None else {}
-        )
-        columns |= {field: [(hit.metadata or {}).get(field) for hit in self.hits] for field in fields}
-        if "#document" in self.search.select.keys:
+        selected = self.search.select.keys or (SCORE, METADATA)
+        fields = self._chosen()
+        if METADATA in selected:
+            fields += [field for hit in self.hits for field in hit.metadata or {}]
+        columns: dict[str, list[Any]] = {}
+        if SCORE in selected and self.search.rank is not None:
+            columns["score"] = [hit.score for hit in self.hits]
+        columns |= {field: [(hit.metadata or {}).get(field) for hit in self.hits] for field in dict.fromkeys(fields)}
+        if "#document" in selected:
             columns["document"] = [hit.document for hit in self.hits]
-        if "#embedding" in self.search.select.keys:
+        if "#embedding" in selected:
             columns["embedding"] = [hit.embedding for hit in self.hits]
         return Frame(columns, index=pd.Index(self.names, name="trajectory"))
 

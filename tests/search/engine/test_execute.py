@@ -200,9 +200,18 @@ def test_groups_are_put_together_by_score_before_the_page(fill: Fill, ids: Ids) 
     assert ids(None, FieldTerm("x"), GroupBy(("g",), MinK(("#score",), 2)), Limit(2, 1)) == "cb"
 
 
-def test_group_by_needs_a_rank(fill: Fill, ids: Ids) -> None:
-    with pytest.raises(InputError, match="group_by needs rank"):
+def test_the_best_by_score_need_a_rank(fill: Fill, ids: Ids) -> None:
+    with pytest.raises(InputError, match="there is no rank"):
         ids(None, None, GroupBy(("g",), MinK(("#score",), 1)))
+    with pytest.raises(InputError, match="there is no rank"):
+        ids(None, None, GroupBy(("g",), MaxK(("x", "#score"), 1)))
+
+
+def test_without_a_rank_groups_keep_their_best_by_a_field_in_the_order_of_storage(fill: Fill, ids: Ids) -> None:
+    fill(*({"g": i % 2, "x": x} for i, x in enumerate((5, 4, 3, 2, 9))))
+    assert ids(None, None, GroupBy(("g",), MinK(("x",), 1))) == "cd"
+    assert ids(None, None, GroupBy(("g",), MaxK(("x",), 2))) == "abde"
+    assert ids(None, None, GroupBy(("g",), MaxK(("x",), 2)), Limit(2, 1)) == "bd"
 
 
 def test_a_limit_of_zero_is_all(fill: Fill, ids: Ids) -> None:

@@ -108,12 +108,12 @@ def _group_by(spot: Spot, ranked: Rank | None) -> GroupBy | None:
     if not spot.mapping(fix):
         return None  # as other clients write none
     found = spot.object(("keys", "aggregate"), (), fix)
-    if ranked is None:
-        raise spot.wrong("groups are of scored records, and there is no rank", hint=shown({"rank": rank.KNN}))
     keys = tuple(key.field("model") for key in found["keys"].items(["model"]))
     operator, operand = found["aggregate"].single(AGGREGATES, BEST)
     inside = operand.object(("keys", "k"), (), BEST["$min_k"])
     by = tuple(key.field(SCORE, (SCORE,)) for key in inside["keys"].items([SCORE]))
+    if ranked is None and SCORE in by:
+        raise spot.wrong("the best by score are kept, and there is no rank", hint=shown({"rank": rank.KNN}))
     return GroupBy(keys, AGGREGATES[operator](by, inside["k"].integer(1, least=1)))
 
 

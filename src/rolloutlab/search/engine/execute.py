@@ -12,7 +12,7 @@ from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.grouping import Grouped, grouped
 from rolloutlab.search.engine.plan import Plan, ServerPlan, warnings
-from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, GroupBy, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID
 
@@ -53,9 +53,9 @@ def execute(search: Search, backend: Backend) -> Found:
             places, scores = _ranked(scoring, search.rank)
             scored = len(places)
         nans = 0 if scores is None else int(np.count_nonzero(np.isnan(scores)))
-        if search.group_by is not None and scores is not None:
-            groups = _grouped(search, snapshot, places, scores)
-            places, scores = places[groups.kept], scores[groups.kept]
+        if search.group_by is not None:
+            groups = _grouped(search.group_by, snapshot, places, scores)
+            places, scores = places[groups.kept], None if scores is None else scores[groups.kept]
         available = len(places)
         page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
         hits = tuple(_hits(search, snapshot, places[page], None if scores is None else scores[page]))
@@ -79,8 +79,8 @@ def _check(search: Search) -> None:
     if search.limit.limit < 0 or search.limit.offset < 0:
         raise InputError(f"limit: {search.limit!r} is below 0", hint="Limit(10, offset=20)")
     if search.group_by is not None:
-        if search.rank is None:
-            raise InputError("group_by needs rank: without one no record is the best", hint='rank=Knn("text")')
+        if search.rank is None and SCORE in search.group_by.aggregate.keys:
+            raise InputError("group_by keeps the best by score, and there is no rank", hint='rank=Knn("text")')
         if search.group_by.aggregate.k < 1:
             raise InputError(
                 f"group_by.aggregate: k={search.group_by.aggregate.k} is below 1", hint="MinK((SCORE,), 3)"
@@ -97,11 +97,10 @@ def _ranked(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:
     return scored.places_K[order], scored.scores_K[order]
 
 
-def _grouped(search: Search, snapshot: Snapshot, places: Places, scores: Scores) -> Grouped:
-    assert search.group_by is not None
-    keys = dict.fromkeys((*search.group_by.keys, *search.group_by.aggregate.keys))
+def _grouped(group_by: GroupBy, snapshot: Snapshot, places: Places, scores: Scores | None) -> Grouped:
+    keys = dict.fromkeys((*group_by.keys, *group_by.aggregate.keys))
     columns = dict(snapshot.get(places, [key for key in keys if key != SCORE]))
-    return grouped(search.group_by, columns | {SCORE: scores.tolist()}, len(places))
+    return grouped(group_by, columns | ({} if scores is None else {SCORE: scores.tolist()}), len(places))
 
 
 def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:

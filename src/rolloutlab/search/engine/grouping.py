@@ -23,10 +23,10 @@ class Grouped:
 
 
 def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int) -> Grouped:
-    """The records to keep, of a number of them that are in the order of their scores.
+    """The records to keep, of a number of them that are in the order of their scores, or of storage without a rank.
 
     columns: the values of every key, `MISSING` where a record has none, which is a value of its own. Values of another
-    type are others: 1, 1.0 and "1" are three groups. Records with the same aggregate keys stay in the order of scores.
+    type are others: 1, 1.0 and "1" are three groups. Records with the same aggregate keys stay in that order.
     """
     groups: dict[_Key, list[int]] = {}
     for i in range(total):
