@@ -344,6 +344,15 @@ def test_a_component_of_any_name_is_shown_and_found(view, give):
     assert (page["filtered"], page["components"]) == (2, ["half \u27e8d800\u27e9"])
 
 
+def test_the_mean_follows_when_another_group_is_scored_and_when_it_is_not_any_more(view, give):
+    give(1.0, 0.0)
+    assert ask(view, "set", names=NAMES[:1], reward="0.5")["summary"]["mean_reward"] == pytest.approx(0.25)
+    several = ask(view, "set", names=NAMES[3:6], reward="2")["summary"]
+    assert (several["scored"], several["mean_reward"]) == (5, pytest.approx(6.5 / 5))
+    fewer = ask(view, "undo")["summary"]
+    assert (fewer["scored"], fewer["mean_reward"]) == (2, pytest.approx(0.25))
+
+
 def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was_done(view, give):
     give(1.0, 0.0, 0.5, 0.5, 1.0, 0.0)
     shown = {"offset": 0, "size": 3, "sort": [["reward", "desc"]], "filter": {}}
@@ -351,7 +360,10 @@ def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was
     assert [r["name"] for r in rows] == [NAMES[0], NAMES[4], NAMES[2]]
     shown = {"ids": [row["id"] for row in rows]}
     answer = ask(view, "set", names=[rows[0]["id"]], reward="-1", shown=shown)
-    assert [(r["name"], r["reward"]) for r in answer["rows"]] == [(NAMES[0], -1.0), (NAMES[4], 1.0), (NAMES[2], 0.5)]
+    told = zip(shown["ids"], [-1.0, 1.0, 0.5], strict=True)
+    assert [(r["id"], r["reward"]) for r in answer["rows"]] == list(told)
+    texts = {"name", "group", "prompt", "completion", "tokens", "finish_reason"}  # which the browser has
+    assert all(row.keys() == rows[0].keys() - texts for row in answer["rows"])
     assert (answer["said"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)
     assert answer["summary"]["mean_reward"] == pytest.approx(1 / 6)
     assert list(view.to_frame()["reward"])[:3] == [-1.0, 1.0, 0.5]

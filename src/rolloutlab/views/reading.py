@@ -156,31 +156,43 @@ class Reading:
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
         """Rows as a browser takes them."""
         rows = self.rows
-        ids = [rows.outlines[i].id for i in shown]
-        previews = self._lab.outlines.previews(ids)
-        former = self._lab.rewards.former(i for i in ids if rows.outlines[rows.index[i]].source == "hand")
-        shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
+        previews = self._lab.outlines.previews([rows.outlines[i].id for i in shown])
         prompts = self._prompts_of({rows.group_of[i] for i in shown})
         found = []
-        for i in shown:
-            row, share, reason = rows.outlines[i], shares.get(i), _reason(shares.get(i))
+        for i, given in zip(shown, self.given(shown), strict=True):
+            row = rows.outlines[i]
             said, goes_on = previews[row.id]
-            was = former.get(row.id)
             found.append(
                 {
-                    "id": row.id,
+                    **given,
                     "name": rows.name(i),
                     "group": rows.groups[rows.group_of[i]].name,
                     "prompt": _shortened(prompts[rows.group_of[i]]),
                     "completion": visible(said) + (" ..." if goes_on else ""),
+                    "tokens": sum(row.tokens_H),
+                    "finish_reason": row.finish_reason,
+                }
+            )
+        return found
+
+    def given(self, shown: Sequence[int]) -> list[dict[str, Any]]:
+        """What a change of rewards can change of these rows, as a browser takes it; nothing is read from texts."""
+        rows = self.rows
+        outlines = [rows.outlines[i] for i in shown]
+        former = self._lab.rewards.former(row.id for row in outlines if row.source == "hand")
+        shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
+        found = []
+        for i, row in zip(shown, outlines, strict=True):
+            share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
+            found.append(
+                {
+                    "id": row.id,
                     "reward": row.reward,
                     "was": None if was == row.reward else was,
                     "source": row.source and visible(row.source),
                     "advantage": _advantage(share),
                     "reason": reason,
                     "why": reason and WHY[Reason(reason)],
-                    "tokens": sum(row.tokens_H),
-                    "finish_reason": row.finish_reason,
                     **{f"component:{visible(name)}": value for name, value in row.components.items()},
                 }
             )

@@ -225,10 +225,10 @@ class RewardsView(Interactive):
         return edits
 
     def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
-        """The rows that a browser shows, where it shows them, as they are now."""
+        """What the rows that a browser shows, where it shows them, are worth now; it has their texts."""
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
-        return {"rows": self._read.page(rows), "summary": self._rows.summary(), "said": said}
+        return {"rows": self._read.given(rows), "summary": self._rows.summary(), "said": said}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
         return {

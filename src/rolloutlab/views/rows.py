@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import mul
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import NotFoundError
@@ -86,6 +87,8 @@ class Rows:
             self.components += [part for part in outline.components if part not in self.components]
         members = {g: self._members(g) for g in changed}
         for g, members_G in members.items():
+            if self._scored_g[g] != len(members_G):
+                self.__dict__.pop("_weight_g", None)
             self._scored_g[g], self._mean_g[g] = len(members_G), _mean(members_G)
         self._shares.change(members)
 
@@ -105,12 +108,11 @@ class Rows:
     def summary(self) -> dict[str, Any]:
         """The whole view in figures, as JSON. largest: the largest |advantage|; tokens: those that would train."""
         scored, shares = sum(self._scored_g), self._shares
-        told = zip(self._mean_g, self._scored_g, strict=True)
         reasons = {Reason.UNSCORED: len(self) - scored} if scored < len(self) else {}
         return {
             "trajectories": len(self),
             "scored": scored,
-            "mean_reward": math.fsum([mean * (n / scored) for mean, n in told]) if scored else None,
+            "mean_reward": math.fsum(map(mul, self._mean_g, self._weight_g)) if scored else None,
             "groups": len(self.groups),
             "trainable": shares.trainable_trajectories,
             "trainable_groups": shares.trainable_groups,
@@ -118,6 +120,12 @@ class Rows:
             "largest": shares.largest,
             "reasons": {str(reason): n for reason, n in (reasons | shares.reasons()).items()},
         }
+
+    @cached_property
+    def _weight_g(self) -> list[float]:
+        """The share of each group in the mean reward, until more or fewer trajectories have one."""
+        scored = sum(self._scored_g)
+        return [n / scored for n in self._scored_g]
 
     def _members(self, g: int) -> list[Member]:
         rows = self.groups[g].rows

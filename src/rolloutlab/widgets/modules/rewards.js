@@ -204,7 +204,7 @@ class RewardsView {
     if (!row) return;
     const data = row.getData();
     const before = this.columns.map(({ cell }) => cell.key(data));
-    for (const field of Object.keys(data)) delete data[field]; // a component may be gone
+    for (const field of Object.keys(data)) if (field.startsWith("component:")) delete data[field]; // it may be gone
     Object.assign(data, now);
     this.columns.forEach(({ definition, cell }, i) => {
       if (cell.key(data) === before[i]) return;
@@ -262,9 +262,9 @@ class RewardsView {
       draw: () => element.replaceChildren(cell.draw(data)),
       refuse: (typed) => this.set(names, typed),
       done: (typed, by) => {
+        if (typed != null) this.set(names, typed); // first of all, as the kernel works on it meanwhile
         if (by !== "click") this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
         if (by === "key" && names.length === 1) this.cursor.move(1);
-        if (typed != null) this.set(names, typed);
         over();
         this.table.restoreRedraw();
         if (this.stale) this.reload();
