@@ -19,12 +19,16 @@ def test_options_that_do_what_they_say_need_no_words(given):
     assert effects(given) == []
 
 
+LEVEL = "importance_sampling_level"
+
+
 @pytest.mark.parametrize(
     ("given", "name", "words"),
     [
         ({"ppo": True}, "epsilon", "is 0.2 with ppo"),
         ({"ppo": True}, "epsilon_high", "follows epsilon with ppo: 0.2"),
         ({"ppo": True, "epsilon": 0.3}, "epsilon_high", "follows epsilon with ppo: 0.3"),
+        ({"ppo": True, LEVEL: "sequence"}, "epsilon", "clips next to nothing; GSPO has 3e-4 and 4e-4"),
         ({"epsilon": 0.2}, "epsilon_high", "stays at 4 without ppo: ratios go up to 5"),
         ({"epsilon": 1}, "epsilon", "nothing is clipped from below: no ratio is under 0"),
         ({"mask_prob_ratio": True}, "mask_prob_ratio", "hardly masks anything"),
@@ -48,6 +52,12 @@ def test_options_that_do_what_they_say_need_no_words(given):
 )
 def test_what_a_person_may_not_expect_is_told_where_it_is_typed(given, name, words):
     assert words in about(name, given)
+
+
+def test_a_range_as_narrow_as_whole_histories_want_needs_no_words():
+    narrow = {"ppo": True, LEVEL: "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+    assert effects(narrow) == []
+    assert "GSPO" not in about("epsilon", {**narrow, LEVEL: "token", "epsilon": 0.2})
 
 
 def test_with_ppo_the_bound_does_something_also_beyond_the_clip_range():

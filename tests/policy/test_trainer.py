@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import Ask, decode
+from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.trainer import State, Weighted, pack, train
@@ -359,6 +360,30 @@ def test_the_optimisers_memory_is_of_betas_0_9_and_0_99_and_of_a_gradient_clippe
     for name, mean in means.items():
         # after one step, (1 - 0.9)·gradient beside (1 - 0.99)·gradient²
         assert torch.allclose(end.optimizer[f"{name}_sq"], mean.square(), rtol=1e-3, atol=0)
+
+
+def test_a_factor_of_the_loss_changes_nothing_while_gradients_are_longer_than_their_bound(policy, start, monkeypatch):
+    def adapter_of_jobs(factor):
+        def scaled(*given):
+            found = row_loss(*given)
+            return replace(found, loss=found.loss * factor)
+
+        monkeypatch.setattr("rolloutlab.policy.trainer.row_loss", scaled)
+        state, norms = start, []
+        for seed in range(3):
+            state, events = run(policy, state, small_job(seed))
+            norms += [data["grad_norm"] for data in steps(events)]
+        return state.adapter, norms
+
+    (plain, norms), (tenfold, _), (tiny, small) = map(adapter_of_jobs, (1.0, 10.0, 1e-4))
+    assert min(norms) > 0.1 > max(small)
+
+    def apart(one, other):
+        change = sum(float((other[name] - start.adapter[name]).square().sum()) for name in other)
+        return math.sqrt(sum(float((one[name] - other[name]).square().sum()) for name in other) / change)
+
+    assert apart(tenfold, plain) < 1e-3
+    assert apart(tiny, plain) > 1e-2  # below the bound, a gradient's own size counts beside that of other steps
 
 
 def test_a_step_moves_every_weight_by_at_most_the_learning_rate_and_the_decay(policy, start):

@@ -8,6 +8,9 @@ from rolloutlab.wire.training import ExperimentalTrainingConfig
 
 Effect = tuple[str, str]
 
+_OF_TOKENS = 0.01
+"""A range of this size is one for the ratios of single tokens."""
+
 
 def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> list[Effect]:
     """The name of an option and a sentence about it, for everything that a person may not expect.
@@ -32,6 +35,9 @@ def _clipping(given: Mapping[str, Any], options: Options) -> Iterator[Effect]:
         yield "epsilon_high", f"follows epsilon with ppo: {options.epsilon:g}"
     if not options.ppo and "epsilon" in given and "epsilon_high" not in given:
         yield "epsilon_high", f"stays at 4 without ppo: ratios go up to {high}"
+    narrow = min(options.epsilon, options.epsilon_high)
+    if options.ppo and options.importance_sampling_level == "sequence" and narrow >= _OF_TOKENS:
+        yield "epsilon", "a whole history's ratio hardly leaves 1: this clips next to nothing; GSPO has 3e-4 and 4e-4"
     if "epsilon" in given and options.epsilon >= 1:
         yield "epsilon", f"nothing is clipped from below: no ratio is under {1 - options.epsilon:g}"
 
