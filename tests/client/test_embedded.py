@@ -6,6 +6,7 @@ import signal
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -296,10 +297,10 @@ def test_a_service_that_proves_nothing_but_holds_the_folder_is_told_with_what_to
     assert not any("of-the-folder" in each for each in taker.heard)
 
 
-def test_a_service_that_hangs_is_told_in_words_and_can_be_stopped(attach, settings, service_of):
+def test_a_service_that_hangs_is_told_in_words_and_can_be_stopped(attach, settings, service_of, suspend):
     client = attach()
     client.address()
-    os.kill(client.pid(), signal.SIGSTOP)
+    suspend(client.pid())
     hanging = Embedded(settings, client._http, patience=0.5)
     with pytest.raises(UnreachableError) as told:
         hanging.address()
@@ -309,6 +310,21 @@ def test_a_service_that_hangs_is_told_in_words_and_can_be_stopped(attach, settin
     assert service_of(settings).service("stop") == "the embedded service has stopped; the next %%chat starts it again"
     assert client.running() is None
     assert service_of(settings).service("stop") == "the embedded service is not running; the first %%chat starts it"
+
+
+@pytest.fixture
+def suspend():
+    """Suspends processes until the test has ended."""
+    suspended = []
+
+    def begin(pid):
+        os.kill(pid, signal.SIGSTOP)
+        suspended.append(pid)
+
+    yield begin
+    for pid in suspended:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
