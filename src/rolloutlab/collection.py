@@ -1,7 +1,7 @@
 """A collection of trajectory groups, as a notebook holds it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, no_text, preflight
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Edit, Group, Score, StoredCollection, Trajectory
+from rolloutlab.store.records import Edit, Group, Outline, Score, StoredCollection, Trajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.views.frame import frame
 from rolloutlab.views.group import AskLogprobs, GroupView, rank
@@ -75,10 +75,15 @@ class Collection:
     def trajectories(self) -> list[Trajectory]:
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
+    def each_trajectory(self) -> Iterator[Trajectory]:
+        """As `trajectories`, some groups at a time, for collections larger than memory."""
+        groups = self._lab.each_group(self.stored) if self._position is None else self.groups
+        return (trajectory for group in groups for trajectory in group.trajectories)
+
     @property
     def mean_reward(self) -> float | None:
         """Mean reward of what has one."""
-        rewards = [t.reward for t in self.trajectories if t.reward is not None]
+        rewards = [outline.reward for outline in self._outlines() if outline.reward is not None]
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
     def preflight(self, options: Options | None = None) -> Preflight:
@@ -130,7 +135,10 @@ class Collection:
         return rank(self._lab, groups[0], ranking)
 
     def __len__(self) -> int:
-        return len(self.trajectories)
+        return len(self._outlines())
+
+    def _outlines(self) -> list[Outline]:
+        return self._lab.outlines.of(self.stored, self._position)
 
     @cached_property
     def _view(self) -> GroupView:

@@ -2,13 +2,13 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from rolloutlab.errors import InputError, RewardError, RolloutlabError, interrupted
 from rolloutlab.objective.preflight import count
-from rolloutlab.store.records import Edit, Score, Trajectory
+from rolloutlab.store.records import Edit, Ref, Score, Trajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.views.frame import AFTER, BEFORE
 from rolloutlab.widgets.rewards import undone
@@ -27,21 +27,22 @@ _ALONE = ""
 
 
 def score(
-    trajectories: Sequence[Trajectory], functions: Functions, weights: Mapping[str, float] | None = None
+    trajectories: Iterable[Trajectory], functions: Functions, weights: Mapping[str, float] | None = None
 ) -> list[Score]:
     """What the functions make of each trajectory: the weighted sum of their components, 1 where no weight is given.
 
-    Components are kept as the functions gave them, unweighted.
+    Components are kept as the functions gave them, unweighted. Nothing else of a trajectory is kept, so that those of
+    a large collection can be read one after the other.
 
     Raises:
         InputError: a function or a weight is not what was expected, or a weight is for no component.
         RewardError: a function failed or gave no finite number; the message names the trajectory.
     """
     named, factors = _by_name(functions), {name: _weight(name, w) for name, w in (weights or {}).items()}
-    found = [_components(named, trajectory) for trajectory in trajectories]
+    found = [(Ref(t.id, t.name), _components(named, t)) for t in trajectories]
     if found:
-        _check_known(factors, [*dict.fromkeys(name for counted, _ in found for name in counted if name)])
-    return [_weighed(t, counted, kept, factors) for t, (counted, kept) in zip(trajectories, found, strict=True)]
+        _check_known(factors, [*dict.fromkeys(name for _, (counted, _) in found for name in counted if name)])
+    return [_weighed(ref, counted, kept, factors) for ref, (counted, kept) in found]
 
 
 def check_functions(functions: Functions) -> None:
@@ -157,7 +158,7 @@ def _parts(name: str, outcome: Any, trajectory: Trajectory) -> _Parts:
 
 
 def _weighed(
-    trajectory: Trajectory, counted: Mapping[str, float], kept: Mapping[str, float], weights: Mapping[str, float]
+    trajectory: Ref, counted: Mapping[str, float], kept: Mapping[str, float], weights: Mapping[str, float]
 ) -> Score:
     total = sum(weights.get(name, 1.0) * value for name, value in counted.items())
     parts = {name: value for name, value in {**counted, **kept}.items() if name != _ALONE}

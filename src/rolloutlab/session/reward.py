@@ -42,7 +42,7 @@ class RewardCalls(CollectionCalls):
             RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
         collection = self.collection(name)
-        wanted = [t for t in collection.trajectories if overwrite or t.source != "hand"]
+        wanted = (t for t in collection.each_trajectory() if overwrite or t.source != "hand")
         self._give(collection, score(wanted, function, weights), "function", overwrite, say)
         self._scorers |= dict.fromkeys((collection.label, collection.label.partition(":")[0]), (function, weights))
         return collection

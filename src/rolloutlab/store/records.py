@@ -267,7 +267,7 @@ class CollectionSummary(StoredCollection):
         return max(0, int(self.plan.get("total", 0)) - self.trajectories)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Edit:
     """One change of one reward: when (UTC), who, by which source, from what to what; None is no reward.
 
@@ -296,7 +296,14 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-@dataclass(frozen=True)
+class Ref(NamedTuple):
+    """A trajectory by its id and name alone: what is kept of it where there may be a hundred thousand."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """A reward for a trajectory, with its components when it has some, and a note that says why."""
 

@@ -1,0 +1,59 @@
+"""Scoring reads a collection some groups at a time: what is in memory does not grow with the collection."""
+
+import gc
+
+import pytest
+
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+from rolloutlab.store.records import Arrival, NewGroup, Trajectory
+from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+AT_ONCE = 300
+"""More trajectories than are read at a time, far fewer than there are."""
+
+
+@pytest.fixture
+def session(tmp_path):
+    """A notebook of a lab with 400 groups of two."""
+    session = Session(Settings(home=tmp_path, service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)))
+    groups = [NewGroup([UserMessage(role="user", content=f"{i}?")], {}) for i in range(400)]
+    answers = [Arrival(i, [AssistantMessage(role="assistant", content="yes")]) for i in range(2)]
+
+    def put() -> None:
+        for group in session.store.add_groups(session.store.open_collection("many"), groups):
+            session.store.put(group, answers, model="m", step=0, sampling={})
+
+    session.store.at_once(put)
+    yield session
+    session.close()
+
+
+class Watch:
+    """Counts, every hundred calls, how many trajectories are alive."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.most = 0
+
+    def __call__(self, *_: object) -> float:
+        self.calls += 1
+        if self.calls % 100 == 0:
+            gc.collect()
+            self.most = max(self.most, sum(isinstance(each, Trajectory) for each in gc.get_objects()))
+        return float(self.calls % 2)
+
+
+def test_a_reward_function_sees_every_trajectory_and_few_are_in_memory(session):
+    watch = Watch()
+    session.reward("many", watch)
+    assert watch.calls == 800
+    assert 0 < watch.most <= AT_ONCE
+    assert [t.reward for t in session.group("many/399").trajectories] == [1.0, 0.0]
+
+
+def test_the_mean_reward_and_the_size_of_a_collection_need_no_conversation(session, monkeypatch):
+    session.reward("many", lambda *_: 0.5)
+    monkeypatch.setattr(session.store, "_page", None)
+    many = session.collection("many")
+    assert (many.mean_reward, len(many)) == (0.5, 800)
