@@ -75,10 +75,13 @@ class Collection:
     def trajectories(self) -> list[Trajectory]:
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
+    def each_group(self) -> Iterator[Group]:
+        """As `groups`, some at a time, for collections larger than memory."""
+        return self._lab.each_group(self.stored) if self._position is None else iter(self.groups)
+
     def each_trajectory(self) -> Iterator[Trajectory]:
-        """As `trajectories`, some groups at a time, for collections larger than memory."""
-        groups = self._lab.each_group(self.stored) if self._position is None else self.groups
-        return (trajectory for group in groups for trajectory in group.trajectories)
+        """As `trajectories`, some groups at a time."""
+        return (trajectory for group in self.each_group() for trajectory in group.trajectories)
 
     @property
     def mean_reward(self) -> float | None:

@@ -1,13 +1,16 @@
-"""Scoring reads a collection some groups at a time: what is in memory does not grow with the collection."""
+"""Scoring and training read a collection some groups at a time: what is in memory does not grow with the collection."""
 
 import gc
 
 import pytest
 
+from rolloutlab.selection import select
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.records import Arrival, NewGroup, Trajectory
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.training.submission import prepare
+from rolloutlab.wire import trajectories as wire
+from rolloutlab.wire.chat import Choice, UserMessage
 
 AT_ONCE = 300
 """More trajectories than are read at a time, far fewer than there are."""
@@ -18,7 +21,10 @@ def session(tmp_path):
     """A notebook of a lab with 400 groups of two."""
     session = Session(Settings(home=tmp_path, service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)))
     groups = [NewGroup([UserMessage(role="user", content=f"{i}?")], {}) for i in range(400)]
-    answers = [Arrival(i, [AssistantMessage(role="assistant", content="yes")]) for i in range(2)]
+    tokens = [{"token": "yes", "token_id": 1, "logprob": -0.5, "top_logprobs": []}]
+    message = {"role": "assistant", "content": "yes"}
+    choice = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": tokens}}
+    answers = [Arrival(i, [Choice.model_validate(choice)]) for i in range(2)]
 
     def put() -> None:
         for group in session.store.add_groups(session.store.open_collection("many"), groups):
@@ -40,7 +46,8 @@ class Watch:
         self.calls += 1
         if self.calls % 100 == 0:
             gc.collect()
-            self.most = max(self.most, sum(isinstance(each, Trajectory) for each in gc.get_objects()))
+            alive = sum(isinstance(each, Trajectory | wire.Trajectory) for each in gc.get_objects())
+            self.most = max(self.most, alive)
         return float(self.calls % 2)
 
 
@@ -57,3 +64,22 @@ def test_the_mean_reward_and_the_size_of_a_collection_need_no_conversation(sessi
     monkeypatch.setattr(session.store, "_page", None)
     many = session.collection("many")
     assert (many.mean_reward, len(many)) == (0.5, 800)
+
+
+def test_a_job_is_checked_and_sent_with_few_trajectories_in_memory(session, monkeypatch):
+    session.reward("many", lambda trajectory, *_: float(trajectory.id % 2))
+    watch, to_wire = Watch(), Trajectory.to_wire
+    monkeypatch.setattr(Trajectory, "to_wire", lambda self: (watch(), to_wire(self))[1])
+    submission = prepare(select(session.store, "many"), {}, "m")
+    assert submission.check.trainable_trajectories == 800
+    assert sum(len(group.trajectories) for group in submission.groups) == 800
+    assert watch.calls == 1600
+    assert 0 < watch.most <= AT_ONCE
+
+
+def test_what_is_sent_is_what_was_checked_though_rewards_change_meanwhile(session):
+    session.reward("many", lambda trajectory, *_: float(trajectory.id % 2))
+    submission = prepare(select(session.store, "many"), {}, "m")
+    before = [group.to_json() for group in submission.groups]
+    session.reward("many", lambda *_: {"other": 0.25})
+    assert [group.to_json() for group in submission.groups] == before

@@ -174,7 +174,8 @@ def test_the_check_is_made_with_the_options_of_the_job(collect):
 
 def test_a_submission_becomes_the_job_of_the_specification(collect):
     model_id = str(uuid.uuid4())
-    job = prepare([collect([1.0, 0.0])], {"epsilon": 0.2}, MODEL).to_job(model_id)
+    submission = prepare([collect([1.0, 0.0])], {"epsilon": 0.2}, MODEL)
+    job = submission.to_job(model_id).model_copy(update={"trajectory_groups": list(submission.groups)})
     body = job.to_wire()
     assert CreateTrainingJob.model_validate_json(job.to_json()).to_wire() == body
     assert (body["model_id"], body["experimental_config"]) == (model_id, {"epsilon": 0.2})
@@ -216,7 +217,7 @@ def test_when_nothing_trains_the_message_gives_every_reason(collect):
 def test_a_check_has_what_would_train_also_when_nothing_would(collect):
     submission = gather([collect([1.0, 1.0], [None])], {}, MODEL)
     assert submission.check.trainable_trajectories == 0
-    assert [len(group.trajectories) for group in submission.stored] == [2, 1]
+    assert [len(group) for group in submission.seats] == [2, 1]
     assert submission.report()[0].startswith("0 of 3 trajectories will train")
 
 

@@ -1,5 +1,7 @@
 """A training job is handed over so that it trains once, also where the answer is lost."""
 
+from collections.abc import Iterable
+
 from rolloutlab.client import training
 from rolloutlab.errors import (
     BrokenOffError,
@@ -14,10 +16,13 @@ from rolloutlab.errors import (
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.training import CreateTrainingJob
+from rolloutlab.wire.trajectories import TrajectoryGroup
 
 
-async def deliver(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
-    """The id of the job once it is accepted; `key` is a UUID.
+async def deliver(
+    http: Http, address: Address, job: CreateTrainingJob, key: str, groups: Iterable[TrajectoryGroup] | None = None
+) -> str:
+    """The id of the job once it is accepted; `key` is a UUID. groups: as in `create_job`.
 
     Where the answer is lost the service is asked for the job of that key. Where it has none it is sent once more, but
     only to a service on this machine: rolloutlab's own, which takes the same key for the same job.
@@ -26,7 +31,7 @@ async def deliver(http: Http, address: Address, job: CreateTrainingJob, key: str
         BrokenOffError: nobody knows whether it was accepted; and all that `Http.request` raises.
     """
     try:
-        return await training.create_job(http, address, job, key)
+        return await training.create_job(http, address, job, key, groups)
     except ServiceError as error:
         if never_arrived(error):
             raise
@@ -42,7 +47,7 @@ async def deliver(http: Http, address: Address, job: CreateTrainingJob, key: str
     except ServiceError as error:
         raise lost from error
     try:
-        return await training.create_job(http, address, job, key)
+        return await training.create_job(http, address, job, key, groups)
     except FullError:
         raise
     except (ServiceError, NotFoundError) as error:

@@ -1,6 +1,6 @@
 """The training half of a service."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from rolloutlab.wire.training import (
     TrainingJob,
     TrainingJobResponse,
 )
+from rolloutlab.wire.trajectories import TrajectoryGroup
 
 _PAGE = 1000
 _NO_LOST = "keeps no lost checkpoints"
@@ -86,13 +87,17 @@ async def delete_model(http: Http, address: Address, model_id: str) -> None:
     await _call(http, address, "DELETE", f"models/{model_id}", lacks="deletes no models")
 
 
-async def create_job(http: Http, address: Address, job: CreateTrainingJob, key: str) -> str:
+async def create_job(
+    http: Http, address: Address, job: CreateTrainingJob, key: str, groups: Iterable[TrajectoryGroup] | None = None
+) -> str:
     """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
 
-    The body is sent as it is made, a trajectory at a time. The penalty on the change of logprobs is sent under both of
-    its names: services read the one or the other.
+    groups: what is sent in the place of the job's own, from their beginning each time. The body is sent as it is made,
+    a trajectory at a time. The penalty on the change of logprobs is sent under both of its names: services read the one
+    or the other.
     """
-    headers, pieces = {"Idempotency-Key": key}, partial(_pieces, _under_both_names(job))
+    sent = job.trajectory_groups if groups is None else groups
+    headers, pieces = {"Idempotency-Key": key}, partial(_pieces, _under_both_names(job), sent)
     answer = await _call(
         http,
         address,
@@ -166,10 +171,10 @@ def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
     return job.model_copy(update={"experimental_config": both})
 
 
-async def _pieces(job: CreateTrainingJob) -> AsyncIterator[bytes]:
+async def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
     """The JSON of a job: its head, each trajectory, and what lies between them."""
     yield _begin(job, "trajectory_groups")
-    for i, group in enumerate(job.trajectory_groups):
+    for i, group in enumerate(groups):
         yield b"," * bool(i) + _begin(group, "trajectories")
         for j, trajectory in enumerate(group.trajectories):
             yield b"," * bool(j) + trajectory.to_json().encode()

@@ -151,12 +151,17 @@ def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     Logprobs are of the unscaled full-vocabulary distribution; at another temperature or top_p the sampler did not draw
     from it, and no logprob that is recorded or recomputed knows.
     """
-    odd: Counter[str] = Counter()
-    for trajectory in trajectories:
-        for name in ("temperature", "top_p"):
-            value = trajectory.metadata.get(name, 1)
-            if value != 1:
-                odd[f"{name} {value}"] += 1
+    return setting_warnings(Counter(setting for trajectory in trajectories for setting in odd_settings(trajectory)))
+
+
+def odd_settings(trajectory: Trajectory) -> list[str]:
+    """How a trajectory was sampled where that was not from the distribution of its logprobs: `temperature 0.7`."""
+    values = {name: trajectory.metadata.get(name, 1) for name in ("temperature", "top_p")}
+    return [f"{name} {value}" for name, value in values.items() if value != 1]
+
+
+def setting_warnings(odd: Mapping[str, int]) -> list[str]:
+    """As `sampling_warnings`, from how many trajectories were sampled at each setting."""
     return [
         f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1"
         for setting, n in odd.items()

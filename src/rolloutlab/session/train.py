@@ -52,7 +52,9 @@ class TrainCalls(JobCalls, ModelCalls):
         # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
         self.store.jobs.add(SubmittedJob(key, self._service, self._selected, submission.collections, asked, now))
         try:
-            job_id = self._http.run(deliver(self._http, address, submission.to_job(str(model.id)), key))
+            job_id = self._http.run(
+                deliver(self._http, address, submission.to_job(str(model.id)), key, submission.groups)
+            )
         except RolloutlabError as error:
             if never_arrived(error):
                 self.store.jobs.forget(key)

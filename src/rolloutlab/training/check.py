@@ -20,7 +20,7 @@ class Check:
         self._title = f"dry run of {', '.join(submission.names)} for {submission.model}: nothing was submitted"
         self._report = submission.report()
         self.preflight = submission.check
-        self.groups = view.rated(submission.stored, submission.check)
+        self.groups = view.rated(submission.seats, submission.check)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).

@@ -1,9 +1,9 @@
 """From scored collections and options to a training job, with everything checked before it is sent."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rolloutlab.collection import Collection, members_of, unscored_names
@@ -11,29 +11,42 @@ from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.glossary import problems
 from rolloutlab.objective.options import settle
-from rolloutlab.objective.preflight import Preflight, count, lag_warnings, no_text, preflight, sampling_warnings
-from rolloutlab.store.records import Group
+from rolloutlab.objective.preflight import (
+    Preflight,
+    count,
+    lag_warnings,
+    no_text,
+    odd_settings,
+    preflight,
+    setting_warnings,
+)
+from rolloutlab.store.records import Group, Trajectory
+from rolloutlab.widgets.check import Seat
+from rolloutlab.wire import trajectories as wire
 from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Collections and options put together for a job of `model`, and what its check found.
+    """Collections and options put together for a job of `model`, and what its check read.
 
     names: what the collections are called now; `collections` are their labels, which no newer generation takes.
-    stored: their groups as the lab has them; `groups` are what is sent of them. members: what is scored of them.
-    warnings: about how they were sampled. begins: the step that the job would start from, where that is known.
+    seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
+    what is scored of them. warnings: about how they were sampled. sampled: how many scored trajectories of this model
+    have their oldest answer from each of its checkpoints. begins: the step that the
+    job would start from, where that is known.
     """
 
     model: str
     names: tuple[str, ...]
     collections: tuple[str, ...]
     config: ExperimentalTrainingConfig
-    stored: list[Group]
-    groups: list[TrajectoryGroup]
+    seats: list[list[Seat]]
+    groups: "Scored"
     members: list[list[Member]]
     warnings: tuple[str, ...]
+    sampled: Counter[int]
     check: Preflight
     begins: int | None = None
 
@@ -57,19 +70,69 @@ class Submission:
         settled, warnings = settle(config), list(self.warnings)
         if begins is not None:
             recomputes = settled.precalculate_logprobs
-            warnings += lag_warnings(self._sampled(), begins, self.names[0], recomputes=recomputes)
+            warnings += lag_warnings(self.sampled, begins, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
         return replace(self, config=config, check=check, begins=begins)
 
-    def _sampled(self) -> Counter[int]:
-        """How many scored trajectories of this model have their oldest answer from each of its checkpoints."""
-        own = [t for g in self.stored for t in g.trajectories if t.model.partition("@")[0] == self.model]
-        return Counter(min(t.steps) for t in own if t.reward is not None and t.steps)
-
     def to_job(self, model_id: str) -> CreateTrainingJob:
-        return CreateTrainingJob(
-            model_id=UUID(model_id), trajectory_groups=self.groups, experimental_config=self.config
-        )
+        """The job but for its groups: `groups` are too large to be held at once."""
+        return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=self.config)
+
+
+class Scored:
+    """The scored trajectories of collections as a job carries them, read some groups at a time, as often as is wanted.
+
+    They have the rewards that they had when they were checked, and those that were scored since are not among them.
+    """
+
+    def __init__(self, collections: Sequence[Collection], rewards: Mapping[int, "_Reward"]) -> None:
+        self._collections = collections
+        self._rewards = rewards
+
+    def __iter__(self) -> Iterator[TrajectoryGroup]:
+        for collection in self._collections:
+            for group in collection.each_group():
+                scored = [_sent(t, self._rewards[t.id]) for t in group.trajectories if t.id in self._rewards]
+                yield TrajectoryGroup(trajectories=scored)
+
+
+class _Reward(NamedTuple):
+    """What a trajectory was given when it was checked."""
+
+    reward: float
+    components: Mapping[str, float]
+
+
+@dataclass
+class _Read:
+    """What is kept of collections that are read some groups at a time."""
+
+    seats: list[list[Seat]] = field(default_factory=list)
+    members: list[list[Member]] = field(default_factory=list)
+    unscored: list[str] = field(default_factory=list)
+    rewards: dict[int, _Reward] = field(default_factory=dict)
+    settings: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    sampled: Counter[int] = field(default_factory=Counter)
+    odd: list[str] = field(default_factory=list)
+
+    def add(self, group: Group, model: str, *, text_only: bool) -> None:
+        self.seats.append([Seat(t.name, t.reward, t.tokens) for t in group.trajectories])
+        self.members += members_of([group], text_only)
+        self.unscored += unscored_names([group])
+        for t in group.trajectories:
+            source = t.model.partition("@")[0]
+            self.sources[source] += 1
+            if not text_only and no_text(t.histories()):
+                self.odd.append(t.name)
+            if t.reward is not None:
+                self.rewards[t.id] = _Reward(t.reward, t.components)
+                self.settings.update(odd_settings(t.to_wire()))
+                self.sampled.update([min(t.steps)] if source == model and t.steps else [])
+
+
+def _sent(trajectory: Trajectory, given: _Reward) -> wire.Trajectory:
+    return replace(trajectory, reward=given.reward, components=given.components).to_wire()
 
 
 def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
@@ -116,16 +179,14 @@ def gather(
     config = checked_config(options)
     if not collections:
         raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME")
-    stored = [group for collection in collections for group in collection.groups]
-    groups = [
-        TrajectoryGroup(trajectories=[t.to_wire() for t in group.trajectories if t.reward is not None])
-        for group in stored
-    ]
-    warnings = sampling_warnings(t for group in groups for t in group.trajectories)
-    sources = Counter(t.model.partition("@")[0] for group in stored for t in group.trajectories)
+    read = _Read()
+    for collection in collections:
+        for group in collection.each_group():
+            read.add(group, model, text_only=text_only)
+    warnings = setting_warnings(read.settings)
     warnings += [
-        f"{count(sources[n], 'trajectory')} sampled from {n}, not {model} -> %model {n}"
-        for n in sources
+        f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}"
+        for n, number in read.sources.items()
         if n not in {model, ""}
     ]
     warnings += [
@@ -133,11 +194,11 @@ def gather(
         for c in collections
         if (missing := c.missing)
     ]
-    odd = [] if text_only else [t.name for group in stored for t in group.trajectories if no_text(t.histories())]
-    if odd:
-        what = f"{count(len(odd), 'trajectory')} with what is no text ({odd[0]})"
+    if read.odd:
+        what = f"{count(len(read.odd), 'trajectory')} with what is no text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
-    members = members_of(stored, text_only)
-    check = preflight(members, settle(config), unscored_names(stored), warnings)
+    check = preflight(read.members, settle(config), read.unscored, warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
-    return Submission(model, names, labels, config, stored, groups, members, tuple(warnings), check)
+    sent = Scored(collections, read.rewards)
+    warned = tuple(warnings)
+    return Submission(model, names, labels, config, read.seats, sent, read.members, warned, read.sampled, check)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from rolloutlab.objective.advantages import Reason, Share
 from rolloutlab.objective.preflight import WHY, Preflight, count
-from rolloutlab.store.records import Group, Trajectory
 from rolloutlab.visible import visible
 
 _MOST_GROUPS = 8
@@ -37,10 +37,18 @@ def with_fix(line: str) -> dict[str, str]:
     }
 
 
-def rated(stored: Sequence[Group], check: Preflight) -> list[list[Rated]]:
+class Seat(NamedTuple):
+    """A stored trajectory as far as a dry run shows it. tokens: how many of it train."""
+
+    name: str
+    reward: float | None
+    tokens: int
+
+
+def rated(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated]]:
     """Every trajectory of the stored groups, with its share of the job."""
     shares = {share.member.name: share for share in check.all_shares()}
-    return [[_rated(trajectory, shares.get(trajectory.name)) for trajectory in g.trajectories] for g in stored]
+    return [[_rated(seat, shares.get(seat.name)) for seat in group] for group in stored]
 
 
 def text(title: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
@@ -60,10 +68,10 @@ def html(title: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -
     return f"<p><b>{escape(title)}</b></p>{said}<table>{head}{rows}</table>"
 
 
-def _rated(trajectory: Trajectory, share: Share | None) -> Rated:
+def _rated(seat: Seat, share: Share | None) -> Rated:
     reason = share.reason if share else Reason.UNSCORED
     advantage, weight = (share.advantage, share.weight) if share else (0.0, 0.0)
-    return Rated(trajectory.name, trajectory.reward, advantage, weight, trajectory.tokens, reason)
+    return Rated(seat.name, seat.reward, advantage, weight, seat.tokens, reason)
 
 
 def _effect(one: Rated) -> str:
