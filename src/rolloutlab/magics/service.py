@@ -12,8 +12,8 @@ class ServiceMagics(LabMagics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("action", nargs="?", default="status", choices=["status", "stop", "log"], help="default: status")
+    @argument("action", nargs="?", default="status", choices=["status", "stop", "log", "check"], help="default: status")
     @line_magic
     def service(self, line: str) -> None:
-        """Show whether the embedded service runs and where, stop it, or show the end of its log."""
+        """Show whether the embedded service runs and where, stop it, show its log's end, or check the lab's files."""
         print(self.session.service(self.options(self.service, line).action))

@@ -1,19 +1,26 @@
 """The embedded service: its state, its end, its log."""
 
 from difflib import get_close_matches
+from pathlib import Path
 
 from rolloutlab.errors import InputError
 from rolloutlab.session.base import SessionBase
+from rolloutlab.store.damage import checked
 
 
 class ServiceCalls(SessionBase):
     """What can be asked of the embedded service."""
 
     def service(self, action: str = "status") -> str:
-        """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`."""
-        if action not in (actions := ("status", "stop", "log")):
+        """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`.
+
+        `check` reads every page of the lab's files, and says which are damaged and what to do about them.
+        """
+        if action not in (actions := ("status", "stop", "log", "check")):
             close = get_close_matches(str(action), actions, n=1)
             raise InputError(f"the service cannot {action}", hint=f"%service {close[0] if close else 'status'}")
+        if action == "check":
+            return "\n".join(checked(self._files))
         if action == "log":
             return self.embedded.tail(40) or "the embedded service has written nothing"
         if action == "stop" and self.embedded.stop():
@@ -23,3 +30,13 @@ class ServiceCalls(SessionBase):
             return "the embedded service is not running; the first %%chat starts it"
         runs = f"the embedded service runs at {found.base_url}, lab folder {self.settings.home}"
         return f"{runs}\nits context server is {found.base_url}/context -> %login embedded"
+
+    @property
+    def _files(self) -> dict[Path, str]:
+        """The lab's files, and what to do about each that is damaged."""
+        return {
+            self.settings.database: "%export NAME FILE saves what can be read; then put a backup in its place",
+            self.settings.search_database: "%search --reindex makes it anew",
+            self.settings.service_folder / "service.db": "put a backup in its place, or move it away and "
+            "%models --recover, which lists the checkpoints anew",
+        }

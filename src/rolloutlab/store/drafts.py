@@ -3,23 +3,24 @@
 import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import islice
 from sqlite3 import Connection, IntegrityError
 from typing import Self
 
-from rolloutlab.errors import InputError
+from filelock import BaseFileLock
+
+from rolloutlab.errors import ConflictError, InputError
+from rolloutlab.store.holds import hold, let_go
 from rolloutlab.store.notation import dumped, now
 from rolloutlab.store.outlines import keep_outline
 from rolloutlab.store.records import Recorded
 from rolloutlab.store.sqlite import Database
 
 _BATCH = 256
-_ABANDONED = timedelta(days=1)
-"""A draft that is older was left by a process that died."""
 
 
 @dataclass
@@ -50,12 +51,17 @@ class Draft:
         self._collections: dict[tuple[str, int | None], _Collection] = {}
 
     def __enter__(self) -> Self:
-        long_ago = (datetime.now(UTC) - _ABANDONED).isoformat()
-        self._database.execute("DELETE FROM collections WHERE name LIKE 'draft %' AND deleted_at < ?", long_ago)
+        for row in self._database.read("SELECT DISTINCT name FROM collections WHERE name LIKE 'draft %'"):
+            with suppress(ConflictError):  # its process lives, whatever the clock says
+                held = self._hold(row["name"])
+                self._remove(row["name"])
+                let_go(held)
+        self._held = self._hold(self._name)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._database.execute("DELETE FROM collections WHERE name = ?", self._name)
+        self._remove(self._name)
+        let_go(self._held)
 
     def add(self, trajectories: Iterable[Recorded]) -> None:
         """Write trajectories, some hundreds in a transaction.
@@ -83,6 +89,13 @@ class Draft:
 
         self._database.change(show)
         return [labels[collection.id] for collection in self._collections.values()]
+
+    def _hold(self, name: str) -> BaseFileLock:
+        number = uuid.UUID(name.removeprefix("draft ")).int
+        return hold(self._database.path.parent / "drafts", number, name)
+
+    def _remove(self, name: str) -> None:
+        self._database.execute("DELETE FROM collections WHERE name = ?", name)
 
     def _add_all(self, batch: Sequence[Recorded], connection: Connection) -> None:
         for recorded in batch:

@@ -20,6 +20,7 @@ Row = sqlite3.Row
 _PATIENCE = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """What the disk or another process does: full, locked for too long, read-only, damaged. Their subclasses are bugs."""
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database:
@@ -92,7 +93,10 @@ class Database:
             if type(error) not in _OUTSIDE:
                 raise
             self._check_there()
-            hint = "free some disk space" if error.sqlite_errorcode == sqlite3.SQLITE_FULL else None
+            code = getattr(error, "sqlite_errorcode", None)  # Python's own, of text that is none, has no code
+            hint = "free some disk space" if code == sqlite3.SQLITE_FULL else None
+            if code is None or code & 0xFF in _DAMAGE:
+                hint = "%service check says what is damaged, and what to do"
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
 
     def changes(self) -> tuple[int, int]:
