@@ -95,8 +95,10 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        ExitStack() as ended,
         ExitStack() as idle,
     ):
+        ended.callback(process.kill)  # also where the test fails
         assert process.stdout
         assert "serves" in process.stdout.readline()
         published = json.loads((tmp_path / "service" / "service.json").read_text())
@@ -116,6 +118,7 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         while httpx.get(health, timeout=60).status_code == 503:
             pass
         process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
     assert (tmp_path / "log").read_text().count("out of system resource") == 0
 
 
