@@ -187,7 +187,6 @@ def test_a_part_that_the_policy_cannot_read_is_refused_at_its_place(service, par
         {"role": "developer", "content": "a"},
         {"role": "system", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "a"}], "name": "b"},
-        {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}},
         {"role": "tool", "content": "a", "tool_call_id": "1"},
         {"role": "function", "content": None, "name": "a"},
     ],
@@ -195,6 +194,12 @@ def test_a_part_that_the_policy_cannot_read_is_refused_at_its_place(service, par
 def test_messages_of_every_kind_are_read(service, message):
     asked = [{"role": "user", "content": "a"}, message, {"role": "user", "content": "b"}]
     assert service.chat(messages=asked).choices
+
+
+def test_a_call_that_the_template_does_not_write_is_refused_by_its_kind(service):
+    said = {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}}
+    with pytest.raises(RefusedError, match=r"400 messages\.1: .* writes no message of the kind function_call"):
+        service.chat(messages=[{"role": "user", "content": "a"}, said, {"role": "user", "content": "b"}])
 
 
 def test_the_last_of_the_two_limits_counts(service):
