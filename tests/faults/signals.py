@@ -24,6 +24,8 @@ from rolloutlab.wire.chat import AssistantMessage, UserMessage
 
 LONGEST = 0.004
 """Seconds until a signal, at most: about as long as a few writes take."""
+AGAIN = 0.1
+"""Seconds until the next signal: pydantic passes over an interrupt that comes inside one of its own callbacks."""
 PATIENCE = 5.0
 """Seconds after which a file that another connection cannot take counts as locked for good."""
 
@@ -71,9 +73,10 @@ def kernel(path: Path) -> Kernel:
 def interrupted(work: Kernel, seconds: float) -> bool:
     """Let it write until a signal comes; whether the interrupt came out of a write."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
         work.write()
     except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return True
     return False
 
