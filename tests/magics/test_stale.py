@@ -13,9 +13,9 @@ FRESH = {"kl": pytest.approx(0, abs=1e-4), "old_new_correlation": pytest.approx(
 
 
 @pytest.fixture
-def service(practice_service):
-    """A policy that has something to lose: a random one hardly moves."""
-    return practice_service
+def service(start, practice_policy):
+    """A policy that has something to lose, untrained before each test: a random one hardly moves."""
+    return start(practice_policy)
 
 
 def sample(notebook, *options: str) -> None:
