@@ -141,7 +141,7 @@ def test_a_service_elsewhere_that_may_not_know_the_key_gets_a_job_only_once(serv
             request.headers["Host"] = "127.0.0.1"
             return await proxy.handle_async_request(request)
 
-    session = _session(service, Elsewhere(), tmp_path, "http://elsewhere")
+    session = _session(service, Elsewhere(), tmp_path, "https://elsewhere")
     proxy.before = [LOST]
     with pytest.raises(BrokenOffError):
         train(session)
