@@ -42,6 +42,12 @@ class Kernel:
     jobs: list[str] = field(default_factory=list)
     places: list[int] = field(default_factory=lambda: [0])
     writes: int = 0
+    interrupts: bool = False
+    """Whether a signal is one, just now."""
+
+    def signalled(self, *_: object) -> None:
+        if self.interrupts:
+            raise KeyboardInterrupt
 
     def write(self) -> None:
         """One small write after the other, until it is interrupted."""
@@ -73,9 +79,11 @@ def kernel(path: Path) -> Kernel:
 def interrupted(work: Kernel, seconds: float) -> bool:
     """Let it write until a signal comes; whether the interrupt came out of a write."""
     try:
+        work.interrupts = True
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
         work.write()
     except KeyboardInterrupt:
+        work.interrupts = False  # on a busy machine the next signal may come before the timer is off
         signal.setitimer(signal.ITIMER_REAL, 0)
         return True
     return False
@@ -112,20 +120,16 @@ def lost(work: Kernel, other: sqlite3.Connection) -> list[str]:
     return troubles
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--signals", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chance = random.Random(options.seed)
-    signal.signal(signal.SIGALRM, _interrupt)
     begun, came, open_, gone = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory() as folder:
         work = kernel(Path(folder) / "lab.db")
+        signal.signal(signal.SIGALRM, work.signalled)
         other = sqlite3.connect(Path(folder) / "lab.db", timeout=0, isolation_level=None)
         for number in range(options.signals):
             came += interrupted(work, chance.uniform(0.00002, LONGEST))

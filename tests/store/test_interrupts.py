@@ -1,16 +1,21 @@
 """An interrupt at any instruction of a write leaves no transaction open and no lock held."""
 
+import dis
 import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rolloutlab.search.engine import records as records_module
+from rolloutlab.search.engine.backend import Snapshot
+from rolloutlab.search.engine.records import Record, Records
+from rolloutlab.search.where import Compare
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store import rewards, sqlite, uninterrupted
@@ -20,16 +25,34 @@ from rolloutlab.wire.chat import AssistantMessage, UserMessage
 WRITES = {module.__file__ for module in (rewards, sqlite, uninterrupted)}
 
 
-def interrupted_at(step: int, work: Callable[[], object]) -> bool:
+def anywhere(_: FrameType) -> bool:
+    return True
+
+
+def after_a_call(frame: FrameType) -> bool:
+    """Where Python looks for signals, besides the end of a loop's body: as a function begins, and after a call."""
+    if frame.f_lasti < 0:
+        return False
+    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "CACHE"]
+    at = next((number for number, i in enumerate(code) if i.offset == frame.f_lasti), 0)
+    return at > 0 and code[at - 1].opname.startswith(("CALL", "RESUME"))
+
+
+def interrupted_at(
+    step: int,
+    work: Callable[[], object],
+    files: Container[str] = WRITES,
+    looks: Callable[[FrameType], bool] = anywhere,
+) -> bool:
     """Do `work` with a KeyboardInterrupt at that instruction of what writes; whether there were so many."""
     left = step
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if frame.f_code.co_filename not in WRITES:
+        if frame.f_code.co_filename not in files:
             return None
         frame.f_trace_opcodes = True
-        left -= event in {"opcode", "return"}
+        left -= event in {"opcode", "return"} and looks(frame)
         if left == 0:
             sys.settrace(None)
             raise KeyboardInterrupt
@@ -116,6 +139,47 @@ def test_a_write_whose_caller_is_interrupted_meanwhile_is_undone(session, other,
     go_on.set()
     assert [t.reward for t in session.collection("capitals").trajectories] == [1.0]
     assert on_disk(other) == 1.0
+
+
+def test_an_interrupt_at_any_call_of_a_search_leaves_no_reader_and_the_next_search_finds_what_came(tmp_path):
+    records = Records(tmp_path / "search.db")
+    other = sqlite3.connect(tmp_path / "search.db", timeout=10, isolation_level=None)
+    files, step = WRITES | {records_module.__file__}, 1
+    while interrupted_at(step, records.fields, files, after_a_call):
+        records.upsert([Record(str(step), "a cat", {f"x{step}": 1})])
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0  # 1 where another reads older pages
+        assert f"x{step}" in records.fields()
+        step += 1
+    assert step > 30
+    records.close()
+    other.close()
+
+
+def test_what_is_read_at_one_moment_is_not_changed_by_others(tmp_path):
+    records, other = Records(tmp_path / "search.db"), Records(tmp_path / "search.db")
+
+    def work(snapshot: Snapshot) -> int:
+        other.upsert([Record("a", "a cat")])
+        return len(snapshot.filter(Compare("#id", "$eq", "a")))
+
+    assert (records.within(work), records.within(work)) == (0, 1)
+    records.close()
+    other.close()
+
+
+def test_a_piece_that_comes_while_another_thread_ends_the_thread_is_done_all_the_same():
+    thread = uninterrupted.Uninterrupted("of-this-test")
+    put = thread._pieces.put
+
+    def late(piece: object) -> None:
+        if thread.end.alive:
+            thread.end()
+            while any(each.name == "of-this-test" for each in threading.enumerate()):
+                pass
+        put(piece)
+
+    thread._pieces = SimpleNamespace(put=late, get=thread._pieces.get)
+    assert thread.do(lambda _: 7) == 7
 
 
 def test_work_after_the_end_is_done_by_the_caller_itself():

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ class Database:
         self._durable = durable
         self._migrations = migrations
         self._of_parents: list[sqlite3.Connection] = []
+        self._moment: object = None
+        """Of whom the transaction is in which something is read at one moment."""
         mode = self._begin()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
@@ -64,6 +67,14 @@ class Database:
                 return result
 
         return self._do(whole)
+
+    def at_one_moment(self, work: Callable[[], T]) -> T:
+        """What `work` returns; all that it reads here is as it was in the beginning, whatever others write meanwhile.
+
+        An interrupt ends that too. For one thread at a time; LabError when the file cannot be read.
+        """
+        moment = object()
+        return self._here().between(partial(self._begin_moment, moment), work, partial(self._end_moment, moment))
 
     def execute(self, sql: str, *values: Any) -> None:
         """A change that is one statement."""
@@ -110,15 +121,33 @@ class Database:
 
     def _do(self, work: Callable[[Abandoned], T]) -> T:
         """Do it where no interrupt reaches it, on a connection of this very process."""
+        return self._here().do(work)
+
+    def _here(self) -> Uninterrupted:
+        """The thread of this very process, with a connection of its own."""
         if self._process != os.getpid():
             self._of_parents.append(self._connection)  # closing it here would end the parent's journal
             self._begin()
-        return self._uninterrupted.do(work)
+        return self._uninterrupted
+
+    def _begin_moment(self, moment: object) -> None:
+        with self._lock, self._translated("read"):
+            if self._moment:  # of a caller that was interrupted just now
+                self._end_moment(self._moment)
+            self._connection.execute("BEGIN")
+            self._moment = moment
+
+    def _end_moment(self, moment: object) -> None:
+        with self._lock:
+            if self._moment is moment:
+                self._connection.execute("ROLLBACK")
+                self._moment = None
 
     def _begin(self) -> str:
         """A lock, a thread and a connection, none of which outlives a fork; the journal mode."""
         self._process = os.getpid()
         self._lock = threading.RLock()
+        self._moment = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
         return self._uninterrupted.do(lambda _: self._open())
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import finalize
@@ -21,8 +22,9 @@ class Uninterrupted:
 
     def __init__(self, name: str) -> None:
         pieces: SimpleQueue[_Piece[Any] | None] = SimpleQueue()
-        threading.Thread(target=_work, args=(pieces,), name=name, daemon=True).start()
+        self._name = name
         self._pieces = pieces
+        self._start()
         self.end = finalize(self, pieces.put, None)
 
     def do(self, work: Callable[[Abandoned], T]) -> T:
@@ -32,11 +34,33 @@ class Uninterrupted:
         piece = _Piece(work)
         try:
             self._pieces.put(piece)
+            if not self.end.alive:  # another thread ended it just now: the piece may lie behind the end
+                self._pieces.put(None)
+                self._start()
             piece.ended.acquire()
         except BaseException:
             piece.abandoned = True
             raise
         return piece.outcome()
+
+    def between(self, begin: Callable[[], object], work: Callable[[], T], end: Callable[[], object]) -> T:
+        """What `work` returns, done by the caller itself between two pieces.
+
+        However the caller leaves, `end` is done before the next piece.
+        """
+        if threading.current_thread() is not threading.main_thread() or not self.end.alive:
+            last: Callable[[], object] = end
+        else:
+            last = partial(self._pieces.put, _Piece(lambda _: end()))
+        try:
+            self.do(lambda _: begin())
+            result = work()
+            return result  # noqa: RET504 - Python looks for interrupts after the call, which is still inside `try`
+        finally:
+            last()  # of the main thread: one call into C, before which Python does not look for interrupts
+
+    def _start(self) -> None:
+        threading.Thread(target=_work, args=(self._pieces,), name=self._name, daemon=True).start()
 
 
 class _Piece(Generic[T]):

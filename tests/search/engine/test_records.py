@@ -221,8 +221,7 @@ def damaged(tmp_path: Path) -> Callable[[str], Records]:
 
     def make(sql: str) -> Records:
         path = tmp_path / "search.db"
-        with Records(path).snapshot():
-            pass
+        Records(path).fields()
         records = Records(path)
         sparse = {"s": SparseVector((1, 2), (1.0, 2.0))}
         records.upsert([Record(str(i), f"cat number {i}", {"x": i}, (1.0, float(i)), sparse) for i in range(500)])

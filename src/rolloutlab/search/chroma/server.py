@@ -3,12 +3,12 @@
 What is nearest is as exact as the server's index, which is a graph: the more it is asked for, the less it misses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import nan
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -16,12 +16,14 @@ from pydantic import BaseModel, Field, model_validator
 from rolloutlab.errors import InputError
 from rolloutlab.search.chroma.api import Chroma, Collection
 from rolloutlab.search.chroma.clauses import Narrowed, clause, narrowed, of_ids, qualifies
-from rolloutlab.search.engine.backend import MISSING, Hits, Places
+from rolloutlab.search.engine.backend import MISSING, Hits, Places, Snapshot
 from rolloutlab.search.engine.execute import Found, execute
 from rolloutlab.search.engine.plan import Plan
 from rolloutlab.search.query import Search
 from rolloutlab.search.rank import EMBEDDING, Knn
 from rolloutlab.search.where import All, AnyOf, Where
+
+T = TypeVar("T")
 
 _PAGE = 100_000
 _NAMED = 10_000
@@ -71,6 +73,11 @@ class ChromaServer:
     def snapshot(self) -> Iterator["ServerSnapshot"]:
         """The records as the server has them while it is asked; one that goes meanwhile has no values."""
         yield ServerSnapshot(self.chroma, self.collection)
+
+    def within(self, work: Callable[[Snapshot], T]) -> T:
+        """What `work` returns of a snapshot."""
+        with self.snapshot() as snapshot:
+            return work(snapshot)
 
     def search(self, search: Search) -> Found:
         """What `execute` finds here, with a warning where the server may have missed some of the nearest."""

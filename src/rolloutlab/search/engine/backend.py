@@ -1,15 +1,16 @@
 """What a search is executed on: anything that can filter, find the nearest, and read records."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rolloutlab.search.rank import Knn
 from rolloutlab.search.where import Where
+
+T = TypeVar("T")
 
 Places = npt.NDArray[np.int64]
 """Records of one snapshot, as numbers in storage order."""
@@ -59,5 +60,5 @@ class Snapshot(Protocol):
 class Backend(Protocol):
     """Where records are."""
 
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """The records as they are now, for one search."""
+    def within(self, work: Callable[[Snapshot], T]) -> T:
+        """What `work` returns of the records as they are now, for one search."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,31 +45,33 @@ def execute(search: Search, backend: Backend) -> Found:
         InputError: a part of the search cannot be executed, such as a text where a vector is needed.
     """
     _check(search)
-    started = time.perf_counter()
-    with backend.snapshot() as snapshot:
-        places = snapshot.filter(search.where)
-        qualified, scores, scored, groups = len(places), None, None, None
-        scoring = Scoring(snapshot, places)
-        if search.rank is not None:
-            places, scores = _ranked(scoring, search.rank)
-            scored = len(places)
-        nans = 0 if scores is None else int(np.count_nonzero(np.isnan(scores)))
-        if search.group_by is not None:
-            groups = _grouped(search.group_by, snapshot, places, scores)
-            places, scores = places[groups.kept], None if scores is None else scores[groups.kept]
-        available = len(places)
-        page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
-        hits = tuple(_hits(search, snapshot, places[page], None if scores is None else scores[page]))
-        plan = Plan(
-            total=snapshot.total,
-            qualified=qualified,
-            filtered=search.where is not None,
-            found=tuple((knn.key, len(found.places_K)) for knn, found in scoring.hits.items()),
-            scored=scored,
-            groups=None if groups is None else groups.groups,
-            rows=len(hits),
-            seconds=time.perf_counter() - started,
-        )
+    return backend.within(partial(_executed, search, time.perf_counter()))
+
+
+def _executed(search: Search, started: float, snapshot: Snapshot) -> Found:
+    places = snapshot.filter(search.where)
+    qualified, scores, scored, groups = len(places), None, None, None
+    scoring = Scoring(snapshot, places)
+    if search.rank is not None:
+        places, scores = _ranked(scoring, search.rank)
+        scored = len(places)
+    nans = 0 if scores is None else int(np.count_nonzero(np.isnan(scores)))
+    if search.group_by is not None:
+        groups = _grouped(search.group_by, snapshot, places, scores)
+        places, scores = places[groups.kept], None if scores is None else scores[groups.kept]
+    available = len(places)
+    page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
+    hits = tuple(_hits(search, snapshot, places[page], None if scores is None else scores[page]))
+    plan = Plan(
+        total=snapshot.total,
+        qualified=qualified,
+        filtered=search.where is not None,
+        found=tuple((knn.key, len(found.places_K)) for knn, found in scoring.hits.items()),
+        scored=scored,
+        groups=None if groups is None else groups.groups,
+        rows=len(hits),
+        seconds=time.perf_counter() - started,
+    )
     smallest = 0 if groups is None else groups.smallest
     told = warnings(search, plan, scoring.hits, available=available, smallest=smallest, nans=nans)
     return Found(hits, plan, tuple(told))

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rolloutlab.errors import InputError, LabError
+from rolloutlab.search.engine.backend import Snapshot
 from rolloutlab.search.engine.patterns import Finder, found_here
 from rolloutlab.search.engine.schema import MIGRATIONS
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
@@ -21,6 +22,8 @@ from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.store.sqlite import Database
 
 __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
+
+T = TypeVar("T")
 
 _ENDS = 10_000
 """Deleted records that are remembered, for readers to forget them one by one."""
@@ -59,17 +62,16 @@ class Records:
         with self._told():
             self._open()
 
-    @contextmanager
-    def snapshot(self) -> Iterator[TableSnapshot]:
-        """The records as they are now, for one search."""
+    def within(self, work: Callable[[Snapshot], T]) -> T:
+        """What `work` returns of the records as they are now, for one search."""
+
+        def looked() -> T:
+            self._table.refresh()
+            return work(TableSnapshot(self._table, self._reader, self._space, self._finder()))
+
         with self._lock, self._told():
             self._open_again()
-            self._reader.read("BEGIN")
-            try:
-                self._table.refresh()
-                yield TableSnapshot(self._table, self._reader, self._space, self._finder())
-            finally:
-                self._reader.read("COMMIT")
+            return self._reader.at_one_moment(looked)
 
     @property
     def count(self) -> int:
@@ -82,11 +84,14 @@ class Records:
 
     def fields(self) -> dict[str, tuple[str, ...]]:
         """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
-        with self.snapshot():
+
+        def read(_: Snapshot) -> dict[str, tuple[str, ...]]:
             found = self._table.columns.fields()
             for key in self._table.sparse_keys():
                 found[key] = (*found.get(key, ()), "sparse")
-        return found
+            return found
+
+        return self.within(read)
 
     def upsert(self, records: Iterable[Record]) -> None:
         """Write records, all of them or none; one whose id exists takes the place of that, its embedding too."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scored, Scoring
-from rolloutlab.search.engine.backend import Backend
+from rolloutlab.search.engine.backend import Backend, Snapshot
 from rolloutlab.search.query import Search
 from rolloutlab.search.rank import (
     APPLIED,
@@ -57,13 +57,17 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
     """
     if search.rank is None:
         raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
-    with backend.snapshot() as snapshot:
+    rank = search.rank
+
+    def taken_apart(snapshot: Snapshot) -> Breakdown:
         within = snapshot.filter(search.where)  # first, as in `execute`: a server's records are numbered as they come
         found = snapshot.filter(Compare(ID, "$eq", id))
         if not len(found):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
         place, qualifies = int(found[0]), bool(np.isin(found[0], within))
-        return Breakdown(id, qualifies, _part(search.rank, Scoring(snapshot, within), place, qualifies))
+        return Breakdown(id, qualifies, _part(rank, Scoring(snapshot, within), place, qualifies))
+
+    return backend.within(taken_apart)
 
 
 def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
