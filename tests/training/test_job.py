@@ -104,6 +104,14 @@ def test_no_comparison_is_suggested_on_what_was_not_sampled_from_prompts_here(sc
     assert both[0].startswith("%compare capitals:1 --before ")
 
 
+def test_a_comparison_is_suggested_over_rows_that_were_not_trained_on(session):
+    rows = [{"country": "Peru"}, {"country": "France"}]
+    session.chat("capitals", "Capital of {{country}}?", n=4, max_tokens=4, seed=1, over=rows)
+    session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    suggested = session.train("capitals", say=lambda _: None).state()["head"]["next"][0]
+    assert suggested.startswith("%compare capitals --over ROWS --before ")
+
+
 def test_an_interrupted_wait_says_that_the_job_goes_on(scored, service, monkeypatch):
     service.jobs.close()  # so that it waits
     job = scored.train("capitals", wait=False, say=quiet)

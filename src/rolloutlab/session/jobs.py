@@ -66,7 +66,8 @@ class JobCalls(SessionBase):
         if not collection.plan or collection.plan.get("continues"):
             return ""
         scored = self._scorer_of(collection)
-        return f"{'%' if scored else '%%'}compare {label}"
+        over = " --over ROWS" if "{{" in str(collection.plan.get("template")) else ""  # its own rows were trained on
+        return f"{'%' if scored else '%%'}compare {label}{over}"
 
     def _asked_of(self, job: SubmittedJob, start: bool) -> Address:
         return self._service_of(job)(start)
