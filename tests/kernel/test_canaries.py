@@ -26,7 +26,8 @@ KINDS = {
     "rolloutlab.auth.broker.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.ask": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",
-    "rolloutlab.service.lifecycle._secret": "token or key of the service",
+    "rolloutlab.service.lifecycle.draw_token": "token of the service",
+    "rolloutlab.service.lifecycle.key": "key of the service",
 }
 """Secrets by who draws them."""
 PUBLIC = {
