@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from rolloutlab.errors import FullError, RefusedError, ServiceError
+from rolloutlab.errors import FullError, RefusedError, ServiceError, TrainingError
 from rolloutlab.wire.training import CreateTrainingJob
 
 FULL = "I/O error: No space left on device (os error 28)"
@@ -40,11 +40,14 @@ def left_over(service):
     return (found - listed) | {path.name for path in service.folder.glob("jobs/*")}
 
 
-def failing(body):
-    """The job with a token that no policy has: what is said of it when it fails needs more room than there is."""
-    choice = body["trajectory_groups"][0]["trajectories"][0]["messages_and_choices"][1]
-    choice["logprobs"]["content"][0] = {"token": "x" * 50_000, "logprob": -1.0, "top_logprobs": []}
-    return body
+@pytest.fixture
+def failing(monkeypatch):
+    """Training fails, and the error needs more room in the database than there is."""
+
+    def fail(*_):
+        raise TrainingError("x" * 50_000)
+
+    monkeypatch.setattr("rolloutlab.service.jobs.train", fail)
 
 
 def fill(service):
@@ -129,14 +132,16 @@ def test_the_body_of_a_job_that_could_not_be_queued_does_not_stay(service, body)
     assert last(service, submit(service, body(model.id))).type == "training_ended"
 
 
-def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(service, body, caplog):
+@pytest.mark.usefixtures("failing")
+def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(service, body, monkeypatch, caplog):
     model = service.register()
     fill(service)
-    job_id = submit(service, failing(body(model.id)))
+    job_id = submit(service, body(model.id))
     while "it is tried again" not in caplog.text:
         assert service.call("GET", f"/v1/preview/training-jobs/{job_id}")["status"] in {"queued", "running"}
     make_room(service)
     assert last(service, job_id).type == "training_failed"
+    monkeypatch.undo()
     assert last(service, submit(service, body(model.id))).data == {"step": 1}
 
 
@@ -155,11 +160,12 @@ def test_a_body_that_cannot_be_removed_keeps_no_job_from_ending(service, body, m
             assert "it is tried again" not in caplog.text
 
 
+@pytest.mark.usefixtures("failing")
 def test_a_job_whose_end_cannot_be_recorded_does_not_keep_the_service_from_stopping(start, body, caplog):
     service = start()
     model = service.register()
     fill(service)
-    job_id = submit(service, failing(body(model.id)))
+    job_id = submit(service, body(model.id))
     while "it is tried again" not in caplog.text:
         service.call("GET", f"/v1/preview/training-jobs/{job_id}")
     assert [event.type for event in start().ended(job_id)] == ["restarted", "training_failed"]
