@@ -134,7 +134,7 @@ def test_decoding_stops_when_the_client_leaves_and_nothing_is_complained_about(
     assert left.wait(PATIENCE)
     held.released.set()
     assert service.chat(max_tokens=1).choices  # the sampler has taken the step after the held one, and goes on
-    assert held.steps <= 5
+    assert held.steps < 30  # of the 60 that were asked for
     assert errors(caplog) == []
 
 

@@ -46,7 +46,7 @@ class Watch:
         self.calls += 1
         if self.calls % 100 == 0:
             gc.collect()
-            alive = sum(isinstance(each, Trajectory | wire.Trajectory) for each in gc.get_objects())
+            alive = sum(type(each) in {Trajectory, wire.Trajectory} for each in gc.get_objects())
             self.most = max(self.most, alive)
         return float(self.calls % 2)
 
