@@ -152,6 +152,7 @@ class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
     def _sample(self, work: Work, concurrency: int, *, register: bool = False) -> Collection:
         """Play the rollouts of `work`; what arrives is stored at once."""
         _check_concurrency(concurrency)
+        self.store.check_writable()
         arrivals = Arrivals(self.store, work)
         with closing(arrivals), Progress(f"sampling {work.name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))

@@ -41,6 +41,7 @@ class RewardCalls(CollectionCalls):
             NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
             RewardError: a function raised, or returned no finite number; the message names the trajectory.
         """
+        self.store.check_writable()
         collection = self.collection(name)
         wanted = (t for t in collection.each_trajectory() if overwrite or t.source != "hand")
         self._give(collection, score(wanted, function, weights), "function", overwrite, say)
@@ -72,6 +73,7 @@ class RewardCalls(CollectionCalls):
             NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
             RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
         """
+        self.store.check_writable()
         collection = self.collection(name)
         groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
         asked = hearings(groups, rubric, variables or {}, model=model, samples=samples, seed=seed)

@@ -1,10 +1,14 @@
 """Searching everything that was ever sampled, and going on from what is found."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 from rolloutlab.branching import Branch, branched, gathered
 from rolloutlab.search.chroma import connect_search
@@ -25,7 +29,12 @@ class SearchCalls(CollectionCalls):
     @cached_property
     def index(self) -> Index:
         """Everything that is stored, as records to search; `embed_with` gives it another embedding model."""
-        return Index(self.store, self.settings.search_database, self._configured_embedder())
+        path = self.settings.search_database
+        if self.store.read_only:  # its index cannot be kept beside it, and is made for this session
+            folder = tempfile.mkdtemp(prefix="rolloutlab-")
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            path = Path(folder) / path.name
+        return Index(self.store, path, self._configured_embedder())
 
     def search(
         self,
@@ -120,7 +129,7 @@ class SearchCalls(CollectionCalls):
 
     def keep_index(self) -> None:
         """Bring the index up to date in the background, where a lab is open; what a notebook does after each cell."""
-        if "store" in self.__dict__:
+        if "store" in self.__dict__ and not self.store.read_only:
             self.index.keep_up()
 
     def close(self) -> None:

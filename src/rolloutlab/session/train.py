@@ -43,6 +43,7 @@ class TrainCalls(JobCalls, ModelCalls):
             InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
         """
+        self.store.check_writable()
         submission = prepare(select(self.store, names), options or {}, self._selected, self._text_only)
         model, address, key = self._register(self._selected), self._address(), str(uuid.uuid4())
         submission = submission.beginning(self._newest_known())

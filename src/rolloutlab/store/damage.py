@@ -4,8 +4,12 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
+from rolloutlab.errors import LabError
+from rolloutlab.store.readonly import connected
+
+_PATIENCE = 5.0
+"""Seconds to wait for another process that has a file to itself."""
 _FIRST = 3
 """Complaints that are shown of one file."""
 
@@ -28,8 +32,10 @@ def _line(path: Path, remedy: str) -> str:
 def _complaints(path: Path) -> list[str]:
     """What SQLite's own check says of a file: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
+        with closing(connected(path, _PATIENCE)) as connection:
             found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]
+    except LabError as error:
+        return [error.message]
     except sqlite3.DatabaseError as error:
         return [str(error)]
     return [" ".join(line.split()) for line in found if line != "ok"]

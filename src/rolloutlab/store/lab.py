@@ -89,6 +89,15 @@ class Lab:
     def close(self) -> None:
         self._database.close()
 
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be stored in it."""
+        return self._database.read_only
+
+    def check_writable(self) -> None:
+        """LabError when nothing can be stored in it; asked before what is to be stored costs anything."""
+        self._database.check_writable()
+
     def changes(self) -> tuple[int, int]:
         """Another pair than before if anything was written in between, by this process or another; takes no time."""
         return self._database.changes()
@@ -111,7 +120,8 @@ class Lab:
         return self.collection(f"{name}:{generation}")
 
     def draft(self) -> Draft:
-        """Collections to be written unseen, and then shown all at once."""
+        """Collections to be written unseen, and then shown all at once; LabError where nothing can be stored."""
+        self.check_writable()
         return Draft(self._database, self.check_name)
 
     @staticmethod

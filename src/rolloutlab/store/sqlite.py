@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutlab.errors import LabError
+from rolloutlab.store import readonly
 from rolloutlab.store.disk import own
 from rolloutlab.store.uninterrupted import Abandoned, Uninterrupted
 
@@ -30,10 +31,13 @@ class Database:
     The main thread, which an interrupt may stop at any instruction, has everything done by a thread of the file's own.
 
     migrations: SQL scripts; the file's `PRAGMA user_version` counts those it has had, the rest run on opening.
+    `read_only`: whether the file, or its folder, may not be written; then it can be read, and nothing else.
 
     Raises:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
     """
+
+    read_only: bool
 
     def __init__(self, path: Path, migrations: Sequence[str], *, durable: bool = False) -> None:
         self.path = path
@@ -83,6 +87,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """As `change`, around a block; only for threads that no interrupt reaches."""
+        self.check_writable()
         with self._lock, self._translated("written"):
             if self._connection.in_transaction:
                 yield self._connection
@@ -109,6 +114,13 @@ class Database:
             if code is None or code & 0xFF in _DAMAGE:
                 hint = "%service check says what is damaged, and what to do"
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
+
+    def check_writable(self) -> None:
+        """LabError when the file is only read."""
+        if self.read_only:
+            raise LabError(
+                f"{self.path.parent} is read-only: nothing can be stored in it", hint=readonly.to_copy(self.path.parent)
+            )
 
     def changes(self) -> tuple[int, int]:
         """Another pair than before if anything was written in between, by this process or another; takes no time."""
@@ -163,21 +175,32 @@ class Database:
         """Open the file and bring it up to date; its journal mode."""
         try:
             own(self.path.parent)
-            self._connection = sqlite3.connect(
-                self.path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None
-            )
+            self.read_only = readonly.is_read_only(self.path)
+            as_opened = readonly.files(self.path) if self.read_only else None
+            self._connection = readonly.connected(self.path, _PATIENCE) if self.read_only else self._connected()
             self._connection.row_factory = Row
             self._file = _file_at(self.path)
             mode = self._configure()
-            self._migrate()
+            if not self.read_only:
+                self._migrate()
         except (OSError, sqlite3.Error) as error:
             raise LabError(
                 f"{self.path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
             ) from error
+        if self.read_only:
+            self._check_version()
+        self._as_opened = as_opened
         return mode
+
+    def _connected(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None)
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._lock, self._translated("read"):
+            if self._as_opened not in (None, readonly.files(self.path)) and not self._connection.in_transaction:
+                before = self._connection
+                self._open()  # its owner writes, and one opened as immutable would go on showing what was there
+                before.close()
             return self._connection.execute(sql, values).fetchall()
 
     def _changes(self) -> tuple[int, int]:
@@ -189,7 +212,7 @@ class Database:
             self._connection.close()
 
     def _configure(self) -> str:
-        mode = self._journal_mode()
+        mode = "wal" if self.read_only else self._journal_mode()
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.create_function("holds", 2, _holds, deterministic=True)
@@ -209,15 +232,23 @@ class Database:
     def _migrate(self) -> None:
         migrations = self._migrations
         with self.write() as connection:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > len(migrations):
-                raise LabError(
-                    f"{self.path} was written by a newer rolloutlab", hint="pip install --upgrade rolloutlab"
-                )
+            version = self._version()
             for script in migrations[version:]:
                 for statement in _statements(script):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(migrations)}")
+
+    def _version(self) -> int:
+        version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(self._migrations):
+            raise LabError(f"{self.path} was written by a newer rolloutlab", hint="pip install --upgrade rolloutlab")
+        return version
+
+    def _check_version(self) -> None:
+        """LabError when a file that is only read is not up to date."""
+        if self._version() < len(self._migrations):
+            said = f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
+            raise LabError(said, hint=readonly.to_copy(self.path.parent))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:

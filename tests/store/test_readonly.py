@@ -1,0 +1,159 @@
+"""The lab of someone else: it is read where nothing may be written, and says so where something would be."""
+
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.records import Recorded
+from rolloutlab.store.schema import MIGRATIONS
+from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+ELSEWHERE = Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)
+LIKE_ANYBODY = """
+import ctypes, os, sys
+if os.geteuid() == 0:  # root may write everywhere by its capabilities (capabilities(7)), which it gives up here
+    assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+from pathlib import Path
+from rolloutlab.errors import LabError
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+session = Session(Settings(home=Path(sys.argv[1]), service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)))
+
+def refused(write, *given, **named):
+    try:
+        write(*given, **named)
+    except LabError as error:
+        print(*error._render_traceback_(), sep="|")
+    else:
+        print("it was done")
+"""
+"""What a child begins with: a session of the lab in a process that may not write where its mode forbids it."""
+
+
+@pytest.fixture
+def lab(tmp_path) -> Iterator[Path]:
+    """The folder of a lab with two rewarded completions, which can be written."""
+    folder = tmp_path / "lab"
+    session = Session(Settings(home=folder, service=ELSEWHERE))
+    with session.store.draft() as draft:
+        draft.add(recorded(position) for position in (0, 1))
+        draft.publish()
+    session.reward("capitals", lambda *_: 1.0)
+    session.close()
+    yield folder
+    for path in [folder, *folder.iterdir()]:  # so that pytest can remove it
+        path.chmod(0o700)
+
+
+def recorded(position: int) -> Recorded:
+    prompt, answer = UserMessage(role="user", content="?"), AssistantMessage(role="assistant", content="Paris")
+    return Recorded(f"line {position}", "capitals", 0, [prompt], [answer], position=position)
+
+
+def made_read_only(folder: Path, *, but: str = "") -> Path:
+    """The folder, in which nothing may be written; `but` one name."""
+    shutil.rmtree(folder / "drafts")
+    for path in [*folder.iterdir(), folder]:
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222 if path.name != but else 0o700)
+    return folder
+
+
+def printed(folder: Path, script: str, *more: str) -> list[str]:
+    """The lines that a script prints which begins with LIKE_ANYBODY."""
+    command = [sys.executable, "-c", LIKE_ANYBODY + script, str(folder), *more]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+READING = """
+print(*session.collections().index)
+print(*[t.answer for t in session.group("capitals/0").trajectories])
+print(*session.rewards("capitals").to_frame()["reward"])
+print(len(repr(session.collection("capitals"))) > 0)
+session.export("capitals", sys.argv[2])
+print(session.service("check").splitlines()[0].rpartition(": ")[2])
+print(*sorted(hit.id for hit in session.search("paris").hits))
+"""
+
+
+@pytest.mark.parametrize("writable", ["", "lab", "lab.db"])
+def test_a_lab_that_may_not_be_written_is_read_exported_and_searched(lab, tmp_path, writable):
+    made_read_only(lab, but=writable)
+    before = sorted(path.name for path in lab.iterdir())
+    lines = printed(lab, READING, str(tmp_path / "out.jsonl"))
+    assert lines == ["capitals", "Paris Paris", "1.0 1.0", "True", "sound", "capitals:1/0/0 capitals:1/0/1"]
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+    assert sorted(path.name for path in lab.iterdir()) == before
+
+
+def test_what_would_write_says_that_the_lab_is_read_only_and_what_to_type_before_anything_is_asked(lab):
+    script = """
+refused(session.chat, "capitals", "Capital of France?", model="m")
+refused(session.reward, "capitals", lambda *_: print("scored"))
+refused(session.judge, "capitals", model="m")
+refused(session.train, "capitals")
+refused(session.delete, "capitals")
+refused(session.rewards("capitals").undo)
+refused(session.import_, sys.argv[2])
+"""
+    line = lab.parent / "in.jsonl"
+    line.write_text('{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]}\n')
+    lines = printed(made_read_only(lab), script, str(line))
+    copy = f"!cp -r --no-preserve=mode {lab} my-lab, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
+    assert lines == [f"LabError: {lab} is read-only: nothing can be stored in it|  -> {copy}"] * 7
+
+
+def test_what_its_owner_writes_meanwhile_is_seen(lab):
+    made_read_only(lab)
+    child = subprocess.Popen(
+        [sys.executable, "-c", LIKE_ANYBODY + WATCHING, str(lab)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"[1.0, 1.0]\n"
+    for path in [lab, lab / "lab.db"]:
+        path.chmod(0o700)
+    owner = Session(Settings(home=lab, service=ELSEWHERE))
+    owner.reward("capitals", lambda *_: 2.0)
+    said = child.communicate(b"\n", timeout=60)[0]
+    owner.close()
+    assert (said, child.returncode) == (b"[2.0, 2.0]\n", 0)
+
+
+WATCHING = """
+for _ in range(2):
+    print([t.reward for t in session.collection("capitals").trajectories], flush=True)
+    sys.stdin.readline() if _ == 0 else None
+"""
+
+
+def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab):
+    owner = Lab(lab / "lab.db")
+    owner.jobs.heard("none", "queued")
+    owner._database.execute("UPDATE trajectories SET reward = 3.0")
+    copy = lab.parent / "copy"
+    copy.mkdir()
+    for name in ("lab.db", "lab.db-wal"):
+        shutil.copy(lab / name, copy / name)
+    owner.close()
+    (copy / "drafts").mkdir()
+    [line] = printed(made_read_only(copy), "refused(session.collections)")
+    copy.chmod(0o700)
+    assert "lab.db is read-only, and what was written last lies in lab.db-wal, which cannot be read|  -> !cp" in line
+
+
+def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab):
+    with sqlite3.connect(lab / "lab.db") as other:
+        other.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
+    other.close()
+    [line] = printed(made_read_only(lab), "refused(session.collections)")
+    assert "was written by an older rolloutlab, and cannot be brought up to date: it is read-only|  -> !cp" in line
+    assert [path.name for path in lab.iterdir()] == ["lab.db"]
