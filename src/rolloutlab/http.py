@@ -17,6 +17,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
+from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.proxy import proxy_of, through
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
@@ -100,7 +101,12 @@ class Http:
             begun[0].add_done_callback(lambda task: _settle(outcome, task))
 
         try:
-            self._loop.call_soon_threadsafe(begin)
+            loop = self._loop
+        except UnreachableError:
+            work.close()
+            raise
+        try:
+            loop.call_soon_threadsafe(begin)
             while True:
                 try:
                     return outcome.result(timeout=every)
@@ -237,7 +243,12 @@ class Http:
 
     async def _answered(self, request: httpx.Request, *, stream: bool) -> httpx.Response:
         """What the transport answers. httpx's client would only add cookies and redirects, at twice the CPU time."""
-        response = await self._connections.handle_async_request(request)
+        try:
+            response = await self._connections.handle_async_request(request)
+        except OSError as error:  # the transport reads certificates before it connects
+            if not short_of_descriptors(error):
+                raise
+            raise httpx.ConnectError(NONE_LEFT) from error
         response.request = request
         if not stream:
             try:
@@ -272,7 +283,12 @@ class Http:
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
+        try:
+            loop = asyncio.new_event_loop()
+        except OSError as error:
+            if not short_of_descriptors(error):
+                raise
+            raise UnreachableError(f"no connection can be made: {NONE_LEFT}", hint=TO_HAVE_MORE) from error
 
         def turn() -> None:
             loop.run_forever()
@@ -353,8 +369,10 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
 def unanswered(url: str, error: Exception) -> UnreachableError:
     """The error for a request that the transport could not get answered."""
     kind = UnreachableError if _refused(error) else BrokenOffError
-    hint = what_to_look_at(httpx.URL(url).host)
-    return kind(f"nothing answers at {origin(url)}{through(url)}: {_why(error)}", hint=hint)
+    hint, why = what_to_look_at(httpx.URL(url).host), _why(error)
+    if why == NONE_LEFT:
+        return UnreachableError(f"no connection to {origin(url)} can be made: {why}", hint=TO_HAVE_MORE)
+    return kind(f"nothing answers at {origin(url)}{through(url)}: {why}", hint=hint)
 
 
 def _answer(response: httpx.Response) -> Any:

@@ -6,6 +6,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
+from rolloutlab.descriptors import NONE_LEFT, short_of_descriptors
 from rolloutlab.errors import (
     FullError,
     NotFoundError,
@@ -51,6 +52,8 @@ def root_cause(error: BaseException) -> str | None:
     while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below
         seen.add(root)
+    if short_of_descriptors(root):
+        return NONE_LEFT
     if isinstance(root, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {root.verify_message}"
     if isinstance(root, ssl.SSLError):

@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from rolloutlab.client.published import FolderToken, Published, read_published
+from rolloutlab.descriptors import TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
@@ -62,6 +63,8 @@ class Embedded:
             found = self.running() or self._start(tick, start_empty)
         except OSError as error:
             hint = "set ROLLOUTLAB_HOME to a folder you can write to"
+            if short_of_descriptors(error):
+                hint = TO_HAVE_MORE
             raise LabError(f"{self._folder} cannot be used: {error}", hint=hint) from error
         policy, wanted = self._published().policy, named_policy(self._settings.policy)
         if policy != wanted:

@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
+from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import LabError
 
 
@@ -26,7 +27,14 @@ class Lock(FileLock):
             raise
         except OSError as error:
             hint = "set ROLLOUTLAB_HOME to a folder where files can be locked"
-            raise LabError(f"{self.lock_file} cannot be locked: {error.strerror or error}", hint=hint) from error
+            raise refused(f"{self.lock_file} cannot be locked", error, hint) from error
+
+
+def refused(what: str, error: OSError, hint: str) -> LabError:
+    """What cannot be done, and why; the hint is another one where it is for want of file descriptors."""
+    if short_of_descriptors(error):
+        return LabError(f"{what}: {NONE_LEFT}", hint=TO_HAVE_MORE)
+    return LabError(f"{what}: {error.strerror or error}", hint=hint)
 
 
 def flush(path: Path) -> None:

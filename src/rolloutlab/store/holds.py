@@ -7,7 +7,7 @@ from pathlib import Path
 from filelock import BaseFileLock, Timeout
 
 from rolloutlab.errors import ConflictError, LabError
-from rolloutlab.store.disk import Lock, own, remove
+from rolloutlab.store.disk import Lock, own, refused, remove
 
 
 def hold(folder: Path, number: int, label: str) -> BaseFileLock:
@@ -31,7 +31,7 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
         ) from error
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
-        raise LabError(f"{folder} cannot be used: {error.strerror or error}", hint=hint) from error
+        raise refused(f"{folder} cannot be used", error, hint) from error
     return lock
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, any_left
 from rolloutlab.errors import LabError
 from rolloutlab.store import readonly
 from rolloutlab.store.disk import own
@@ -109,11 +110,16 @@ class Database:
             if type(error) not in _OUTSIDE:
                 raise
             self._check_there()
+            if not any_left():
+                raise self._short(deed) from error
             code = getattr(error, "sqlite_errorcode", None)  # Python's own, of text that is none, has no code
             hint = "free some disk space" if code == sqlite3.SQLITE_FULL else None
             if code is None or code & 0xFF in _DAMAGE:
                 hint = "%service check says what is damaged, and what to do"
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
+
+    def _short(self, deed: str) -> LabError:
+        return LabError(f"{self.path} cannot be {deed}: {NONE_LEFT}", hint=TO_HAVE_MORE)
 
     def check_writable(self) -> None:
         """LabError when the file is only read."""
@@ -184,6 +190,8 @@ class Database:
             if not self.read_only:
                 self._migrate()
         except (OSError, sqlite3.Error) as error:
+            if not any_left():
+                raise self._short("opened") from error
             raise LabError(
                 f"{self.path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
             ) from error

@@ -1,0 +1,112 @@
+"""A notebook whose process has no file descriptor left: an error in words, and it goes on once there are some."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rolloutlab.descriptors import TO_HAVE_MORE
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+from rolloutlab.store.records import Recorded
+from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+SHORT = """
+import os, resource, sys
+from pathlib import Path
+import IPython, pandas
+from rolloutlab.errors import RolloutlabError
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+
+session = Session(Settings(home=Path(sys.argv[1]), service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)))
+session._http._tries = 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+def short(left):
+    opened = []
+    while True:
+        try:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            break
+    for descriptor in opened[len(opened) - left:]:
+        os.close(descriptor)
+    return opened[:len(opened) - left]
+
+def tried(call, left):
+    opened = short(left)
+    try:
+        call()
+    except RolloutlabError as error:
+        lines = error._render_traceback_()
+    else:
+        lines = ["done"]
+    for descriptor in opened:
+        os.close(descriptor)
+    print(*lines, sep="|", flush=True)
+"""
+"""Begins a script: `tried` makes a call with so many descriptors left, prints its error, and then gives all back."""
+REMEDY = f"|  -> {TO_HAVE_MORE}"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """The folder of a lab with a collection."""
+    session = Session(
+        Settings(home=tmp_path / "lab", service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None))
+    )
+    prompt, answer = UserMessage(role="user", content="?"), AssistantMessage(role="assistant", content="Paris")
+    with session.store.draft() as draft:
+        draft.add([Recorded("line 0", "capitals", 0, [prompt], [answer])])
+        draft.publish()
+    session.close()
+    return tmp_path / "lab"
+
+
+def printed(lab, script: str) -> list[str]:
+    command = [sys.executable, "-W", "error", "-c", SHORT + script, str(lab)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_lab_that_cannot_be_opened_for_want_of_descriptors_says_so_and_is_opened_later(lab, left):
+    refused, later = printed(lab, f"tried(session.collections, {left})\ntried(session.collections, 40)")
+    assert refused.startswith(f"LabError: {lab / 'lab.db'} cannot be opened: this process has no file descriptor left")
+    assert refused.endswith(REMEDY)
+    assert later == "done"
+
+
+def test_a_lock_that_cannot_be_opened_says_so(lab):
+    script = """
+session.collections()
+found = session.store.find("capitals")
+tried(lambda: session.store.hold(found), 0)
+tried(lambda: session.store.hold(found), 40)
+"""
+    refused, later = printed(lab, script)
+    assert refused.startswith(f"LabError: {lab / 'sampling'}")
+    assert "this process has no file descriptor left" in refused
+    assert refused.endswith(REMEDY)
+    assert later == "done"
+
+
+def test_a_connection_that_cannot_be_made_says_so(lab):
+    script = """
+chat = lambda: session.chat("capitals", "?", model="m")
+tried(chat, 40)
+session._http.close()
+tried(chat, 0)
+session._http._loop
+tried(chat, 0)
+tried(chat, 40)
+"""
+    before, *refused, later = printed(lab, script)
+    assert before == later
+    assert "nothing answers" in before
+    assert len(refused) == 2
+    for line in refused:
+        assert line.startswith("UnreachableError: no connection ")
+        assert line.endswith(f"can be made: this process has no file descriptor left{REMEDY}")
