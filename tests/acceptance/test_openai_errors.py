@@ -1,7 +1,7 @@
 """The official `openai` SDK: every refusal is the error that its users catch."""
 
 import pytest
-from openai import AuthenticationError, BadRequestError, NotFoundError, UnprocessableEntityError
+from openai import AuthenticationError, BadRequestError, NotFoundError
 
 HELLO = {"model": "practice", "messages": [{"role": "user", "content": "hello"}]}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -33,7 +33,7 @@ def test_a_prompt_that_is_too_long_is_known_by_its_code(client):
 
 def test_an_image_is_refused_as_something_this_policy_cannot_read(client):
     messages = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE]}]
-    with pytest.raises(UnprocessableEntityError, match="image"):
+    with pytest.raises(BadRequestError, match="image"):
         client.chat.completions.create(**{**HELLO, "messages": messages})
 
 
