@@ -66,9 +66,13 @@ class Jupyter:
         (self._settings / THEMES).unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End the server and with it all kernels."""
+        """End the server and with it all kernels; one that does not end by itself is killed."""
         self._process.terminate()
-        self._process.wait(LONGEST_START)
+        try:
+            self._process.wait(LONGEST_START)
+        except subprocess.TimeoutExpired:  # on a busy machine it may wait for a kernel for minutes
+            self._process.kill()
+            self._process.wait()
 
 
 def surroundings(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

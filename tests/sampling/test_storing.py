@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -91,6 +92,23 @@ def test_a_disk_that_fails_ends_the_sampling_with_its_error(lab):
     lab._database.path.unlink()
     with pytest.raises(LabError, match="deleted"):
         slow.play(concurrency=4)
+
+
+def test_a_disk_that_fails_once_loses_nothing_that_had_arrived(lab, monkeypatch):
+    put_all, calls = lab.put_all, []
+
+    def fails_once(placed):
+        calls.append(len(placed))
+        if len(calls) == 3:  # the first is that of no copies, the second has what came before the others
+            raise LabError("database is locked")
+        put_all(placed)
+
+    monkeypatch.setattr(lab, "put_all", fails_once)
+    slow = Slow(lab, rows=40, asked=40)
+    with suppress(LabError):  # that it failed is told where it was not the last to be stored
+        slow.play(concurrency=4)
+    assert len(calls) == 4
+    assert lab.collection("capitals").trajectories == slow.arrivals.done == 40
 
 
 def test_many_completions_take_few_statements(lab):

@@ -179,6 +179,15 @@ def test_what_is_no_checkpoint_stays_where_it_is(start, trained):
     assert service.call("GET", LOST)["data"] == []
 
 
+def test_a_lost_checkpoint_that_is_moved_back_by_hand_under_its_name_beside_another_is_set_aside(start, trained):
+    _, model, _ = trained(2)
+    (model / "2").rename(model / "2-2")  # as it is called where another of its step is set aside already
+    service = start()
+    assert service.call("GET", "/v1/models")["data"]
+    assert not (model / "2-2").exists()
+    assert [lost["step"] for lost in service.call("GET", LOST)["data"]] == [2]
+
+
 def test_lost_checkpoints_are_removed_on_demand_and_told_with_their_bytes(start, trained, notebook_of):
     folder, _, _ = trained()
     move_away(folder)

@@ -100,3 +100,20 @@ def test_a_fork_of_a_kernel_reads_and_writes_the_lab_by_a_connection_of_its_own(
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert other.execute("SELECT reward FROM trajectories").fetchone() == (4.0,)
     other.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_that_cannot_open_the_lab_at_first_does_not_use_its_parents_connection(session, monkeypatch):
+    def fails_first() -> None:
+        database = session.store._database
+        before = database._connection
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                sqlite3, "connect", lambda *_, **__: (_ for _ in ()).throw(sqlite3.OperationalError("full"))
+            )
+            with pytest.raises(LabError, match="full"):
+                session.collection("capitals")
+        assert len(session.collection("capitals").trajectories) == 1
+        assert database._connection is not before
+
+    assert in_a_fork(fails_first) == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rolloutlab.errors import RefusedError, ServiceError
+from rolloutlab.errors import LabError, RefusedError, ServiceError
 from rolloutlab.retries import Retries
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.plan import Plan
@@ -96,9 +96,8 @@ class Player:
     """Plays rollouts with so many requests under way at once.
 
     taken: gets what was answered, the moment it is there, and together what came together; it is called in a thread, so
-    that requests go on while it waits for the disk. failed: gets a rollout that
-    its service could not answer, and why; the others go on. retries: how long a service that has answered and is not
-    reached any more is asked again.
+    that requests go on while it waits for the disk. failed: gets a rollout that its service could not answer, and why;
+    the others go on. retries: how long a service that has answered and is not reached any more is asked again.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Player:
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._batch: asyncio.Future[None] | None = None
+        self._batch: asyncio.Task[None] | None = None
         self._successes = 0
         self._failures = 0
 
@@ -135,7 +134,7 @@ class Player:
 
         Raises:
             ServiceError: nothing answers, the token is refused, or nothing but errors comes. After a first answer that
-            waits for what is under way; any other error cancels it. What had arrived was taken.
+            waits for what is under way; any other error cancels it. What had arrived was offered to `taken`.
         """
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
@@ -151,7 +150,10 @@ class Player:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._keep()
+            try:
+                await self._keep()
+            except LabError:
+                await self._keep()
 
     async def _keeper(self) -> None:
         """Passes on what was answered once all that is ready in this turn of the loop is there."""
@@ -163,15 +165,24 @@ class Player:
     async def _keep(self) -> None:
         """Pass on what was answered, in a thread; what comes meanwhile is passed on together after that.
 
-        A batch goes on where its caller is cancelled, and the next one waits for it.
+        A batch goes on where its caller is cancelled, and the next one waits for it. One that fails is passed on once
+        more in the end, with what came since: a disk may be locked or full for a moment only.
         """
-        if self._batch:
-            await asyncio.shield(self._batch)
+        while self._batch:
+            await asyncio.gather(asyncio.shield(self._batch), return_exceptions=True)
         answered, self._answered = self._answered, []
         self._room.set()
         if answered:
-            self._batch = asyncio.ensure_future(asyncio.to_thread(self._taken, answered))
+            self._batch = asyncio.create_task(self._pass_on(answered))
             await asyncio.shield(self._batch)
+
+    async def _pass_on(self, answered: list[Answered]) -> None:
+        try:
+            await asyncio.to_thread(self._taken, answered)
+        except BaseException:
+            self._answered[:0] = answered
+            raise
+        finally:
             self._batch = None
 
     def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:

@@ -56,7 +56,7 @@ class LostCheckpoints:
         for model in self._model_folders(self._models):
             steps = listed.get(model.name, set())
             self._finish_deletions(model, {str(step) for step in steps})
-            unlisted += [place for place in _step_folders(model) if int(place.name) not in steps]
+            unlisted += [place for place in _step_folders(model) if place.name not in map(str, steps)]
         if not listed and not start_empty:
             self._refuse(unlisted)
         for place in unlisted:

@@ -163,11 +163,14 @@ class Database:
 
     def _begin(self) -> str:
         """A lock, a thread and a connection, none of which outlives a fork; the journal mode."""
-        self._process = os.getpid()
         self._lock = threading.RLock()
         self._moment = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
-        return self._uninterrupted.do(lambda _: self._open())
+        mode = self._uninterrupted.do(lambda _: self._open())
+        self._process = (
+            os.getpid()
+        )  # not before: a fork whose first try fails must not go on with its parent's connection
+        return mode
 
     def _check_there(self) -> None:
         """LabError when the path leads elsewhere by now: what is written to a file without a name is lost."""
