@@ -122,6 +122,8 @@ def test_a_field_that_has_no_effect_is_named_in_a_header_of_the_answer(service, 
 def test_the_header_holds_any_name_whole_and_no_list_too_long_for_it(service):
     odd = answer(service, **{"a\r\nset-cookie: b": 1, "größe": 2, "a,b": 3})
     assert odd.headers["x-rolloutlab-ignored"] == "a%0D%0Aset-cookie%3A%20b, gr%C3%B6%C3%9Fe, a%2Cb"
+    nameless = answer(service, **{"0": [], "": []})
+    assert nameless.headers["x-rolloutlab-ignored"] == '0, ""'  # a value that ends in a blank is no header
     many = answer(service, **{f"unknown-field-{i}": i for i in range(2000)})
     assert many.status_code == 200
     assert len(many.headers["x-rolloutlab-ignored"]) <= 1000

@@ -67,7 +67,7 @@ def make_app(
     ):
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 
-    @app.get("/v1/health", tags=["health"])
+    @app.get("/v1/health", tags=["health"], responses={400: CHAT[400]})
     async def health(nonce: Annotated[str | None, Query(pattern=_NONCE)] = None) -> dict[str, str]:
         known = {"version": version("rolloutlab"), **identity}
         proved = {"proof": proof(token, nonce, authority.issuer)} if nonce else {}

@@ -121,7 +121,7 @@ def ignored(body: ChatRequest) -> tuple[str, ...]:
 
 def header(names: tuple[str, ...]) -> dict[str, str]:
     """The header that names what was ignored; none where nothing was. A very long list is cut between two names."""
-    text = ", ".join(quote(name, safe="") for name in names)
+    text = ", ".join(quote(name, safe="", errors="replace") or '""' for name in names)
     if len(text) > _LONGEST_HEADER:
         text = text[:_LONGEST_HEADER].rpartition(", ")[0] or text[:_LONGEST_HEADER]
     return {IGNORED: text} if text else {}
