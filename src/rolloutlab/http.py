@@ -333,11 +333,11 @@ def proxied(proxy: str | None) -> httpx.Proxy | None:
     """A proxy as the transport takes it. Its user and password are a header, which aiohttp renames for the proxy."""
     if proxy is None:
         return None
-    found = httpx.Proxy(proxy)
-    if found.raw_auth is None:
-        return found
-    told = b64encode(b":".join(found.raw_auth)).decode()
-    return httpx.Proxy(found.url, headers={"Authorization": f"Basic {told}"})
+    parsed = httpx.Proxy(proxy)
+    if parsed.raw_auth is None:
+        return parsed
+    credentials = b64encode(b":".join(parsed.raw_auth)).decode()
+    return httpx.Proxy(parsed.url, headers={"Authorization": f"Basic {credentials}"})
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
