@@ -88,10 +88,18 @@ class Http:
         begun.add_done_callback(_log_failure)
         return begun
 
-    def run(self, work: Coroutine[Any, Any, T], tick: Callable[[], None] | None = None, every: float = 0.1) -> T:
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        tick: Callable[[], None] | None = None,
+        every: float = 0.1,
+        *,
+        to_its_end: bool = False,
+    ) -> T:
         """Run a coroutine on the loop while this thread waits for it and calls `tick` every so many seconds.
 
         Whatever interrupts the wait, a KeyboardInterrupt above all, cancels the coroutine, lets it end, and is raised.
+        to_its_end: wait for that end however long it takes, as for a slow disk; a second interrupt ends that wait.
         """
         outcome: Future[T] = Future()
         begun: list[asyncio.Task[T]] = []
@@ -120,11 +128,14 @@ class Http:
                 interrupted(error, "it was interrupted while it waited for an answer", "run the cell again")
             if not outcome.done():  # the loop comes to this after `begin`, however early the interrupt is
                 self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in begun])
-                self._let_end(outcome)
+                self._let_end(outcome, to_its_end)
             raise
 
-    def _let_end(self, outcome: "Future[Any]") -> None:
+    def _let_end(self, outcome: "Future[Any]", to_its_end: bool) -> None:
         """Wait a moment for what was cancelled. Where it never lets go of the loop, the next call gets another one."""
+        if to_its_end:
+            wait([outcome])
+            return
         alive = threading.Event()
         if not wait([outcome], timeout=_LONGEST_CLEAN_UP).done:
             self._loop.call_soon_threadsafe(alive.set)

@@ -1,7 +1,8 @@
 """How answers reach the lab: each is stored the moment it is there, with what it cost."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rolloutlab.errors import SamplingError, ServiceError
@@ -35,19 +36,34 @@ class Arrivals:
         self._first_error: ServiceError | None = None
         self._since = time.monotonic()
         self._held = lab.hold(work.begun) if work.begun else None
+        self._under_way = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Answers may be stored inside; at its end the collection is let go, however its caller left meanwhile."""
+        self._under_way = True
+        try:
+            yield
+        finally:
+            self._under_way = False
+            self.close()
 
     def close(self) -> None:
-        """Let others sample the collection."""
-        if self._held:
-            let_go(self._held)
+        """Let other processes sample the collection; while answers may be stored, that is left to the end of that."""
+        held = None if self._under_way else self._held
+        if held:
+            self._held = None
+            let_go(held)
 
     def take(self, answers: Sequence[Answered]) -> None:
-        """Store conversations after their answers; once they are on disk they count."""
-        if not self._groups:
-            self._open(next((_step(completion) for _, completion in answers if completion), None))
-        self._lab.put_all(
-            [self._placed(rollouts, _step(completion), _usage(completion)) for rollouts, completion in answers]
-        )
+        """Store conversations after their answers; once they are on disk they count.
+
+        A generation comes to be together with its first answers: where one cannot be stored, nothing is.
+        """
+        if self._groups:
+            self._put(self._groups, answers)
+        else:
+            self._begin(answers)
         self.tokens += sum(_usage(completion)[1] for _, completion in answers)
         self.begun += sum(len(rollouts) for rollouts, _ in answers)
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
@@ -69,6 +85,8 @@ class Arrivals:
 
     def interrupted(self) -> tuple[str, str]:
         """The same after an interrupt: what was left, and what goes on with it."""
+        if self._under_way:  # after a second interrupt, which did not wait for the disk
+            return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
         if not self.begun:
             return "nothing had arrived yet, and no collection was made", "run the cell again"
         return f"{self._so_far()} and are kept", f"{self._rest()} samples the other {self.total - self.done:,}"
@@ -109,17 +127,36 @@ class Arrivals:
             parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
         return ", ".join(parts)
 
-    def _open(self, step: int | None) -> None:
+    def _begin(self, answers: Sequence[Answered]) -> None:
+        step = next((_step(completion) for _, completion in answers if completion), None)
         plan = self._work.plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
-        collection = self._lab.open_collection(self._work.name, plan)
-        self.collection = collection
-        self._held = self._lab.hold(collection)
-        self._groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
-        self._lab.put_all([self._placed([copy], None, (0, 0)) for copy in self._work.copies])
 
-    def _placed(self, rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]) -> Placed:
+        def begin() -> tuple[StoredCollection, list[Group]]:
+            collection = self._lab.open_collection(self._work.name, plan)
+            self._held = self._lab.hold(collection)  # before any other process can see it
+            groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
+            self._lab.put_all([self._placed(groups, [copy], None, (0, 0)) for copy in self._work.copies])
+            self._put(groups, answers)
+            return collection, groups
+
+        try:
+            self.collection, self._groups = self._lab.at_once(begin)
+        except BaseException:
+            held, self._held = self._held, None
+            if held:
+                let_go(held)
+            raise
+
+    def _put(self, groups: Sequence[Group], answers: Sequence[Answered]) -> None:
+        self._lab.put_all(
+            [self._placed(groups, rollouts, _step(completion), _usage(completion)) for rollouts, completion in answers]
+        )
+
+    def _placed(
+        self, groups: Sequence[Group], rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]
+    ) -> Placed:
         return Placed(
-            self._groups[rollouts[0].place],
+            groups[rollouts[0].place],
             [Arrival(r.positions[0], r.items, r.pending, self._extra(r)) for r in rollouts],
             self._work.plan.model,
             step,

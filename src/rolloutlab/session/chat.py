@@ -150,10 +150,19 @@ class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
         return self._sample(work, concurrency, register=model is None)
 
     def _sample(self, work: Work, concurrency: int, *, register: bool = False) -> Collection:
-        """Play the rollouts of `work`; what arrives is stored at once."""
+        """Play the rollouts of `work`; what arrives is stored at once.
+
+        After an interrupt all that had arrived is stored before anything is counted or said, and other processes may
+        sample the collection only after that: what they find missing is what is missing.
+        """
         _check_concurrency(concurrency)
         self.store.check_writable()
         arrivals = Arrivals(self.store, work)
+
+        async def play(player: Player) -> None:
+            with arrivals.under_way():
+                await player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS))
+
         with closing(arrivals), Progress(f"sampling {work.name}") as shown:
             address = self._address(lambda: shown.update(0, None, "starting the embedded service"))
             if register and (address.base_url, work.plan.model) not in self._known:
@@ -168,10 +177,7 @@ class ChatCalls(CollectionCalls, ToolCalls, ModelCalls):
             again = self._http.retries() if self.settings.service else None
             player = Player(work.plan, work.groups, answer, work.tools, arrivals.take, arrivals.fail, again)
             try:
-                self._http.run(
-                    player.play(work.rollouts, min(concurrency, arrivals.total, MAX_CONNECTIONS)),
-                    lambda: self._tick(shown, arrivals, player),
-                )
+                self._http.run(play(player), lambda: self._tick(shown, arrivals, player), to_its_end=True)
             except KeyboardInterrupt as error:
                 interrupted(error, *arrivals.interrupted())
                 raise

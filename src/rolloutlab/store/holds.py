@@ -27,7 +27,7 @@ def hold(folder: Path, number: int, label: str) -> BaseFileLock:
             lock.acquire(blocking=False)
     except Timeout as error:
         raise ConflictError(
-            f"{label} is being sampled by another kernel", hint="%collections shows how far it is"
+            f"{label} is being sampled by another kernel or cell", hint="%collections shows how far it is"
         ) from error
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
