@@ -1,10 +1,11 @@
 """Bodies that are not what they must be: always a refusal that says where, never a failure of the service."""
 
+import copy
 import json
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -80,6 +81,15 @@ ENDPOINTS = {
 SIDES = pytest.mark.parametrize("name", ENDPOINTS)
 
 Send = Callable[..., httpx.Response]
+
+
+@pytest.fixture(scope="module")
+def policy(policy):
+    """The tiny policy whose chat template writes the name of a call, so that a body with one is valid."""
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    calls = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}</s>"
+    tokenizer.chat_template = tokenizer.chat_template.replace("</s>", calls)
+    return replace(policy, tokenizer=tokenizer)
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from rolloutlab.errors import RefusedError
+from rolloutlab.policy.rendering import Renderer
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from rolloutlab.wire.chat import ChatRequest
 from rolloutlab.wire.training import CreateTrainingJob
 
 STRICT = (
@@ -30,11 +33,41 @@ RAISES = (
     "{{ raise_exception('roles are user, assistant and system') }}{% endif %}[ask]{{ m.role }} {{ m.content }}"
     "{% endfor %}[tell]"
 )
+EITHER = (
+    "<s>{% for m in messages %}{% if m.role == 'assistant' %}[tell]{% if m.tool_calls %}"
+    "{{ m.tool_calls[0].function | tojson }}{% else %}{{ m.content }}{% endif %}</s>"
+    "{% else %}[ask]{{ m.role }} {{ m.content }}{% endif %}{% endfor %}[tell]"
+)
+"""Writes the first call of an answer or its content, never both, as templates of well-known models do."""
+WITH_TOOLS = (
+    "<s>{% for m in messages %}{% if m.role == 'user' %}[ask]{{ m.content }}{% else %}[tell]{{ m.content }}"
+    "{% if tools %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endif %}</s>"
+    "{% endif %}{% endfor %}[tell]"
+)
+"""Writes calls only where there are tools."""
+IDS = (
+    "<s>{% for m in messages if m.role != 'function' %}[ask]{{ m.role }} {{ m.content }}"
+    "{% if m.role == 'tool' %}{{ m.tool_call_id }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{{ c.id }} {{ c.function | tojson }}{% endfor %}{% endfor %}[tell]"
+)
+"""Writes which call a result is of."""
 NATIVE = "<s>{% for m in messages %}[ask]{{ m.role }} {{ m.content }}{% endfor %}[tell]"
 
 USER = {"role": "user", "content": "a question"}
 ASKS = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"a": 1}'}}
 CALLS = {"id": "call00001", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+CUSTOM = {"id": "c9", "type": "custom", "custom": {"name": "grep", "input": "a"}}
+
+
+def called(*functions, **more):
+    """An assistant's message with calls of these functions, by name."""
+    calls = [{**CALLS, "id": f"c{i}", "function": {"name": f, "arguments": "{}"}} for i, f in enumerate(functions)]
+    return {"role": "assistant", "tool_calls": calls, **more}
+
+
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
 
 
@@ -100,11 +133,72 @@ def test_a_role_that_the_template_refuses_is_read_as_its_equal_too(with_template
         (1, "function", [USER, {"role": "function", "name": "add", "content": "3"}]),
         (1, "function_call", [USER, ASKS, USER]),
         (1, "tool", [USER, {"role": "tool", "tool_call_id": "1", "content": "3"}]),
+        (1, "tool_calls", [USER, called("add"), USER]),
+        (1, "tool_calls", [USER, called("add", content="I count"), USER]),
+        (1, "custom", [USER, {**ASKS, "function_call": None, "tool_calls": [CUSTOM]}, USER]),
     ],
 )
 def test_a_kind_that_would_be_dropped_is_a_400_that_names_it(with_template, place, kind, messages):
     with pytest.raises(RefusedError, match=rf"400 messages\.{place}: .* writes no message of the kind {kind}$"):
         with_template(BARE).chat(messages=messages)
+
+
+def test_a_custom_call_beside_one_that_the_template_writes_is_not_dropped_in_silence(with_template):
+    both = {"role": "assistant", "tool_calls": [CALLS, CUSTOM]}
+    functions_alone = STRICT.replace("or [] %}", "or [] if c.function %}")
+    with pytest.raises(RefusedError, match=r"400 messages\.1: .* writes no message of the kind custom$"):
+        with_template(functions_alone).chat(messages=[USER, both, USER])
+
+
+def test_what_the_template_leaves_out_of_a_message_with_calls_is_a_400_that_names_the_part(with_template):
+    service = with_template(EITHER)
+    assert service.chat(messages=[USER, called("add", content=" \n"), USER]).choices  # a blank is no content
+    with pytest.raises(
+        RefusedError, match=r"400 messages\.1\.content: .* leaves out the content .* kind tool_calls \("
+    ):
+        service.chat(messages=[USER, called("add", content="I count"), USER])
+    with pytest.raises(RefusedError, match=r"400 messages\.2\.tool_calls: .* writes only one call of a message \("):
+        service.chat(messages=[USER, called("add"), called("add", "add", "add"), USER])
+
+
+def test_a_template_that_writes_calls_only_beside_tools_is_tried_with_the_tools(with_template, trajectory):
+    service = with_template(WITH_TOOLS)
+    offered = [{**told(trajectory, float(i), USER, called("add")), "tools": [TOOL]} for i in range(2)]
+    report = preflight_of(service, job_of(service, *offered, told(trajectory, 0.5, USER, called("add"))))
+    assert report["trainable_trajectories"] == 2
+    [[why, names]] = report["unreadable"].items()
+    assert why.endswith(".1: this policy's chat template writes no message of the kind tool_calls")
+    assert names == ["group 0, trajectory 2"]
+
+
+@pytest.mark.parametrize("other", [CALLS["function"], {"name": "sub", "arguments": "{}"}])
+def test_a_function_call_beside_tool_calls_is_one_more_call_or_the_same_one(with_template, other):
+    service = with_template(STRICT)
+    both = {"role": "assistant", "tool_calls": [CALLS], "function_call": other}
+    written = {
+        "role": "assistant",
+        "tool_calls": [CALLS] if other == CALLS["function"] else [CALLS, {**CALLS, "function": other}],
+    }
+    assert prompt_tokens(service, USER, both) == prompt_tokens(service, USER, written)
+
+
+def test_the_result_of_a_function_gets_the_id_of_the_call_that_it_answers(policy):
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    tokenizer.chat_template = IDS
+
+    def asks(name):
+        return {"role": "assistant", "function_call": {"name": name, "arguments": "{}"}}
+
+    def result(name):
+        return {"role": "function", "name": name, "content": "3"}
+
+    old = [USER, asks("add"), asks("sub"), result("add"), result("sub"), asks("add"), result("add"), result("mul")]
+    sent = ChatRequest.model_validate({"model": "m", "messages": old})
+    text = tokenizer.decode(Renderer(tokenizer, policy.end_ids).prompt(sent.messages))
+    made, answered = re.findall(r"assistant (call\d{5}) ", text), re.findall(r"tool 3(call\d{5})", text)
+    assert len(set(made)) == 3
+    assert answered[:3] == made
+    assert answered[3] not in made  # it answers no call
 
 
 def test_an_audio_without_its_words_is_a_400_that_names_it(with_template):
@@ -154,10 +248,11 @@ def test_what_cannot_be_read_is_left_out_by_its_place_and_the_rest_of_the_job_tr
             foreign(trajectory, bytes=[255, 254, 300]),
             foreign(trajectory, token_id=100_000),
             trajectory(0.5, additional_histories=[further]),
+            told(trajectory, 0.5, USER, called("add", content="I count")),
         ),
     )
     items = "messages_and_choices"
-    assert report["reasons"] == {"unreadable": 7}
+    assert report["reasons"] == {"unreadable": 8}
     assert report["trainable_trajectories"] == 2
     assert report["unreadable"] == {
         f"{items}.0: this policy's chat template writes no message of the kind developer": ["group 0, trajectory 2"],
@@ -169,6 +264,7 @@ def test_what_cannot_be_read_is_left_out_by_its_place_and_the_rest_of_the_job_tr
         f"additional_histories.0.{items}.0: this policy's chat template writes no message of the kind system": [
             "group 0, trajectory 8"
         ],
+        f"{items}.1: this policy's chat template writes no message of the kind tool_calls": ["group 0, trajectory 9"],
     }
 
 

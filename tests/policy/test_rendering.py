@@ -130,9 +130,9 @@ def test_the_template_sees_the_arguments_of_a_tool_call_as_an_object(with_templa
 
 
 def test_arguments_that_are_not_json_stay_a_text(with_template, encode):
-    template = "{% for m in messages %}{{ m.tool_calls[0].function.arguments }}{% endfor %}"
+    template = "{% for m in messages %}{% set f = m.tool_calls[0].function %}{{ f.name }} {{ f.arguments }}{% endfor %}"
     call = CALL | {"function": {"name": "add", "arguments": "a=1"}}
-    assert with_template(template).prompt(messages({"role": "assistant", "tool_calls": [call]})) == encode("a=1")
+    assert with_template(template).prompt(messages({"role": "assistant", "tool_calls": [call]})) == encode("add a=1")
 
 
 def test_a_sequence_is_the_prompt_then_the_sampled_tokens_with_their_logprobs(renderer, end, say):

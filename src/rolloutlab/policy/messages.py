@@ -2,23 +2,62 @@
 
 Chat templates know some kinds of messages and leave the others out without a word. A kind that a template does not
 write is given to it as the nearest one that it writes: `developer` as `system`, `function` as `tool`, `function_call`
-as `tool_calls`, a refusal and the transcript of an audio as content. Where there is none, the message is refused.
+as `tool_calls`, a refusal and the transcript of an audio as content. Where there is none, or where a template writes
+only a part of a message (its calls without the content beside them, the first of several calls), the message is
+refused. What a template writes is tried out on a conversation of the same shape, in which every part is a mark.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from rolloutlab.errors import RenderingError
-from rolloutlab.wire.chat import Choice, MessageOrChoice
+from rolloutlab.wire.chat import Choice, FunctionTool, MessageOrChoice
 
-Template = Callable[[list[dict[str, Any]]], str]
-"""Renders messages; raises RenderingError where it refuses them."""
+Tools = Sequence[FunctionTool] | None
+Template = Callable[[list[dict[str, Any]], Tools], str]
+"""Renders messages, with the tools that are offered; raises RenderingError where it refuses them."""
 
 _EQUAL = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
-_CHECKED = ("system", "developer", "tool", "function", "function_call", "custom")
+_UNCHECKED = ("user", "assistant")
+_MARKS = re.compile(r"rolloutlab\d+(?:said|call\d)")
 _MOST_SHAPES = 1000
+
+_LOST = {
+    "kind": (": this policy's chat template writes no message of the kind {kind}", None),
+    "content": (
+        ".content: this policy's chat template leaves out the content of a message of the kind {kind}",
+        "leave the content out",
+    ),
+    "calls": (".tool_calls: this policy's chat template writes only one call of a message", "one call in a message"),
+}
+"""What a template can leave out of a message: the error behind the message's place, and its hint."""
+
+
+class _Shape(NamedTuple):
+    """What decides whether a template writes a message.
+
+    content: whether it has some beside its calls. calls: their types, `function_call` for the older field of that name;
+    several of one type are two, since a template writes all of them or only one.
+    """
+
+    role: str
+    content: bool = True
+    calls: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """As errors name it: the role, and for calls the field, or `custom`."""
+        if not self.calls:
+            return self.role
+        return next((call for call in self.calls if call != "function"), "tool_calls")
+
+
+_Shapes = tuple[_Shape, ...]
 
 
 class Messages:
@@ -26,104 +65,149 @@ class Messages:
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._shapes: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._known: dict[tuple[bool, _Shapes], tuple[_Shapes, Sequence[str]]] = {}
 
-    def plain(self, items: Sequence[MessageOrChoice], place: str) -> list[dict[str, Any]]:
+    def plain(self, items: Sequence[MessageOrChoice], place: str, tools: Tools = None) -> list[dict[str, Any]]:
         """The conversation as the template reads it, message by message.
 
-        place: where the items are, for errors, such as `messages`.
+        place: where the items are, for errors, such as `messages`. tools: those that the template is given with it.
 
         Raises:
-            RenderingError: a message is of a kind that this template does not write, or holds what is not text.
+            RenderingError: a message is of a kind that this template does not write, or not as a whole, or holds what
+                is not text.
         """
         sent = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
-        shape = tuple(map(_kind, sent))
-        known = self._shapes.get(shape)
-        if known is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            known = self._shapes[shape] = self._written(shape)
-        for i, kind in enumerate(known):
-            if not kind:
-                raise RenderingError(
-                    f"{place}.{i}: this policy's chat template writes no message of the kind {shape[i]}"
-                )
-        return [_given(message, i, known, f"{place}.{i}") for i, message in enumerate(sent)]
+        for i, message in enumerate(sent):
+            _simplify(message, i, f"{place}.{i}")
+        shapes = tuple(map(_shape, sent))
+        key = (bool(tools), shapes)
+        if key not in self._known:
+            if len(self._known) >= _MOST_SHAPES:
+                self._known.clear()
+            self._known[key] = self._tried(shapes, tools)
+        given, lost = self._known[key]
+        for i, what in enumerate(lost):
+            if what:
+                why, hint = _LOST[what]
+                raise RenderingError(f"{place}.{i}{why.format(kind=shapes[i].kind)}", hint=hint)
+        _give(sent, given)
+        return sent
 
-    def _written(self, shape: tuple[str, ...]) -> tuple[str, ...]:
-        """The kind as which each message of a conversation is given to the template; empty where it writes none."""
-        found = shape
+    def _tried(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
+        """As what each message of such a conversation is given to the template, and what is lost of it even so."""
+        given = shapes
         for kind, equal in _EQUAL.items():
-            if kind in shape and self._shows(found, kind) is not True:
-                found = tuple(equal if each == kind else each for each in found)
-        checked = {as_what for kind, as_what in zip(shape, found, strict=True) if kind in _CHECKED}
-        dropped = {as_what for as_what in checked if self._shows(found, as_what) is False}
-        return tuple(
-            "" if k in _CHECKED and as_what in dropped else as_what for k, as_what in zip(shape, found, strict=True)
-        )
+            of_kind = [i for i, shape in enumerate(given) if shape.kind == kind]
+            lost = self._lost(given, tools) if of_kind else ()
+            if lost is None or any(lost[i] for i in of_kind):
+                given = tuple(_as(equal, shape) if shape.kind == kind else shape for shape in given)
+        return given, self._lost(given, tools) or ()
 
-    def _shows(self, shape: tuple[str, ...], kind: str) -> bool | None:
-        """Whether all messages of a kind are in the text of a conversation like this one; None where it is refused."""
+    def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
+        """What the template leaves out of each message: a key of `_LOST`, or nothing; None where it refuses them."""
+        if all(shape.kind in _UNCHECKED for shape in shapes):
+            return [""] * len(shapes)
         try:
-            text = self._template([_example(each, f"rolloutlab{i}probe") for i, each in enumerate(shape)])
+            text = self._template([_example(shape, i) for i, shape in enumerate(shapes)], tools)
         except RenderingError:
             return None
-        return all(f"rolloutlab{i}probe" in text for i, each in enumerate(shape) if each == kind)
+        shown = set(_MARKS.findall(text))
+        return [_missing(shape, i, shown) for i, shape in enumerate(shapes)]
 
 
-def _kind(message: dict[str, Any]) -> str:
-    """What decides whether a template writes a message."""
-    if message["role"] != "assistant":
-        return str(message["role"])
+def _shape(message: dict[str, Any]) -> _Shape:
     if message.get("function_call"):
-        return "function_call"
-    calls = message.get("tool_calls") or []
-    if any(call["type"] != "function" for call in calls):
-        return "custom"
-    return "tool_calls" if calls else "assistant"
+        calls: tuple[str, ...] = ("function_call",)
+    else:
+        types = [call["type"] for call in message.get("tool_calls") or []]
+        calls = tuple(chain.from_iterable([each] * min(types.count(each), 2) for each in ("function", "custom")))
+    return _Shape(message["role"], not calls or bool(message["content"].strip()), calls)
 
 
-def _example(kind: str, mark: str) -> dict[str, Any]:
-    """A message of a kind, whose mark shows that a template writes it."""
-    call = {"id": _call_id(0), "type": "function", "function": {"name": mark, "arguments": {}}}
-    if kind == "tool_calls":
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-    if kind == "function_call":
-        return {"role": "assistant", "content": "", "function_call": {"name": mark, "arguments": "{}"}}
-    if kind == "custom":
-        custom = {"id": _call_id(0), "type": "custom", "custom": {"name": mark, "input": mark}}
-        return {"role": "assistant", "content": "", "tool_calls": [custom]}
-    named = {"tool": {"tool_call_id": _call_id(0), "name": "f"}, "function": {"name": "f"}}
-    return {"role": kind, "content": mark, **named.get(kind, {})}
+def _as(kind: str, shape: _Shape) -> _Shape:
+    """The shape of the message once it is given as another kind."""
+    return shape._replace(calls=("function",)) if kind == "tool_calls" else shape._replace(role=kind)
 
 
-def _given(message: dict[str, Any], i: int, kinds: Sequence[str], place: str) -> dict[str, Any]:
-    """The message of this place as the template gets it: of a kind that it writes, its content one text."""
+def _example(shape: _Shape, i: int) -> dict[str, Any]:
+    """A message of a shape for the i-th place, of which each part is a mark."""
+    message: dict[str, Any] = {"role": shape.role, "content": _said(i) if shape.content else ""}
+    if shape.role == "tool":
+        message |= {"tool_call_id": _call_id(0), "name": "f"}
+    elif shape.role == "function":
+        message["name"] = "f"
+    for j, call in enumerate(shape.calls):
+        if call == "function_call":
+            message["function_call"] = {"name": _called(i, j), "arguments": "{}"}
+            continue
+        called: dict[str, Any] = {"input": _called(i, j)} if call == "custom" else {"arguments": {}}
+        written = {"id": _call_id(j), "type": call, call: {"name": _called(i, j), **called}}
+        message.setdefault("tool_calls", []).append(written)
+    return message
+
+
+def _missing(shape: _Shape, i: int, shown: set[str]) -> str:
+    """What a template left out of the example of the i-th message, whose text shows these marks; empty for nothing."""
+    if not shape.calls:
+        return "" if shape.kind in _UNCHECKED or _said(i) in shown else "kind"
+    written = [call for j, call in enumerate(shape.calls) if _called(i, j) in shown]
+    if set(written) != set(shape.calls):
+        return "kind"
+    if len(written) < len(shape.calls):
+        return "calls"
+    return "content" if shape.content and _said(i) not in shown else ""
+
+
+def _said(i: int) -> str:
+    """The mark of the content of the i-th message."""
+    return f"rolloutlab{i}said"
+
+
+def _called(i: int, j: int) -> str:
+    """The mark of its j-th call."""
+    return f"rolloutlab{i}call{j}"
+
+
+def _simplify(message: dict[str, Any], i: int, place: str) -> None:
+    """Make the content of the i-th message one text, and of calls in two fields those of one."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part_text(part, f"{place}.content.{j}") for j, part in enumerate(content))
     message["content"] = content or ""
-    if message["role"] == "assistant":
-        _speak(message, i, kinds, place)
-    elif kinds[i] != message["role"]:
-        message["role"] = kinds[i]
-        if kinds[i] == "tool":
-            message["tool_call_id"] = _call_id(max((j for j in range(i) if kinds[j] == "tool_calls"), default=0))
-    return message
-
-
-def _speak(message: dict[str, Any], i: int, kinds: Sequence[str], place: str) -> None:
-    """Put what an assistant said into the fields that templates read: its content, and its tool calls as objects."""
+    if message["role"] != "assistant":
+        return
     message["content"] += message.pop("refusal", None) or ""
     if audio := message.pop("audio", None):
         if not audio.get("transcript"):
             raise RenderingError(f"{place}.audio: this policy reads text, and this audio has no transcript")
         message["content"] = message["content"] or audio["transcript"]
-    if kinds[i] == "tool_calls" and (call := message.pop("function_call", None)):
-        message["tool_calls"] = [{"id": _call_id(i), "type": "function", "function": call}]
-    for call in message.get("tool_calls") or []:
-        if call["type"] == "function":
+    if (calls := message.get("tool_calls")) and (call := message.pop("function_call", None)):
+        written = any(each.get("function") == call for each in calls)  # by clients that fill both fields with one call
+        message["tool_calls"] = calls if written else [*calls, _as_tool_call(call, i)]
+
+
+def _give(messages: list[dict[str, Any]], given: _Shapes) -> None:
+    """Make of each message the kind as which it is given, with the arguments of calls as objects.
+
+    The result of a function, which names it, gets the id of its call: the nearest before it that has no result yet.
+    """
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for i, (message, shape) in enumerate(zip(messages, given, strict=True)):
+        if shape.calls and shape.kind != "function_call" and (call := message.pop("function_call", None)):
+            message["tool_calls"] = [_as_tool_call(call, i)]
+        functions = [call for call in message.get("tool_calls") or [] if call["type"] == "function"]
+        for call in reversed(functions):
+            waiting[call["function"]["name"]].append(call["id"])
             call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+        if message["role"] != shape.role:
+            message["role"] = shape.role
+            if shape.role == "tool":
+                ids = waiting[message["name"]]
+                message["tool_call_id"] = ids.pop() if ids else _call_id(i)
+
+
+def _as_tool_call(call: dict[str, Any], i: int) -> dict[str, Any]:
+    return {"id": _call_id(i), "type": "function", "function": call}
 
 
 def _call_id(i: int) -> str:

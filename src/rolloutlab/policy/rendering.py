@@ -63,7 +63,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
-        self._messages = Messages(lambda messages: self._template(messages, None))
+        self._messages = Messages(self._template)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
@@ -72,7 +72,7 @@ class Renderer:
             RenderingError: a part of it is not text, or of a kind that the chat template does not write, or the
                 template refuses it.
         """
-        plain = self._messages.plain(messages, "messages")
+        plain = self._messages.plain(messages, "messages", tools)
         return self._encode(self._fitting(self._template(plain, tools)))
 
     def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
@@ -81,7 +81,7 @@ class Renderer:
         Raises:
             RenderingError: as for a prompt, or the template writes an answer elsewhere than behind its prompt.
         """
-        plain = self._messages.plain(messages, "messages")
+        plain = self._messages.plain(messages, "messages", tools)
         prompt, whole = self._template(plain[:-1], tools), self._fitting(self._template(plain, tools, begin=False))
         if not whole.startswith(prompt):
             raise RenderingError("the chat template does not write an answer behind its prompt")
@@ -99,7 +99,7 @@ class Renderer:
         tools = history.tools
         items = _until_last_sampled(history.messages_and_choices)
         last = len(items) - 1  # nothing that was sampled read it
-        plain = [*self._messages.plain(items[:last], _ITEMS), {}] if items else []
+        plain = [*self._messages.plain(items[:last], _ITEMS, tools), {}] if items else []
         messages = [_marked(i) if _trains(item) else plain[i] for i, item in enumerate(items)]
         sequence = TokenSequence()
         before = ""
