@@ -91,5 +91,6 @@ def strays(home: Path, shared: bool = False) -> list[Path]:
     """
     drafts = [path for path in home.rglob("*") if path.name.endswith(".draft")]
     hidden = [path for path in home.rglob(".*") if path.name != ".lost" and path not in drafts]
-    bodies = [path for path in (home / "service" / "jobs").glob("*") if path not in drafts and not shared]
+    found = (home / "service" / "jobs").glob("*")
+    bodies = [path for path in found if path.name != ".lost" and path not in drafts and not shared]
     return [*drafts, *hidden, *bodies]

@@ -197,8 +197,9 @@ def test_what_a_killed_service_left_behind_is_swept_at_the_next_start(start, bod
         stale.mkdir(parents=True)
         (stale / "adapter_model.safetensors").write_bytes(b"x")
     (models / str(model.id) / "1").rename(models / str(model.id) / ".1-deleted")  # killed before that was recorded
-    (service.folder / "jobs" / "of-nobody.json").write_text("{}")
-    (service.folder / "jobs" / ".draft").write_text("{")
+    ended = service.database.read("SELECT id FROM jobs")[0]["id"]
+    for name in (f"{ended}.json", f".{ended}.draft"):
+        (service.folder / "jobs" / name).write_text("{")
     service = start()
     assert left_over(service) == set()
     assert {path.name for path in models.iterdir()} == {str(model.id)}

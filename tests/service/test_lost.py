@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from uuid import uuid4
 
 import pytest
 
-from rolloutlab.errors import LabError, NotFoundError, PolicyError
+from rolloutlab.errors import Cancelled, LabError, NotFoundError, PolicyError
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
@@ -215,6 +216,73 @@ def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained)
     with service.database.write() as connection:
         connection.execute("DELETE FROM jobs WHERE id = 'j'")
     assert len(service.call("POST", f"{LOST}/recover")["recovered"]) == 1
+
+
+@pytest.fixture
+def unended(monkeypatch):
+    """Jobs train until the service stops, and start over with the next."""
+
+    def wait(*arguments):
+        while not arguments[-1]():
+            pass
+        raise Cancelled
+
+    monkeypatch.setattr("rolloutlab.service.jobs.train", wait)
+    return monkeypatch.undo
+
+
+def test_the_body_of_a_job_that_a_restored_database_does_not_list_is_kept_with_the_reason(
+    start, body, unended, notebook_of, caplog
+):
+    service = start()
+    model = service.register()
+    service.stop()
+    shutil.copy(service.folder / "service.db", service.folder / "backup")
+    service = start()
+    job = service.call("POST", JOBS, json=body(model.id))["id"]
+    service.stop()
+    jobs = service.folder / "jobs"
+    sent = (jobs / f"{job}.json").read_bytes()
+    (jobs / "notes.txt").write_text("mine")
+    move_away(service.folder)
+    (service.folder / "backup").rename(service.folder / "service.db")
+    unended()
+    service = start()
+    lost = jobs / ".lost" / f"{job}.json"
+    assert lost.read_bytes() == sent
+    reason = json.loads((jobs / ".lost" / f"{job}.reason.json").read_text())["reason"]
+    assert reason == "the service's database does not list it"
+    assert steps(jobs) == [".lost", "notes.txt"]
+    assert f"the body of a job moved to {lost}: {reason}" in caplog.text
+    line = notebook_of(service).service("check").splitlines()[-1]
+    assert line.startswith(f"{jobs / '.lost'}: 1 body of jobs that service.db does not list -> POST each to")
+    headers = {"Idempotency-Key": job}
+    assert service.call("POST", JOBS, content=sent, headers=headers)["id"] == job
+    assert service.ended(job)[-1].data == {"step": 1}
+    assert steps(jobs / ".lost") == []
+    assert "jobs/.lost" not in notebook_of(service).service("check")
+
+
+def test_bodies_of_one_id_that_are_set_aside_one_after_the_other_replace_none(start):
+    service = start()
+    job, jobs = str(uuid4()), service.folder / "jobs"
+    for text in ("first", "second"):
+        jobs.mkdir(exist_ok=True)
+        (jobs / f"{job}.json").write_text(text)
+        start()
+    assert [(jobs / ".lost" / f"{job}{number}.json").read_text() for number in ("", "-2")] == ["first", "second"]
+
+
+def test_a_body_that_cannot_be_set_aside_stays_and_the_start_says_why(start):
+    service = start()
+    service.stop()
+    path = service.folder / "jobs" / f"{uuid4()}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    (path.parent / ".lost").write_text("in its way")
+    with pytest.raises(LabError, match=rf"{path}, which is not listed, cannot be moved to .*\.lost"):
+        start()
+    assert path.exists()
 
 
 @pytest.mark.process

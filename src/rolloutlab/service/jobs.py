@@ -16,8 +16,9 @@ from typing import TypeVar
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.policy.trainer import train
 from rolloutlab.service import job_file
+from rolloutlab.service.bodies import Bodies
 from rolloutlab.service.registry import Registry
-from rolloutlab.store.disk import flush, remove, sweep
+from rolloutlab.store.disk import flush, remove
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.wire.events import Event
 from rolloutlab.wire.training import TrainingJob
@@ -43,12 +44,12 @@ class Jobs:
     """Accepts jobs, and trains them in a thread of its own while chat is answered.
 
     A job that was running when the service was killed is queued again: it starts over from its starting checkpoint.
+    bodies: their files, in the service's folder `jobs`.
     pause: seconds until what the disk refused is tried again.
     """
 
     def __init__(self, database: Database, folder: Path, registry: Registry, *, pause: float = _PAUSE) -> None:
         self._database = database
-        self._folder = folder
         self._registry = registry
         self._pause = pause
         self._changed = threading.Condition()
@@ -56,25 +57,10 @@ class Jobs:
         self.listened_to = True
         self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.carrier()
-        self._sweep()
+        self.bodies = Bodies(database, folder / "jobs")
+        self.bodies.tidy()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
-
-    @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """Where the body of a job may be written before the job is created; what is not taken over is removed.
-
-        Raises:
-            LabError: the disk refuses what is done inside, for instance because it is full.
-        """
-        path = self._folder / "jobs" / f".{uuid.uuid4()}.draft"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield path
-        except OSError as error:
-            raise LabError(f"{path.parent} cannot be written: {error}", hint="free some disk space") from error
-        finally:
-            remove(path)
 
     def create(self, draft: Path, digest: str, key: str | None = None) -> str:
         """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
@@ -95,7 +81,7 @@ class Jobs:
             with self._changed, self._database.write() as connection:
                 if row := connection.execute(*known).fetchall():
                     return _same(row[0], digest)
-                moved = draft.replace(self._body(job_id))
+                moved = draft.replace(self.bodies.place(job_id))
                 flush(moved.parent)
                 queued = connection.execute(
                     "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
@@ -110,6 +96,7 @@ class Jobs:
         if not queued.rowcount:
             remove(moved)
             raise NotFoundError(f"there is no model with id {model_id}")
+        self.bodies.sent_again(job_id, digest)
         return job_id
 
     def job(self, job_id: str) -> TrainingJob:
@@ -158,7 +145,7 @@ class Jobs:
                 _say(connection, job_id, "training_cancelled", {})
         if waited:
             self._tell()
-            remove(self._body(job_id))
+            self.bodies.remove(job_id)
         return self.job(job_id)
 
     def forget(self, model_id: str) -> None:
@@ -170,7 +157,7 @@ class Jobs:
         bodies = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
         self._registry.delete(model_id)
         for row in bodies:
-            remove(self._body(row["id"]))
+            self.bodies.remove(row["id"])
         self._tell()
 
     def busy(self) -> bool:
@@ -243,7 +230,7 @@ class Jobs:
         if not begun.rowcount:  # it was cancelled in this very moment
             return None
         self._stop_if_wanted(job_id)
-        config, groups = job_file.read(self._body(job_id))
+        config, groups = job_file.read(self.bodies.place(job_id))
         start = self._registry.state(model_id, step)
         last: dict[str, object] = {}
 
@@ -285,7 +272,7 @@ class Jobs:
         self._tell()
         if not ended.rowcount:
             self._registry.discard(model_id)
-        remove(self._body(job_id))
+        self.bodies.remove(job_id)
 
     def _queue_again(self) -> None:
         with self._database.write() as connection:
@@ -297,14 +284,6 @@ class Jobs:
     def _tell(self) -> None:
         for listener in list(self._listeners):
             listener()
-
-    def _sweep(self) -> None:
-        """Remove the bodies of jobs that ended or were never accepted, which a killed service left on disk."""
-        waiting = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
-        sweep(self._folder / "jobs", [self._body(row["id"]).name for row in waiting])
-
-    def _body(self, job_id: str) -> Path:
-        return self._folder / "jobs" / f"{job_id}.json"
 
 
 def _say(connection: Connection, job_id: str, kind: str, data: dict[str, object]) -> None:

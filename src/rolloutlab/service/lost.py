@@ -6,7 +6,6 @@ what took hours to train, so a start removes temporary names of the service's ow
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
@@ -17,6 +16,7 @@ from rolloutlab.errors import CheckpointError, ConflictError, LabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint
 from rolloutlab.policy.model import Adapter, Policy
+from rolloutlab.service.aside import UNLISTED, note_of, set_aside
 from rolloutlab.store.disk import flush, remove
 from rolloutlab.store.sqlite import Database
 from rolloutlab.wire.training import LostCheckpoint, RecoveredCheckpoints
@@ -26,7 +26,6 @@ _DRAFT = re.compile(r"\.\d+-[a-z0-9_]{1,8}")
 _DELETED = re.compile(r"\.(?P<name>[0-9a-f-]+)-deleted")
 """A checkpoint, or a model, from before its deletion is recorded until its files are gone."""
 _RUNNING = "SELECT 1 FROM jobs WHERE model_id = ? AND status = 'running'"
-_UNLISTED = "the service's database does not list it"
 
 
 class LostCheckpoints:
@@ -72,22 +71,10 @@ class LostCheckpoints:
         """Move the folder of a checkpoint that is not listed; LabError when it cannot be moved."""
         try:
             check_checkpoint(place)
-            reason = _UNLISTED
+            reason = UNLISTED
         except CheckpointError as error:
-            reason = f"{_UNLISTED}, and {error.message}"
-        note = {"reason": reason, "set_aside_at": datetime.now(UTC).isoformat()}
-        folder = self._aside / place.parent.name
-        target = next(path for path in _names(folder, place.name) if not path.exists())
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _note(target).write_text(json.dumps(note))
-            place.rename(target)
-            for changed in (folder, place.parent):
-                flush(changed)
-        except OSError as error:
-            raise LabError(
-                f"{place}, which is not listed, cannot be moved to {folder}: {error}", hint="free some disk space"
-            ) from error
+            reason = f"{UNLISTED}, and {error.message}"
+        set_aside(place, self._aside / place.parent.name, reason)
 
     def all(self) -> list[LostCheckpoint]:
         """What is set aside, by model and step."""
@@ -137,7 +124,7 @@ class LostCheckpoints:
                 flush(home.parent)
             except OSError as error:
                 raise ConflictError(f"it cannot be moved to {home}: {error}") from error
-        _note(place).unlink(missing_ok=True)
+        note_of(place).unlink(missing_ok=True)
         return name
 
     def _list_model(self, connection: Connection, model_id: str, about: dict[str, Any]) -> str:
@@ -213,22 +200,12 @@ def _step_folders(model: Path) -> list[Path]:
     return sorted(found, key=lambda path: [*map(int, path.name.split("-"))])
 
 
-def _names(folder: Path, step: str) -> Iterator[Path]:
-    yield folder / step
-    for number in range(2, 1_000_000):
-        yield folder / f"{step}-{number}"
-
-
-def _note(place: Path) -> Path:
-    return place.with_name(f"{place.name}.json")
-
-
 def _lost(place: Path) -> LostCheckpoint:
     about = about_checkpoint(place)
     try:
-        reason = str(json.loads(_note(place).read_text())["reason"])
+        reason = str(json.loads(note_of(place).read_text())["reason"])
     except (OSError, ValueError, KeyError, TypeError):
-        reason = _UNLISTED
+        reason = UNLISTED
     named = {"model": f"{about['project']}/{about['name']}"} if {"project", "name"} <= about.keys() else {}
     size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     step = int(place.name.partition("-")[0])

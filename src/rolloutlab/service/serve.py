@@ -84,10 +84,11 @@ def serve(
     limit_threads(policy)
     try:
         registry = Registry(database, folder.path, policy, start_empty=start_empty)
+        jobs = Jobs(database, folder.path, registry)
     except BaseException:
         database.close()  # a write-ahead log left beside it would be applied to the database that is put back
         raise
-    sampler, jobs = Sampler(registry.policy), Jobs(database, folder.path, registry)
+    sampler = Sampler(registry.policy)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
     settings = replace(read_settings(), home=folder.path.parent)
     memory = Memory(settings)

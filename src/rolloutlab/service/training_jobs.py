@@ -28,7 +28,7 @@ def router(jobs: Jobs) -> APIRouter:
     async def create_training_job(
         request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> TrainingJobResponse:
-        with jobs.draft() as draft:
+        with jobs.bodies.draft() as draft:
             digest = await spool(request, draft)
             job_id = await run_in_threadpool(jobs.create, draft, digest, idempotency_key)
         return TrainingJobResponse(id=UUID(job_id))

@@ -4,6 +4,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
 from rolloutlab.session.base import SessionBase
 from rolloutlab.store.damage import checked
 
@@ -14,13 +15,14 @@ class ServiceCalls(SessionBase):
     def service(self, action: str = "status") -> str:
         """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`.
 
-        `check` reads every page of the lab's files, and says which are damaged and what to do about them.
+        `check` reads every page of the lab's files, and says which are damaged and what to do about them, and what
+        the service keeps of jobs that its database does not list.
         """
         if action not in (actions := ("status", "stop", "log", "check")):
             close = get_close_matches(str(action), actions, n=1)
             raise InputError(f"the service cannot {action}", hint=f"%service {close[0] if close else 'status'}")
         if action == "check":
-            return "\n".join(checked(self._files))
+            return "\n".join([*checked(self._files), *self._lost_bodies()])
         if action == "log":
             return self.embedded.tail(40) or "the embedded service has written nothing"
         if action == "stop" and self.embedded.stop():
@@ -30,6 +32,14 @@ class ServiceCalls(SessionBase):
             return "the embedded service is not running; the first %%chat starts it"
         runs = f"the embedded service runs at {found.base_url}, lab folder {self.settings.home}"
         return f"{runs}\nits context server is {found.base_url}/context -> %login embedded"
+
+    def _lost_bodies(self) -> list[str]:
+        """A line where bodies of jobs are set aside, which the service's database does not list."""
+        folder = self.settings.service_folder / "jobs" / ".lost"
+        if not (bodies := [path for path in folder.glob("*.json") if not path.name.endswith(".reason.json")]):
+            return []
+        typed = "POST each to /v1/preview/training-jobs to train on it, with its name as Idempotency-Key"
+        return [f"{folder}: {count(len(bodies), 'body')} of jobs that service.db does not list -> {typed}"]
 
     @property
     def _files(self) -> dict[Path, str]:

@@ -1,8 +1,7 @@
-"""Files and folders that outlive a crash: flushed before they count, swept when nobody listed them."""
+"""Files and folders that outlive a crash: flushed before they count, locked where processes share them."""
 
 import os
 import shutil
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,3 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def sweep(folder: Path, wanted: Iterable[str]) -> None:
-    """Remove whatever a folder holds under other names than the wanted ones, drafts above all."""
-    for path in set(folder.glob("*")) - {folder / name for name in wanted}:
-        remove(path)
