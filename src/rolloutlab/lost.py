@@ -26,7 +26,7 @@ class LostCheckpoints:
 
     def __repr__(self) -> str:
         if not self:
-            return "no checkpoint is set aside"
+            return "no checkpoint was removed" if self.removed else "no checkpoint is set aside"
         what = f"{count(len(self.checkpoints), _KINDS)} ({self.bytes:,} bytes)"
         if self.removed:
             return "\n".join([f"removed {what}:", *map(_line, self.checkpoints)])

@@ -1,14 +1,17 @@
 """A database that is missing, older than the checkpoints or half copied loses none of them."""
 
+import errno
+import hashlib
 import json
 import shutil
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from rolloutlab.errors import Cancelled, LabError, NotFoundError, PolicyError
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from rolloutlab.store.disk import flush, remove
 
 JOBS = "/v1/preview/training-jobs"
 LOST = "/v1/preview/lost-checkpoints"
@@ -200,12 +203,13 @@ def test_lost_checkpoints_are_removed_on_demand_and_told_with_their_bytes(start,
     assert repr(removed).startswith(f"removed 3 checkpoints ({size:,} bytes):\n  lab/first@0")
     assert not notebook.lost_checkpoints()
     assert list((folder / "models").iterdir()) == []
-    assert repr(notebook.purge_checkpoints()) == "no checkpoint is set aside"
+    assert repr(notebook.purge_checkpoints()) == "no checkpoint was removed"
 
 
 def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained):
     _, model, _ = trained()
     (model / "2").rename(model / "7")
+    rewritten(model / "7", step=7)
     service = start()
     assert [lost["step"] for lost in service.call("GET", LOST)["data"]] == [7]
     with service.database.write() as connection:
@@ -216,6 +220,121 @@ def test_a_job_that_runs_keeps_its_model_from_getting_steps_back(start, trained)
     with service.database.write() as connection:
         connection.execute("DELETE FROM jobs WHERE id = 'j'")
     assert len(service.call("POST", f"{LOST}/recover")["recovered"]) == 1
+
+
+def rewritten(checkpoint, **changes):
+    """Its `checkpoint.json` with other values, and the checksum that goes with them; a text stands for all of it."""
+    about = json.loads((checkpoint / "checkpoint.json").read_text()) | changes
+    (checkpoint / "checkpoint.json").write_text(changes.get("whole") or json.dumps(about))
+    sums = json.loads((checkpoint / "sha256.json").read_text())
+    sums["checkpoint.json"] = hashlib.sha256((checkpoint / "checkpoint.json").read_bytes()).hexdigest()
+    (checkpoint / "sha256.json").write_text(json.dumps(sums))
+
+
+ODD = {
+    "saved_at": ({"saved_at": {}}, "saved_at: Input should be a valid string"),
+    "metrics": ({"metrics": "abc"}, "metrics: Input should be an object"),
+    "nan": ({"metrics": {"loss": float("nan")}}, "metrics.loss: Input should be a finite number"),
+    "project": ({"project": "../x"}, "project: String should match pattern"),
+    "name": ({"name": 5}, "name: Input should be a valid string"),
+    "huge": ({"step": 10**400}, "step: Input should be less than or equal to 999999999"),
+    "half": ({"base_model": "\ud800"}, "Invalid JSON"),
+    "deep": ({"whole": "[" * 100_000}, "Invalid JSON"),
+    "list": ({"whole": "[]"}, "it: Input should be an object"),
+    "other step": ({"step": 3}, "says that it is step 3 of the model"),
+    "other model": ({"id": str(UUID(int=1))}, f"says that it is step 1 of the model {UUID(int=1)}"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), ODD.values(), ids=ODD)
+def test_an_odd_checkpoint_file_is_told_with_its_reason_and_keeps_no_other_from_coming_back(
+    start, trained, notebook_of, changes, reason
+):
+    folder, model, _ = trained(2)
+    rewritten(model / "1", **changes)
+    move_away(folder)
+    notebook = notebook_of(start(start_empty=True))
+    assert [lost.step for lost in notebook.lost_checkpoints().checkpoints] == [0, 1, 2]
+    done = notebook.recover_checkpoints()
+    assert [lost.step for lost in done.recovered] == [0, 2]
+    [lost] = done.remaining
+    assert lost.step == 1
+    assert reason in lost.reason
+    assert repr(notebook.lost_checkpoints()).count("@1") == 1
+    assert notebook.models().loc["lab/first", ["newest", "checkpoints"]].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("linked", ["model", "step", "file"])
+def test_a_link_is_neither_followed_nor_listed_again_and_what_is_behind_it_stays(start, trained, notebook_of, linked):
+    folder, model, _ = trained(1)
+    move_away(folder)
+    service = start(start_empty=True)
+    aside = folder / "models" / ".lost" / model.name
+    place = {"model": aside, "step": aside / "1", "file": aside / "1" / "optimizer.safetensors"}[linked]
+    behind = folder / "behind"
+    place.rename(behind)
+    place.symlink_to(behind)
+    kept = sorted(path.name for path in behind.rglob("*"))
+    remaining = notebook_of(service).recover_checkpoints().remaining
+    assert {lost.reason for lost in remaining} == {f"{place} is a symbolic link"}
+    assert remaining[-1].step == 1
+    removed = notebook_of(service).purge_checkpoints().checkpoints
+    assert len(removed) == (0 if linked == "model" else 1)
+    assert behind.exists()
+    assert sorted(path.name for path in behind.rglob("*")) == kept
+
+
+def test_a_step_beyond_the_largest_is_not_listed_again(start, trained):
+    _, model, _ = trained(1)
+    made_by_an_older_version(model / "1")
+    (model / "1").rename(model / "999999999999999999")
+    service = start()
+    [lost] = service.call("POST", f"{LOST}/recover")["remaining"]
+    assert lost["reason"].endswith("is of a step beyond 999,999,999")
+
+
+def test_a_disk_that_refuses_one_checkpoint_is_told_with_it_and_the_others_come_back(start, trained, monkeypatch):
+    folder, model, _ = trained(2)
+    move_away(folder)
+    service = start(start_empty=True)
+
+    def refuse(path):
+        if (model / "1").exists():  # flushed after it was moved
+            monkeypatch.undo()
+            raise OSError(errno.EIO, "Input/output error")
+        flush(path)
+
+    monkeypatch.setattr("rolloutlab.service.lost.flush", refuse)
+    done = service.call("POST", f"{LOST}/recover")
+    assert [lost["step"] for lost in done["recovered"]] == [0, 2]
+    assert [lost["reason"] for lost in done["remaining"]] == [
+        f"it cannot be moved to {model / '1'}: [Errno 5] Input/output error"
+    ]
+    assert [lost["step"] for lost in service.call("GET", LOST)["data"]] == [1]
+    assert len(service.call("POST", f"{LOST}/recover")["recovered"]) == 1
+
+
+def test_only_what_is_gone_counts_as_removed(start, trained, notebook_of, monkeypatch):
+    folder, model, _ = trained(2)
+    move_away(folder)
+    notebook = notebook_of(start(start_empty=True))
+    held = folder / "models" / ".lost" / model.name / "1"
+    monkeypatch.setattr("rolloutlab.service.lost.remove", lambda path: None if path == held else remove(path))
+    assert [lost.step for lost in notebook.purge_checkpoints().checkpoints] == [0, 2]
+    assert [lost.step for lost in notebook.lost_checkpoints().checkpoints] == [1]
+    assert repr(notebook.purge_checkpoints()) == "no checkpoint was removed"
+    assert held.exists()
+
+
+def test_a_start_that_is_refused_has_removed_nothing(start, trained):
+    folder, model, _ = trained(1)
+    for name in (model / ".2-deleted", model.with_name(f".{UUID(int=1)}-deleted"), model / ".3-abc"):
+        (name / "1").mkdir(parents=True)
+    move_away(folder)
+    before = sorted(folder.glob("models/**/*"))
+    with pytest.raises(LabError, match="lists no model"):
+        start()
+    assert sorted(folder.glob("models/**/*")) == before
 
 
 @pytest.fixture

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rolloutlab.errors import CheckpointError, LabError
 from rolloutlab.policy.trainer import State
 from rolloutlab.store.disk import flush
+from rolloutlab.wire.training import CheckpointAbout
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
 _ABOUT = "checkpoint.json"
@@ -71,13 +73,23 @@ def check_checkpoint(folder: Path) -> None:
                 raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_WAY_OUT)
 
 
-def about_checkpoint(folder: Path) -> dict[str, Any]:
-    """What was written of the model and the step; empty for a checkpoint of a version that wrote none."""
+def about_checkpoint(folder: Path) -> CheckpointAbout | None:
+    """What was written of the model and the step; None for a checkpoint of a version that wrote nothing.
+
+    Raises:
+        CheckpointError: it is not what is written there.
+    """
+    path = folder / _ABOUT
+    if not path.exists():
+        return None
     try:
-        about = json.loads((folder / _ABOUT).read_text())
-    except (OSError, ValueError):
-        return {}
-    return about if isinstance(about, dict) else {}
+        return CheckpointAbout.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise CheckpointError(f"{path} is damaged: {place}: {first['msg']}", hint=_WAY_OUT) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}", hint=_WAY_OUT) from error
 
 
 @contextmanager

@@ -5,26 +5,28 @@ what took hours to train, so a start removes temporary names of the service's ow
 """
 
 import json
+import os
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any
 from uuid import UUID
 
-from rolloutlab.errors import CheckpointError, ConflictError, LabError
+from rolloutlab.errors import CheckpointError, ConflictError, LabError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint
 from rolloutlab.policy.model import Adapter, Policy
-from rolloutlab.service.aside import UNLISTED, note_of, set_aside
+from rolloutlab.service.aside import UNLISTED, note_of, reason_of, set_aside
 from rolloutlab.store.disk import flush, remove
 from rolloutlab.store.sqlite import Database
-from rolloutlab.wire.training import LostCheckpoint, RecoveredCheckpoints
+from rolloutlab.wire.training import LARGEST_STEP, CheckpointAbout, LostCheckpoint, RecoveredCheckpoints
 
 _DRAFT = re.compile(r"\.\d+-[a-z0-9_]{1,8}")
 """A checkpoint while it is written, or what it replaced."""
 _DELETED = re.compile(r"\.(?P<name>[0-9a-f-]+)-deleted")
 """A checkpoint, or a model, from before its deletion is recorded until its files are gone."""
+_STEP = re.compile(r"[0-9]{1,18}(-[0-9]{1,6})?")
 _RUNNING = "SELECT 1 FROM jobs WHERE model_id = ? AND status = 'running'"
 
 
@@ -50,14 +52,14 @@ class LostCheckpoints:
             LabError: it lists none, and `start_empty` is false; or a folder cannot be moved.
         """
         listed = self._listed()
+        if not listed and not start_empty:
+            self._refuse()
         self._finish_deletions(self._models, set(listed))
         unlisted = []
         for model in self._model_folders(self._models):
             steps = listed.get(model.name, set())
             self._finish_deletions(model, {str(step) for step in steps})
             unlisted += [place for place in _step_folders(model) if place.name not in map(str, steps)]
-        if not listed and not start_empty:
-            self._refuse(unlisted)
         for place in unlisted:
             if self._is_made_again(place):
                 remove(place)
@@ -81,68 +83,98 @@ class LostCheckpoints:
         return [_lost(place) for place in self._places()]
 
     def recover(self) -> RecoveredCheckpoints:
-        """List again what is whole, each under its model and step; a model that is not listed any more is, too."""
+        """List again what is whole, each under its model and step; a model that is not listed any more is, too.
+
+        What cannot be listed remains, with its own reason, and keeps no other from it.
+        """
         recovered, remaining = [], []
         for place in self._places():
             lost = _lost(place)
             try:
                 recovered.append(lost.model_copy(update={"model": self._recover(place, lost)}))
-            except (CheckpointError, ConflictError) as error:
+            except RolloutlabError as error:
                 remaining.append(lost.model_copy(update={"reason": error.message}))
+            except Exception as error:  # noqa: BLE001 - one odd folder must not end the recovery of the others
+                remaining.append(lost.model_copy(update={"reason": f"{type(error).__name__}: {error}"}))
         return RecoveredCheckpoints(recovered=recovered, remaining=remaining)
 
     def purge(self) -> list[LostCheckpoint]:
-        """Remove what is set aside, for good; what was removed."""
-        removed = self.all()
-        remove(self._aside)
+        """Remove what is set aside, for good, but nothing behind a link; what is no longer there."""
+        removed = []
+        for place in self._places():
+            lost = _lost(place)
+            if not place.parent.is_symlink():
+                remove(place)
+            if not os.path.lexists(place):
+                remove(note_of(place))
+                removed.append(lost)
+        for folder in [*self._model_folders(self._aside), self._aside]:
+            with suppress(OSError):  # it is not empty, or not there
+                folder.rmdir()
         return removed
 
     def _recover(self, place: Path, lost: LostCheckpoint) -> str:
         """Move one back and list it: the name of its model.
 
         Raises:
-            CheckpointError: it is damaged. ConflictError: it cannot be listed now, or not beside what is listed.
+            CheckpointError: it is damaged, or of another model or step than its place says. ConflictError: it cannot be
+            listed now, or not beside what is listed. LabError: the disk refuses.
         """
-        about = about_checkpoint(place)
+        _refuse_links(place)
         state = read_checkpoint(place)
+        about = _checked(place, lost)
         if not about and _shapes(state.adapter) != _shapes(self._initial):
             raise ConflictError("its tensors are for another base policy than the one that is served")
-        model_id, step = str(lost.model_id), lost.step
-        home = self._models / model_id / str(step)
-        with self._database.write() as connection:
-            if connection.execute(_RUNNING, (model_id,)).fetchone():
-                raise ConflictError("a job of its model is running; it can be taken back once that has ended")
-            name = _listed_name(connection, model_id) or self._list_model(connection, model_id, about)
-            values = model_id, step, json.dumps(about.get("metrics") or {}), about.get("saved_at") or _now()
-            added = connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?)", values)
-            if not added.rowcount or home.exists():
-                raise ConflictError(f"{name} has another checkpoint {step} by now")
-            connection.execute("UPDATE models SET last_step = max(last_step, ?) WHERE id = ?", (step, model_id))
-            try:
+        home = self._models / str(lost.model_id) / str(lost.step)
+        try:
+            with self._database.write() as connection:
+                name = self._list(connection, lost, about, home)
                 home.parent.mkdir(exist_ok=True)
                 place.rename(home)  # last: what fails before leaves it where it was
                 flush(home.parent)
-            except OSError as error:
+        except BaseException as error:
+            if not place.exists() and home.exists():  # it is not listed after all
+                home.rename(place)
+            if isinstance(error, OSError):
                 raise ConflictError(f"it cannot be moved to {home}: {error}") from error
-        note_of(place).unlink(missing_ok=True)
+            raise
+        remove(note_of(place))
         return name
 
-    def _list_model(self, connection: Connection, model_id: str, about: dict[str, Any]) -> str:
+    def _list(self, connection: Connection, lost: LostCheckpoint, about: CheckpointAbout | None, home: Path) -> str:
+        """List a checkpoint at `home`, and its model where that is not; the model's name.
+
+        Raises:
+            ConflictError: a job of the model is running, or it has a checkpoint of this step.
+        """
+        model_id = str(lost.model_id)
+        if connection.execute(_RUNNING, (model_id,)).fetchone():
+            raise ConflictError("a job of its model is running; it can be taken back once that has ended")
+        name = _listed_name(connection, model_id) or self._list_model(connection, model_id, about)
+        metrics, saved_at = (about.metrics, about.saved_at) if about else ({}, _now())
+        values = model_id, lost.step, json.dumps(metrics), saved_at
+        added = connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?)", values)
+        if not added.rowcount or os.path.lexists(home):
+            raise ConflictError(f"{name} has another checkpoint {lost.step} by now")
+        connection.execute("UPDATE models SET last_step = max(last_step, ?) WHERE id = ?", (lost.step, model_id))
+        return name
+
+    def _list_model(self, connection: Connection, model_id: str, about: CheckpointAbout | None) -> str:
         """List a model again under its name, or under the next one that is free; the name."""
-        entity, project = about.get("entity", "local"), about.get("project", "recovered")
-        wanted = str(about.get("name", model_id[:8]))
+        short = model_id[:8]
+        entity, project, wanted = (about.entity, about.project, about.name) if about else ("local", "recovered", short)
         known = "SELECT name FROM models WHERE entity = ? AND project = ?"
         taken = {row["name"] for row in connection.execute(known, (entity, project))}
         names = (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3)))
         name = next(name for name in names if name not in taken)
-        base_model, run_id = about.get("base_model", self._policy.name), about.get("run_id", model_id[:8])
-        created, base = about.get("created_at") or _now(), about.get("base")
-        values = model_id, entity, project, name, base_model, run_id, created, base
+        stands = (about.base_model, about.run_id, about.created_at) if about else (self._policy.name, short, _now())
+        values = model_id, entity, project, name, *stands, about.base if about else None
         connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
         return f"{project}/{name}"
 
-    def _refuse(self, unlisted: list[Path]) -> None:
-        """LabError where something of value is not listed; a step 0 is the base policy, which is not lost."""
+    def _refuse(self) -> None:
+        """LabError where the database lists no model and trained checkpoints lie there; a step 0 is the base policy."""
+        unlisted = [place for model in self._model_folders(self._models) for place in _step_folders(model)]
         trained = [place for place in unlisted if place.name != "0" and _whole(place)]
         if trained:
             models = len({place.parent for place in trained})
@@ -155,7 +187,11 @@ class LostCheckpoints:
 
     def _is_made_again(self, place: Path) -> bool:
         """Whether the job that made it was killed before its end was recorded: it starts over, and makes it again."""
-        job = about_checkpoint(place).get("job_id")
+        try:
+            about = about_checkpoint(place)
+        except CheckpointError:
+            return False
+        job = str(about.job_id) if about else ""
         waits = "SELECT 1 FROM jobs WHERE id = ? AND status IN ('queued', 'running')"
         body = self._models.parent / "jobs" / f"{job}.json"
         return bool(job and body.exists() and self._database.read(waits, job))
@@ -178,11 +214,14 @@ class LostCheckpoints:
 
     @staticmethod
     def _model_folders(folder: Path) -> list[Path]:
-        return sorted(path for path in folder.glob("*") if path.is_dir() and _is_id(path.name))
+        """Folders of models. A link is none: what is behind it was put there by hand."""
+        return sorted(
+            path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and _is_id(path.name)
+        )
 
     def _places(self) -> list[Path]:
         """The folders that are set aside, by model and step."""
-        return [place for model in self._model_folders(self._aside) for place in _step_folders(model)]
+        return [place for model in _named_by_ids(self._aside) for place in _step_folders(model)]
 
 
 def deleting(place: Path) -> Path:
@@ -194,22 +233,50 @@ def deleting(place: Path) -> Path:
     return moved
 
 
+def _named_by_ids(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.is_dir() and _is_id(path.name))
+
+
 def _step_folders(model: Path) -> list[Path]:
     """Folders of steps; one that is set aside beside another of its step has a number of its own after a dash."""
-    found = [path for path in model.glob("*") if path.is_dir() and re.fullmatch(r"\d{1,18}(-\d+)?", path.name)]
+    found = [path for path in model.glob("*") if path.is_dir() and _STEP.fullmatch(path.name)]
     return sorted(found, key=lambda path: [*map(int, path.name.split("-"))])
 
 
 def _lost(place: Path) -> LostCheckpoint:
-    about = about_checkpoint(place)
+    reason, named = reason_of(place), {}
     try:
-        reason = str(json.loads(note_of(place).read_text())["reason"])
-    except (OSError, ValueError, KeyError, TypeError):
-        reason = UNLISTED
-    named = {"model": f"{about['project']}/{about['name']}"} if {"project", "name"} <= about.keys() else {}
-    size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        if about := about_checkpoint(place):
+            named = {"model": f"{about.project}/{about.name}"}
+    except CheckpointError as error:
+        reason = reason if error.message in reason else f"{reason}, and {error.message}"
     step = int(place.name.partition("-")[0])
-    return LostCheckpoint(model_id=UUID(place.parent.name), step=step, bytes=size, reason=reason, **named)
+    return LostCheckpoint(model_id=UUID(place.parent.name), step=step, bytes=_size(place), reason=reason, **named)
+
+
+def _size(place: Path) -> int:
+    """Bytes of the files in a folder, but not of those behind links."""
+    if place.is_symlink():
+        return 0
+    return sum(path.lstat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _refuse_links(place: Path) -> None:
+    """CheckpointError where a folder or a file of a checkpoint is a link."""
+    for path in (place.parent, place, *place.rglob("*")):
+        if path.is_symlink():
+            raise CheckpointError(f"{path} is a symbolic link", hint="put the files themselves in its place")
+
+
+def _checked(place: Path, lost: LostCheckpoint) -> CheckpointAbout | None:
+    """What its folder says of a checkpoint; CheckpointError where that cannot be so at this place."""
+    about = about_checkpoint(place)
+    if about and (about.id, about.step) != (lost.model_id, lost.step):
+        said = f"{place} says that it is step {about.step} of the model {about.id}"
+        raise CheckpointError(said, hint="move it to a folder of that name")
+    if lost.step > LARGEST_STEP:
+        raise CheckpointError(f"{place} is of a step beyond {LARGEST_STEP:,}", hint="move it to a folder of its step")
+    return about
 
 
 def _listed_name(connection: Connection, model_id: str) -> str | None:

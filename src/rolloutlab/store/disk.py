@@ -52,8 +52,8 @@ def own(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; what cannot be removed now is left to the next sweep."""
-    if path.is_dir():
+    """Remove a file, a link, or a folder with all that is in it; what cannot be removed stays, and raises nothing."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):
