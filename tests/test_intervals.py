@@ -1,14 +1,26 @@
 """Intervals for a mean: as wide as they say, by tables and by simulation; the tolerances are binomial errors."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
-from rolloutlab.intervals import anytime_interval, interval, student_t
+from rolloutlab.intervals import (
+    anytime_interval,
+    betting_interval,
+    interval,
+    near_normal,
+    student_interval,
+    student_t,
+)
 
 LOOKS = (8, 16, 32, 64, 128, 256)
+TIMES = 2000
+
+Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, float]]
+"""Draws TIMES samples of so many paired differences within -1 and 1 (S, N); and their true mean."""
 
 
 def at_most(share: float, times: int) -> float:
@@ -16,26 +28,105 @@ def at_most(share: float, times: int) -> float:
     return share + 3.5 * math.sqrt(share * (1 - share) / times)
 
 
-def differences(random: np.random.Generator, prompts: int, gain: float) -> list[float]:
-    """Paired differences of the mean of four 0/1 rewards, on prompts from hard to easy; `gain` is of what is left."""
-    before = 0.1 + 0.6 * random.beta(0.5, 0.5, prompts)
-    after = before + gain * (1 - before)
-    return list((random.binomial(4, after) - random.binomial(4, before)) / 4)
+def binary(before: float, after: float, completions: int) -> Draw:
+    """Success or failure, with the same two probabilities for every prompt."""
+
+    def draw(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+        old, new = (random.binomial(completions, p, (TIMES, prompts)) for p in (before, after))
+        return (new - old) / completions, after - before
+
+    return draw
 
 
-def misses(bounds: Callable, prompts: int, gain: float, times: int) -> float:
-    """How often the interval does not hold the true difference."""
-    random = np.random.default_rng(prompts)
-    true = gain * (1 - 0.1 - 0.6 / 2)
-    found = [bounds(differences(random, prompts, gain)) for _ in range(times)]
-    return sum(not low <= true <= high for low, high in found) / times
+def varied(gain: float, completions: int = 4) -> Draw:
+    """Success or failure on prompts from hard to easy; `gain` is of what is left."""
+
+    def draw(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+        before = 0.1 + 0.6 * random.beta(0.5, 0.5, (TIMES, prompts))
+        after = before + gain * (1 - before)
+        old, new = (random.binomial(completions, p) for p in (before, after))
+        return (new - old) / completions, gain * (1 - 0.1 - 0.6 / 2)
+
+    return draw
 
 
-def resampled(values: list[float]) -> tuple[float, float]:
+def solved(gain: float, completions: int) -> Draw:
+    """One prompt in ten changes, the others never do."""
+
+    def draw(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+        changes = random.random((TIMES, prompts)) < 0.1
+        old, new = (random.binomial(completions, p, (TIMES, prompts)) for p in (0.2, 0.2 + gain))
+        return changes * (new - old) / completions, 0.1 * gain
+
+    return draw
+
+
+def graded(before: float, after: float, concentration: float, completions: int) -> Draw:
+    """Rewards between 0 and 1, from a beta distribution."""
+
+    def draw(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+        shape = (TIMES, prompts, completions)
+        old, new = (random.beta(p * concentration, (1 - p) * concentration, shape).mean(-1) for p in (before, after))
+        return new - old, after - before
+
+    return draw
+
+
+RARE: dict[str, Draw] = {
+    "0 to 0.02": binary(0, 0.02, 1),
+    "0 to 0.05": binary(0, 0.05, 1),
+    "0 to 0.1": binary(0, 0.1, 1),
+    "0.02 to 0.1": binary(0.02, 0.1, 1),
+    "1 to 0.9": binary(1, 0.9, 1),
+    "0 to 0.05 of four": binary(0, 0.05, 4),
+    "one in ten": solved(0.6, 1),
+    "one in ten of eight": solved(0.6, 8),
+    "skewed grades": graded(0.01, 0.05, 0.5, 1),
+}
+ORDINARY: dict[str, Draw] = {
+    "0.05 to 0.05": binary(0.05, 0.05, 1),
+    "0.3 to 0.3": binary(0.3, 0.3, 1),
+    "0.5 to 0.5 of eight": binary(0.5, 0.5, 8),
+    "0.3 to 0.6 of four": binary(0.3, 0.6, 4),
+    "0.05 to 0.2 of four": binary(0.05, 0.2, 4),
+    "0.5 to 0.95": binary(0.5, 0.95, 1),
+    "no change in one in ten": solved(0.0, 8),
+    "varied": varied(0.0),
+    "varied, better": varied(0.2),
+    "grades": graded(0.5, 0.7, 5, 4),
+    "extreme grades": graded(0.05, 0.05, 1, 1),
+}
+CASES = RARE | ORDINARY
+
+
+def wrong(bounds: Callable, draw: Draw, prompts: int) -> float:
+    """How often the interval does not hold the true mean."""
+    values, true = draw(np.random.default_rng(prompts), prompts)
+    low, high = bounds(values)
+    return 1 - np.mean((low <= true + 1e-12) & (true - 1e-12 <= high))
+
+
+def verdicts(bounds: Callable, draw: Draw, prompts: int) -> float:
+    """How often the interval says that there is a difference."""
+    low, high = bounds(draw(np.random.default_rng(prompts), prompts)[0])
+    return np.mean((low > 0) | (high < 0))
+
+
+def ever_wrong(bounds: Callable, draw: Draw, looks: tuple[int, ...] = LOOKS) -> float:
+    """How often at least one of several looks at a growing comparison does not hold the true mean."""
+    values, true = draw(np.random.default_rng(7), max(looks))
+    found = [bounds(values[:, :count]) for count in looks]
+    return 1 - np.mean(np.all([(low <= true + 1e-12) & (true - 1e-12 <= high) for low, high in found], axis=0))
+
+
+once, always = partial(interval, width=1.0), partial(anytime_interval, width=1.0)
+
+
+def resampled(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The percentile interval of the bootstrap, which is too narrow for few values."""
-    draws = np.random.default_rng(0).integers(0, len(values), (1000, len(values)))
-    low, high = np.quantile(np.asarray(values)[draws].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
+    draws = np.random.default_rng(0).integers(0, values.shape[-1], (200, values.shape[-1]))
+    low, high = np.quantile(values[:, draws].mean(-1), [0.025, 0.975], axis=-1)
+    return low, high
 
 
 @pytest.mark.parametrize(
@@ -58,59 +149,108 @@ def test_the_quantiles_of_student_are_those_of_the_tables(probability, freedom, 
     assert student_t(probability, freedom) == pytest.approx(quantile, abs=6e-4)
 
 
-@pytest.mark.parametrize("bounds", [interval, anytime_interval])
-@pytest.mark.parametrize("gain", [0.0, 0.2])
-@pytest.mark.parametrize("prompts", [8, 16, 32])
-def test_the_interval_misses_the_truth_no_more_often_than_it_says(bounds, gain, prompts):
-    assert misses(bounds, prompts, gain, 2000) <= at_most(0.05, 2000)
+@pytest.mark.parametrize("prompts", [8, 16, 32, 64])
+@pytest.mark.parametrize("case", CASES)
+def test_the_interval_misses_the_truth_no_more_often_than_it_says(case, prompts):
+    assert wrong(once, CASES[case], prompts) <= at_most(0.05, TIMES)
 
 
-@pytest.mark.parametrize("prompts", [8, 10])
-def test_the_same_test_fails_for_an_interval_that_is_too_narrow(prompts):
-    assert misses(resampled, prompts, 0.2, 1000) > at_most(0.05, 1000)
+@pytest.mark.parametrize("case", ["0 to 0.05", "0 to 0.1", "one in ten", "skewed grades"])
+def test_the_same_test_fails_for_an_interval_that_takes_rare_rewards_for_normal(case):
+    assert wrong(student_interval, CASES[case], 16) > 2 * at_most(0.05, TIMES)
 
 
-def looks(random: np.random.Generator, every: bool) -> Iterator[list[float]]:
-    values = differences(random, LOOKS[-1], 0.0)
-    for count in range(2, 129) if every else LOOKS:
-        yield values[:count]
+def test_the_same_test_fails_for_an_interval_that_is_too_narrow():
+    assert wrong(resampled, varied(0.2), 8) > at_most(0.05, TIMES)
 
 
-def ever_wrong(bounds: Callable, times: int, *, every: bool = False) -> float:
-    """How often at least one of several looks at a growing comparison without difference says that there is one."""
-    random = np.random.default_rng(7)
-    wrong = [any(not low <= 0 <= high for low, high in map(bounds, looks(random, every))) for _ in range(times)]
-    return sum(wrong) / times
+@pytest.mark.parametrize("case", CASES)
+def test_the_interval_for_many_looks_is_wrong_at_any_no_more_often_than_it_says(case):
+    assert wrong(always, CASES[case], LOOKS[-1]) <= at_most(0.05, TIMES)  # it holds no more than at any look before
 
 
-def test_many_looks_are_wrong_no_more_often_than_one_with_the_interval_for_many():
-    assert ever_wrong(anytime_interval, 1000) <= at_most(0.05, 1000)
-    assert ever_wrong(anytime_interval, 200, every=True) <= at_most(0.05, 200)
+def test_what_one_look_ruled_out_stays_ruled_out_at_every_later_one():
+    values = varied(0.2)(np.random.default_rng(2), 64)[0][:20]
+    lows, highs = zip(*(always(values[:, :count]) for count in range(2, 65)), strict=True)
+    assert np.all(np.diff(lows, axis=0) > -1e-9)
+    assert np.all(np.diff(highs, axis=0) < 1e-9)
+
+
+@pytest.mark.parametrize("case", ["0 to 0.05", "one in ten"])
+def test_without_bounds_an_interval_for_many_looks_is_wrong_about_rare_rewards(case):
+    assert ever_wrong(anytime_interval, CASES[case]) > 0.15
 
 
 def test_the_interval_for_one_look_is_wrong_too_often_in_six():
-    assert ever_wrong(interval, 400) > at_most(0.05, 400)
+    assert ever_wrong(once, varied(0.0)) > at_most(0.05, TIMES)
 
 
-def test_equal_values_leave_no_doubt():
-    assert interval([0.25] * 20) == anytime_interval([0.25] * 20) == (0.25, 0.25)
+@pytest.mark.parametrize(
+    ("draw", "prompts"),
+    [(varied(0.5), 16), (varied(0.2), 64), (binary(0.3, 0.6, 4), 16), (binary(0.5, 0.7, 8), 32)],
+)
+def test_in_ordinary_cases_verdicts_are_nearly_as_frequent_as_with_student(draw, prompts):
+    assert verdicts(student_interval, draw, prompts) > 0.6
+    assert verdicts(once, draw, prompts) > 0.85 * verdicts(student_interval, draw, prompts)
 
 
-@pytest.mark.parametrize("bounds", [interval, anytime_interval])
+def test_an_interval_for_many_looks_comes_to_a_verdict_on_rare_rewards():
+    assert verdicts(always, binary(0, 0.05, 1), 256) > 0.9
+    assert verdicts(always, varied(0.2), 128) > 0.8
+
+
+@pytest.mark.parametrize("prompts", [8, 16])
+def test_without_bounds_it_is_good_for_differences_that_are_normal(prompts):
+    def normal(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+        return random.normal(0.3, 1, (TIMES, prompts)), 0.3
+
+    assert wrong(interval, normal, prompts) <= at_most(0.05, TIMES)
+    assert ever_wrong(anytime_interval, normal) <= at_most(0.05, TIMES)
+
+
+def test_what_student_cannot_be_trusted_with_is_seen():
+    assert not near_normal([0.0] * 200 + [1.0] * 7)
+    assert near_normal([0.0, 0.25] * 8)
+    assert not near_normal([0.0, 0.1] * 10 + [5.0])
+    assert not near_normal([0.25] * 20)
+
+
+def test_heavy_tails_are_wrong_no_more_often_where_a_verdict_is_given():
+    random = np.random.default_rng(5)
+    for values, true in [
+        (random.standard_t(2, (TIMES, 32)), 0.0),
+        (random.exponential(1.0, (TIMES, 32)), 1.0),
+        (random.lognormal(0.0, 1.0, (TIMES, 32)), math.exp(0.5)),
+    ]:
+        low, high = interval(values)
+        assert np.mean(near_normal(values) & ((true < low) | (high < true))) <= at_most(0.05, TIMES)
+
+
+def test_equal_values_leave_the_doubt_that_so_few_leave():
+    few, many = (betting_interval([0.0] * count) for count in (16, 256))
+    assert few[0] < -0.2 < -0.05 < many[0] < 0 < many[1] < 0.05 < 0.2 < few[1]
+
+
+def test_the_interval_scales_with_the_bounds():
+    values = np.array([0.0] * 12 + [1.0] * 4)
+    assert np.allclose(np.multiply(betting_interval(values), 5), betting_interval(values * 5, width=5.0))
+
+
+@pytest.mark.parametrize("bounds", [interval, anytime_interval, betting_interval, once, always])
 def test_one_value_bounds_nothing(bounds):
     assert bounds([0.5]) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("bounds", [interval, anytime_interval])
+@pytest.mark.parametrize("bounds", [interval, anytime_interval, betting_interval])
 def test_a_wider_level_gives_a_wider_interval(bounds):
-    values = list(np.random.default_rng(1).normal(size=30))
+    values = np.random.default_rng(1).normal(size=30).clip(-0.5, 1)
     (low, high), (lower, higher) = bounds(values, 0.5), bounds(values, 0.99)
     assert lower < low < high < higher
 
 
 def test_with_many_values_the_interval_is_that_of_the_normal_distribution():
     values = np.random.default_rng(3).normal(0.1, 0.5, size=5000)
-    low, high = interval(list(values))
+    low, high = interval(values)
     error = values.std() / math.sqrt(len(values))
     assert (low, high) == (
         pytest.approx(values.mean() - 1.96 * error, abs=0.01 * error),

@@ -1,5 +1,7 @@
 """`%compare`: two checkpoints on the prompts and seeds of a collection."""
 
+from dataclasses import replace
+
 import pytest
 
 CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
@@ -55,7 +57,7 @@ def test_on_the_prompts_that_were_trained_on_there_is_no_verdict(trained):
 
 def test_rows_that_were_not_trained_on_are_told_from_those_that_were(trained):
     trained.shell.user_ns["new"] = [CHAD | {"country": f"Country {i}"} for i in range(16)]
-    fresh = trained.run("%compare capitals --over new")
+    fresh = trained.run("%compare capitals --over new --bounds 0 100")
     assert fresh.trained == 0
     assert "no verdict" not in repr(fresh)
     mixed = trained.run("%compare capitals --over new[:3]+countries")
@@ -81,6 +83,49 @@ def test_what_was_trained_on_counts_also_once_its_collection_is_renamed_and_dele
     assert trained.run("%compare again").trained == 2
 
 
+def test_a_model_called_by_its_id_was_trained_on_the_same_prompts(trained, session):
+    model_id = session.model().id
+    found = trained.run(f"%compare capitals -m {model_id}")
+    assert found.trained == 2
+    assert ALL in repr(found)
+
+
+def test_a_job_that_was_submitted_under_the_id_counts_for_the_name(notebook, session):
+    notebook.run(f"%model {session.model().id}")
+    notebook.run(CHAT)
+    notebook.run(REWARD)
+    notebook.run("%%train capitals\nlearning_rate: 0.01")
+    assert notebook.run("%compare capitals -m lab/practice").trained == 2
+
+
+def test_the_same_service_at_another_address_trained_on_the_same_prompts(trained, session):
+    address = session.settings.service
+    other = replace(address, base_url="http://localhost", inference_base_url="http://localhost/v1")
+    assert other.base_url != address.base_url
+    session.settings = replace(session.settings, service=other)
+    assert trained.run("%compare capitals").trained == 2
+
+
+def test_equal_prompts_count_once(trained):
+    trained.shell.user_ns["new"] = [{"country": f"Country {i % 8}", "capital": "x"} for i in range(16)]
+    found = trained.run("%compare capitals --over new")
+    assert (len(found.pairs), found.to_frame()["n"].to_list()) == (8, [4] * 8)
+    assert "on 8 prompts (16 rows; equal prompts count once)" in repr(found)
+    assert "no verdict from fewer than 16 prompts" in repr(found)
+
+
+def test_bounds_of_the_rewards_can_be_given(trained):
+    trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(16)]
+    cell = "return float(len(answer) > 0) * 5.0"
+    unbounded = trained.run(f"%%compare capitals --over new\n{cell}")
+    assert "no verdict, all differences are equal -> --bounds LEAST LARGEST" in repr(unbounded)
+    bounded = trained.run(f"%%compare capitals --over new --bounds -5 5\n{cell}")
+    assert "all differences equal, for rewards within -5 and 5): no clear difference" in repr(bounded)
+    assert trained.error(f"%%compare capitals --over new --bounds 0 1\n{cell}") == (
+        "InputError: the reward 5 is outside the bounds 0 and 1\n  -> --bounds 0 5, if no reward can be beyond"
+    )
+
+
 def test_a_verdict_needs_sixteen_prompts(trained):
     trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(15)]
     assert "no verdict from fewer than 16 prompts -> --over more rows" in repr(
@@ -90,9 +135,10 @@ def test_a_verdict_needs_sixteen_prompts(trained):
 
 def test_an_interval_for_many_looks_can_be_asked_for(trained):
     trained.shell.user_ns["new"] = [{"country": f"Country {i}", "capital": "x"} for i in range(16)]
-    once, always = (trained.run(f"%compare capitals --over new {option}") for option in ("", "--anytime"))
-    assert always.interval()[0] <= once.interval()[0] <= once.interval()[1] <= always.interval()[1]
+    once, always = (trained.run(f"%compare capitals --over new --bounds 0 20 {how}") for how in ("", "--anytime"))
     assert "valid at every look" in repr(always)
+    assert "valid at every look" not in repr(once)
+    assert always.interval() != once.interval()
 
 
 @pytest.mark.parametrize(

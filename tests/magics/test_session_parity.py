@@ -71,6 +71,7 @@ CALLS = {
         'lab.compare("x", before=1, after=3, tools=[add], model="lab/y", variables=globals())'
     ),
     "%compare x --over rows --anytime": 'lab.compare("x", over=rows, anytime=True, variables=globals())',
+    "%compare x --bounds -1 1": 'lab.compare("x", bounds=(-1.0, 1.0), variables=globals())',
     "%%compare x --after latest\nreturn 1": 'lab.compare("x", Returns(1), variables=globals())',
     "%collections 'cap*'": 'lab.collections("cap*")',
     "%collections --delete x:1": 'lab.delete("x:1"); lab.collections()',

@@ -25,6 +25,7 @@ class CompareMagics(LabMagics):
     @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
     @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
     @argument("--anytime", action="store_true", help="an interval that holds however often it is looked at")
+    @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="rewards, if not within 0 and 1")
     @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
@@ -54,6 +55,7 @@ class CompareMagics(LabMagics):
             before=_step(options.before),
             after=None if options.after == "latest" else _step(options.after),
             anytime=options.anytime,
+            bounds=(options.bounds[0], options.bounds[1]) if options.bounds else None,
             variables=self.variables,
             **given,
         )

@@ -25,7 +25,7 @@ _ENTITY = "local"
 _ARTIFACT = re.compile(
     r"wandb-artifact:///?(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?::(?P<at>\w+))?\Z"
 )
-_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
+_ID = re.compile(r"(?P<id>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?:@(?P<at>\w+))?\Z")
 _SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<at>\w+))?\Z")
 _CACHED_ADAPTERS = 8
 _KEPT = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
@@ -172,7 +172,7 @@ class Registry:
     def resolve(self, name: str) -> tuple[Model | None, int]:
         """The model and the step that a name of chat completions means; no model means the base policy.
 
-        Accepted: the base model's id; `project/name[@N]`; a model's UUID; `wandb-artifact:///entity/project/name[:stepN|:latest]`,
+        Accepted: the base model's id; `project/name[@N]`; `UUID[@N]`; `wandb-artifact:///entity/project/name[:stepN|:latest]`,
         also with two slashes. A name without a step is the newest checkpoint.
 
         Raises:
@@ -291,8 +291,8 @@ class Registry:
                 self._adapters.pop((model_id, step), None)
 
     def _named(self, name: str) -> tuple[Model, str | None]:
-        if _ID.match(name):
-            return self.model(name.lower()), None
+        if by_id := _ID.match(name):
+            return self.model(by_id["id"].lower()), by_id["at"]
         found = _ARTIFACT.match(name) or _SHORT.match(name)
         parts = found.groupdict() if found else {}
         rows = self._database.read(

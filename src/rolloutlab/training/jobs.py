@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rolloutlab.client import training
-from rolloutlab.errors import NotFoundError, ServiceError, UnreachableError
+from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.notation import minute
 from rolloutlab.store.records import SubmittedJob
+from rolloutlab.wire import training as wire
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +73,25 @@ async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> lis
         return replace(job, status=said.status, step=said.final_step)
 
     return list(await asyncio.gather(*map(one, jobs)))
+
+
+async def trained_models(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> dict[str, wire.TrainingJob]:
+    """What a service says of those jobs that it knows, by id: which model each trained, and the checkpoint it made.
+
+    Raises:
+        UnreachableError, ServiceError: it failed: a comparison would otherwise give a verdict on trained prompts.
+    """
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(job: SubmittedJob) -> wire.TrainingJob | None:
+        try:
+            async with free:
+                return await training.job(http, address, job.id, patience=_PATIENCE)
+        except (NotFoundError, RefusedError, SignInError):
+            return None
+
+    answers = await asyncio.gather(*map(one, jobs))
+    return {job.id: answer for job, answer in zip(jobs, answers, strict=True) if answer}
 
 
 def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.DataFrame":
