@@ -1,11 +1,13 @@
 """The command line."""
 
 import json
+import re
 import stat
 
 import pytest
 
 from rolloutlab.__main__ import main
+from rolloutlab.store.disk import Lock
 
 
 def test_the_passcode_is_made_once_for_the_owners_eyes_only(tmp_path, capsys):
@@ -23,7 +25,26 @@ def test_the_passcode_is_made_once_for_the_owners_eyes_only(tmp_path, capsys):
 def test_a_lab_folder_that_cannot_be_locked_is_an_error_in_words(tmp_path, capsys):
     (tmp_path / "service" / "lock").mkdir(parents=True)
     assert main(["serve", "--home", str(tmp_path)]) == 2
-    assert "service cannot be used: " in capsys.readouterr().err
+    assert f"LabError: {tmp_path / 'service' / 'lock'} cannot be locked: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["passcode.lock", "passcode.draft"])
+def test_a_passcode_that_cannot_be_made_is_an_error_in_words(tmp_path, capsys, name):
+    (tmp_path / "service" / name).mkdir(parents=True)
+    assert main(["passcode", "--home", str(tmp_path)]) == 2
+    assert re.search(r"LabError: .*passcode.* cannot be (locked|written): Is a directory", capsys.readouterr().err)
+
+
+def test_a_process_that_hangs_while_it_makes_the_passcode_is_told_with_what_to_type(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rolloutlab.store.disk._MOMENTS", 0.0)
+    path = tmp_path / "service" / "passcode.lock"
+    path.parent.mkdir()
+    with Lock(path):
+        assert main(["passcode", "--home", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"LabError: another process has held {path} for 0 s: it is suspended or hangs" in said
+    assert f"-> !lsof {path} says which; end it, and run the cell again" in said
+    assert main(["passcode", "--home", str(tmp_path)]) == 0
 
 
 def test_a_passcode_that_was_written_by_hand_is_kept(tmp_path, capsys):

@@ -12,6 +12,7 @@ from rolloutlab.auth.grants import Grant
 from rolloutlab.auth.kept import Either, InFolder, InKeyring, InMemory, kept
 from rolloutlab.auth.registration import Client
 from rolloutlab.errors import LabError
+from rolloutlab.store.disk import Lock
 
 GRANT = Grant(
     server="https://tools.example/mcp",
@@ -51,6 +52,25 @@ def test_files_are_readable_by_their_owner_alone(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes == {0o600}
+
+
+def test_a_kernel_that_hangs_with_the_grants_of_a_server_is_told_with_what_to_type(folder, monkeypatch):
+    monkeypatch.setattr(rooms, "_REQUESTS", 0.0)
+
+    async def taken():
+        async with InFolder(folder).alone(GRANT.server):
+            return sorted(path.name for path in folder.iterdir())
+
+    [name] = asyncio.run(taken())
+    path = folder / name
+    with Lock(path), pytest.raises(LabError, match=f"another process has held {path} for 0 s") as refused:
+        asyncio.run(taken())
+    assert refused.value.hint == f"!lsof {path} says which; end it, and run the cell again"
+    assert asyncio.run(taken()) == [name]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(LabError, match=f"{path} cannot be locked: Is a directory"):
+        asyncio.run(taken())
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])

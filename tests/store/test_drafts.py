@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from rolloutlab.errors import NotFoundError
+from rolloutlab.errors import LabError, NotFoundError
+from rolloutlab.store.disk import Lock
+from rolloutlab.store.drafts import Draft
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Recorded, Score
 
@@ -72,6 +74,51 @@ os.kill(os.getpid(), signal.SIGKILL)
         connection.execute("UPDATE collections SET deleted_at = '2026-01-01'")
     with lab.draft():
         assert count(lab, "trajectories") == 0  # what was abandoned is swept
+
+
+def test_what_was_abandoned_and_cannot_be_removed_now_is_removed_by_the_next_draft(lab, recorded, monkeypatch):
+    abandoned = lab.draft()
+    abandoned.__enter__()
+    abandoned.add([recorded()])
+    abandoned._held.release()  # as at the end of its process
+
+    def refuse(*_):
+        raise LabError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Draft, "_remove", refuse)
+        with pytest.raises(LabError) as refused, lab.draft():
+            pass
+    with lab.draft():
+        assert count(lab, "trajectories") == 0
+    assert refused.value.message == "the disk is full"  # whose frames had the lock until here
+
+
+def test_a_draft_that_cannot_be_removed_at_its_end_is_removed_by_the_next(lab, recorded, monkeypatch):
+    def refuse(*_):
+        raise LabError("the disk is full")
+
+    draft = lab.draft()
+    draft.__enter__()
+    draft.add([recorded()])
+    with monkeypatch.context() as patched:
+        patched.setattr(Draft, "_remove", refuse)
+        with pytest.raises(LabError) as refused:
+            draft.__exit__()
+    with lab.draft():
+        assert count(lab, "trajectories") == 0
+    assert refused.value.message == "the disk is full"
+
+
+def test_a_process_that_hangs_with_the_folder_of_drafts_is_told_with_what_to_type(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr("rolloutlab.store.disk._MOMENTS", 0.0)
+    path = tmp_path / "drafts" / "lock"
+    path.parent.mkdir()
+    with Lock(path), pytest.raises(LabError, match=f"another process has held {path} for 0 s") as refused, lab.draft():
+        pass
+    assert refused.value.hint == f"!lsof {path} says which; end it, and run the cell again"
+    with lab.draft():
+        pass
 
 
 def test_what_was_published_takes_rewards_like_anything_sampled(lab, recorded):

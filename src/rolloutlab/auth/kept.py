@@ -11,13 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import AsyncFileLock
-
 from rolloutlab.auth.grants import Grant
 from rolloutlab.errors import InputError, LabError, SignInError
-from rolloutlab.store.disk import own
+from rolloutlab.store.disk import alone_async, own
 
 _SERVICE = "rolloutlab"
+_REQUESTS = 120.0
+"""Seconds to wait for another kernel that renews or gives back what is kept."""
 
 
 class Kept(Protocol):
@@ -120,7 +120,7 @@ class InFolder:
     @asynccontextmanager
     async def alone(self, server: str, keep: bool | None = None) -> AsyncIterator[None]:  # noqa: ARG002 - as the others
         self._own()
-        async with AsyncFileLock(self._path(server).with_suffix(".lock")):
+        async with alone_async(self._path(server).with_suffix(".lock"), _REQUESTS):
             yield
 
     def _path(self, server: str) -> Path:

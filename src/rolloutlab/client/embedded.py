@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import Timeout
-
 from rolloutlab.client.published import FolderToken, Published, read_published
 from rolloutlab.descriptors import TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
@@ -129,9 +127,7 @@ class Embedded:
     def _ended_within(self, seconds: float) -> bool:
         """Whether no service holds the folder, now or before so many seconds have passed."""
         lock = Lock(self._folder / "lock")
-        try:
-            lock.acquire(timeout=seconds)
-        except Timeout:
+        if not lock.taken(seconds):
             return False
         lock.release()
         return True

@@ -6,15 +6,14 @@ process ends. `service.json` says where the service listens and `token`, readabl
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.store.disk import flush, own, remove
+from rolloutlab.store.disk import Lock, alone, flush, own, refused, remove
 
 _LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters and digits that nobody takes for another."""
@@ -32,7 +31,7 @@ class Folder:
             own(path)
         except OSError as error:
             raise LabError(f"{path} cannot be used: {error}", hint="--home DIR") from error
-        self._lock = FileLock(path / "lock")
+        self._lock = Lock(path / "lock")
 
     def claim(self, patience: float = 0.0) -> None:
         """Become the one service of this folder, waiting up to `patience` seconds for another to end.
@@ -40,12 +39,10 @@ class Folder:
         What a service that was killed had published is withdrawn: from now on the folder is ours.
 
         Raises:
-            InputError: another one runs.
+            InputError: another one runs. LabError: the folder cannot be locked.
         """
-        try:
-            self._lock.acquire(timeout=patience)
-        except Timeout as error:
-            raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop") from error
+        if not self._lock.taken(patience):
+            raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop")
         self.withdraw()
 
     def draw_token(self) -> str:
@@ -68,10 +65,11 @@ class Folder:
         """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits.
 
         Raises:
-            InputError: the owner has written one there that could be found by trying.
+            InputError: the owner has written one there that could be found by trying. LabError: it cannot be written,
+            or another process makes one without an end.
         """
         path = self.path / "passcode"
-        with FileLock(self.path / "passcode.lock"):  # the service and a command line may both be first
+        with alone(self.path / "passcode.lock"):  # the service and a command line may both be first
             if not path.exists() or not path.read_text().strip():
                 chars = [secrets.choice(_LEGIBLE) for _ in range(_SHORTEST)]
                 self._keep_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
@@ -102,29 +100,41 @@ class Folder:
         remove(self.path / "service.json")
 
     def attached(self) -> bool:
-        """Whether any process holds a client lock; the files of those that ended are removed."""
-        held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
+        """Whether any process holds a client lock, or it cannot be known; the files of those that ended are removed."""
+        try:
+            held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
+        except (LabError, OSError) as error:  # no file descriptor is left: there will be when clients have gone
+            logging.getLogger(__name__).warning("who is attached cannot be seen: %s", error)
+            return True
         return any(held)
 
     @staticmethod
     def _keep_secret(path: Path, text: str) -> None:
-        """Write a file that only the user can read, whole or not at all: an empty secret would let anyone in."""
+        """Write a file that only the user can read, whole or not at all: an empty secret would let anyone in.
+
+        Raises:
+            LabError: it cannot be written.
+        """
         draft = path.with_suffix(".draft")
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        flush(draft)
-        draft.replace(path)
+        try:
+            draft.unlink(missing_ok=True)
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            flush(draft)
+            draft.replace(path)
+        except OSError as error:
+            raise refused(f"{path} cannot be written", error, "free some disk space, or --home DIR") from error
 
     @staticmethod
     def _held(path: Path) -> bool:
-        lock = FileLock(path)
-        try:
-            with lock.acquire(timeout=0):
-                path.unlink(missing_ok=True)
-        except Timeout:
+        lock = Lock(path)
+        if not lock.taken():
             return True
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            lock.release()
         return False
 
 

@@ -1,8 +1,12 @@
 """Files and folders that outlive a crash: flushed before they count, locked where processes share them."""
 
+import asyncio
 import os
+import shlex
 import shutil
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,10 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import LabError
+
+_MOMENTS = 10.0
+"""Seconds to wait for a lock that processes hold for moments only."""
+_POLL = 0.05
 
 
 class Lock(FileLock):
@@ -27,6 +35,50 @@ class Lock(FileLock):
         except OSError as error:
             hint = "set ROLLOUTLAB_HOME to a folder where files can be locked"
             raise refused(f"{self.lock_file} cannot be locked", error, hint) from error
+
+    def taken(self, patience: float = 0.0) -> bool:
+        """Take it, waiting up to `patience` seconds for another that holds it; whether it is taken."""
+        try:
+            self.acquire(timeout=patience)
+        except Timeout:
+            return False
+        return True
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a lock that processes hold for moments only.
+
+    Raises:
+        LabError: another process holds it for ten seconds, for instance because it is suspended; and as `Lock`.
+    """
+    lock = Lock(path, thread_local=False)
+    if not lock.taken(_MOMENTS):
+        raise _kept(path, _MOMENTS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def alone_async(path: Path, patience: float) -> AsyncIterator[None]:
+    """Hold a lock while requests are made that take up to `patience` seconds; raises as `alone` after them."""
+    lock, end = Lock(path, thread_local=False), time.monotonic() + patience
+    while not lock.taken():
+        if time.monotonic() > end:
+            raise _kept(path, patience)
+        await asyncio.sleep(_POLL)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _kept(path: Path, seconds: float) -> LabError:
+    """Another process does not let go of a lock."""
+    hint = f"!lsof {shlex.quote(str(path))} says which; end it, and run the cell again"
+    return LabError(f"another process has held {path} for {seconds:.0f} s: it is suspended or hangs", hint=hint)
 
 
 def refused(what: str, error: OSError, hint: str) -> LabError:

@@ -11,9 +11,8 @@ from itertools import islice
 from sqlite3 import Connection, IntegrityError
 from typing import Self
 
-from filelock import BaseFileLock
-
 from rolloutlab.errors import ConflictError, InputError
+from rolloutlab.store.disk import Lock
 from rolloutlab.store.holds import hold, let_go
 from rolloutlab.store.notation import dumped, now
 from rolloutlab.store.outlines import keep_outline
@@ -54,14 +53,18 @@ class Draft:
         for row in self._database.read("SELECT DISTINCT name FROM collections WHERE name LIKE 'draft %'"):
             with suppress(ConflictError):  # its process lives, whatever the clock says
                 held = self._hold(row["name"])
-                self._remove(row["name"])
-                let_go(held)
+                try:
+                    self._remove(row["name"])
+                finally:
+                    let_go(held)
         self._held = self._hold(self._name)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._remove(self._name)
-        let_go(self._held)
+        try:
+            self._remove(self._name)
+        finally:
+            let_go(self._held)
 
     def add(self, trajectories: Iterable[Recorded]) -> None:
         """Write trajectories, some hundreds in a transaction.
@@ -90,7 +93,7 @@ class Draft:
         self._database.change(show)
         return [labels[collection.id] for collection in self._collections.values()]
 
-    def _hold(self, name: str) -> BaseFileLock:
+    def _hold(self, name: str) -> Lock:
         number = uuid.UUID(name.removeprefix("draft ")).int
         return hold(self._database.path.parent / "drafts", number, name)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from filelock import BaseFileLock
 from pydantic import TypeAdapter
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.store.disk import Lock
 from rolloutlab.store.drafts import Draft
 from rolloutlab.store.holds import hold
 from rolloutlab.store.jobs import SubmittedJobs
@@ -231,7 +231,7 @@ class Lab:
 
         self._database.change(put)
 
-    def hold(self, collection: StoredCollection) -> BaseFileLock:
+    def hold(self, collection: StoredCollection) -> Lock:
         """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
         return hold(self._database.path.parent / "sampling", collection.id, collection.label)
 
