@@ -49,13 +49,20 @@ class _Body:
 
 
 class _Made:
-    """A body that is made anew whenever it is read."""
+    """A body that is made anew whenever it is read. failure: why it could not be made to its end, the last time."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
+        self.failure: Exception | None = None
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._pieces()
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.failure = None
+        try:
+            async for piece in self._pieces():
+                yield piece
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 class Http:
@@ -218,11 +225,12 @@ class Http:
     ) -> httpx.Response:
         """The response to a request, tried again where that can help."""
         kind = {"Content-Type": "application/json"} if body.content is not None else {}
+        made, text = (_Made(body.content), None) if callable(body.content) else (None, body.content)
         request = httpx.Request(
             method,
             checked(url),
             json=body.json,
-            content=_Made(body.content) if callable(body.content) else body.content,
+            content=made or text,
             params=body.params,
             headers={**SAID_OF_US, **kind, **body.headers},
             extensions={"timeout": httpx.Timeout(patience, connect=5.0).as_dict()},
@@ -237,6 +245,8 @@ class Http:
             try:
                 response = await self._answered(request, stream=stream)
             except (httpx.RequestError, aiohttp.ClientError) as error:
+                if made and made.failure:  # the transport calls it a broken connection; no service takes half a body
+                    raise made.failure from error
                 pause = retries.after_failure()
                 if pause is None:
                     raise unanswered(url, error) from error

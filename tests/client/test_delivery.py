@@ -1,12 +1,16 @@
 """A training job whose answer is lost: it is not forgotten, and the next one does not train a second time."""
 
+import json
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError, UnreachableError
+from rolloutlab.client import training
+from rolloutlab.errors import BrokenOffError, LabError, RefusedError, ServiceError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
@@ -148,3 +152,76 @@ def test_a_service_elsewhere_that_may_not_know_the_key_gets_a_job_only_once(serv
     assert len(proxy.bodies) == 1
     assert session.jobs()["status"].tolist() == ["unknown"]
     session.close()
+
+
+PATIENCE = 10.0
+"""Seconds after which a test that waits for something is a test that fails."""
+
+
+@pytest.fixture
+def over_a_socket(service, tmp_path) -> Iterator[Session]:
+    """As `scored`, over a real connection: where a body breaks off there, the transport says it in words of its own."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(service.http._transport.app, lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    session = Session(Settings(home=tmp_path, service=Address(url, f"{url}/v1", service.address.token)))
+    session.chat("capitals", "Capital of {{of}}?", over=[{"of": "Peru"}, {"of": "Chile"}], n=4, max_tokens=4, seed=1)
+    session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
+    yield session
+    session.close()
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+def before_each_read(session: Session, monkeypatch, deed) -> None:
+    """Have `deed` done with the number of each group that a job's body reads from the lab."""
+    each_group = session.store.each_group
+
+    def read(collection):
+        for number, group in enumerate(each_group(collection)):
+            deed(number)
+            yield group
+
+    monkeypatch.setattr(session.store, "each_group", read)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_lab_that_fails_while_a_job_is_sent_says_so_and_no_job_is_listed(
+    over_a_socket, service, monkeypatch, failing
+):
+    def fail(number: int) -> None:
+        if number == failing:
+            raise LabError("lab.db cannot be read: disk I/O error", hint="%service check")
+
+    monkeypatch.setattr(training, "_AT_ONCE", 1)
+    with pytest.raises(LabError, match="disk I/O error") as error:
+        over_a_socket.train("capitals", say=lambda _: before_each_read(over_a_socket, monkeypatch, fail))
+    assert error.value.hint == "%service check"
+    assert over_a_socket.jobs().empty
+    assert jobs_of(service) == 0
+
+
+def test_while_a_job_is_read_from_the_disk_other_requests_go_on(over_a_socket, monkeypatch):
+    alive = threading.Event()
+
+    def wait_for_another_answer(_: int) -> None:
+        over_a_socket._http._loop.call_soon_threadsafe(alive.set)
+        assert alive.wait(PATIENCE), "the loop of all requests waits for the disk"
+
+    job = over_a_socket.train(
+        "capitals", say=lambda _: before_each_read(over_a_socket, monkeypatch, wait_for_another_answer)
+    )
+    assert job.status == "succeeded"
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, 256 * 1024])
+def test_a_body_is_the_same_in_whatever_pieces_it_is_made(scored, proxy, monkeypatch, at_once):
+    monkeypatch.setattr(training, "_AT_ONCE", at_once)
+    assert train(scored).status == "succeeded"
+    [body] = proxy.bodies
+    assert [len(group["trajectories"]) for group in json.loads(body)["trajectory_groups"]] == [4]

@@ -28,7 +28,8 @@ async def deliver(
     only to a service on this machine: rolloutlab's own, which takes the same key for the same job.
 
     Raises:
-        BrokenOffError: nobody knows whether it was accepted; and all that `Http.request` raises.
+        BrokenOffError: it is not known whether it was accepted; and all that `Http.request` raises. What `groups` raise
+        is raised as it is: no service accepts a job whose body did not end.
     """
     try:
         return await training.create_job(http, address, job, key, groups)

@@ -1,6 +1,7 @@
 """The training half of a service."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ from rolloutlab.wire.training import (
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
 _PAGE = 1000
+_AT_ONCE = 256 * 1024
+"""Bytes of a job that are made together."""
 _NO_LOST = "keeps no lost checkpoints"
 
 
@@ -92,18 +95,18 @@ async def create_job(
 ) -> str:
     """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
 
-    groups: what is sent in the place of the job's own, from their beginning each time. The body is sent as it is made,
-    a trajectory at a time. The penalty on the change of logprobs is sent under both of its names: services read the one
-    or the other.
+    groups: what is sent in the place of the job's own, from their beginning each time; what they raise is raised here.
+    The body is sent as it is made, some trajectories at a time. The penalty on the change of logprobs is sent under
+    both of its names: services read the one or the other.
     """
     sent = job.trajectory_groups if groups is None else groups
-    headers, pieces = {"Idempotency-Key": key}, partial(_pieces, _under_both_names(job), sent)
+    headers, body = {"Idempotency-Key": key}, partial(_body, _under_both_names(job), sent)
     answer = await _call(
         http,
         address,
         "POST",
         "training-jobs",
-        content=pieces,
+        content=body,
         headers=headers,
         patience=300.0,
         lacks="trains no models",
@@ -171,7 +174,24 @@ def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
     return job.model_copy(update={"experimental_config": both})
 
 
-async def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
+async def _body(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
+    """The JSON of a job, some pieces at a time; they are made in a thread, as its groups may be read from a disk."""
+    pieces = _pieces(job, groups)
+    while some := await asyncio.to_thread(_some, pieces):
+        yield some
+
+
+def _some(pieces: Iterator[bytes]) -> bytes:
+    """The next pieces together, about `_AT_ONCE` bytes; none at their end."""
+    some = bytearray()
+    for piece in pieces:
+        some += piece
+        if len(some) >= _AT_ONCE:
+            break
+    return bytes(some)
+
+
+def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterator[bytes]:
     """The JSON of a job: its head, each trajectory, and what lies between them."""
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
