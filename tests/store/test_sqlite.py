@@ -1,8 +1,11 @@
 """One SQLite file, from any thread and any number of processes at once: what happened in `write` is there whole."""
 
 import os
+import signal
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,19 @@ def value(database: Database) -> int:
 
 def version(database: Database) -> int:
     return database.read("PRAGMA user_version")[0][0]
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """What waits for itself fails the test instead of keeping it for ever."""
+    guard = threading.Timer(20.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    guard.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        pytest.fail("it waits for ever")
+    finally:
+        guard.cancel()
 
 
 def together(*works, finish=lambda: None) -> None:
@@ -262,3 +278,46 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(tmp_path):
     with pytest.raises(LabError, match="not a database"):
         Database(path, [FIRST])
     assert path.read_bytes() == before
+
+
+def test_a_write_inside_one_moment_is_refused_instead_of_being_undone_with_it(opened):
+    database = opened()
+
+    def write() -> None:
+        with pytest.raises(RuntimeError, match="would be undone"):
+            database.execute("UPDATE counters SET value = 1")
+        with pytest.raises(RuntimeError, match="would be undone"), database.write():
+            pass
+
+    database.at_one_moment(write)
+    database.execute("UPDATE counters SET value = value + 2")
+    assert value(opened()) == 2
+
+
+def test_a_write_of_another_thread_inside_one_moment_is_refused_or_there_afterwards(opened):
+    database, refused = opened(), []
+
+    def write() -> None:
+        try:
+            database.execute("UPDATE counters SET value = value + 1")
+        except RuntimeError as error:
+            refused.append(error)
+
+    def meanwhile() -> None:
+        writer = threading.Thread(target=write)
+        writer.start()
+        writer.join()
+
+    database.at_one_moment(meanwhile)
+    assert value(opened()) == 1 - len(refused)
+
+
+def test_what_is_read_inside_a_write_of_the_main_thread_is_as_it_was_written(opened):
+    database = opened()
+    with in_time(), database.write() as connection:
+        connection.execute("UPDATE counters SET value = 3")
+        assert value(database) == 3
+        assert database.changes() == database.changes()
+        with pytest.raises(RuntimeError, match="is being written"):
+            database.at_one_moment(lambda: None)
+    assert value(opened()) == 3

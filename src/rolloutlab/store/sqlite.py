@@ -47,6 +47,8 @@ class Database:
         self._of_parents: list[sqlite3.Connection] = []
         self._moment: object = None
         """Of whom the transaction is in which something is read at one moment."""
+        self._writer: int | None = None
+        """The thread inside `write`."""
         mode = self._begin()
         if mode != "wal":  # network file systems of hubs have no shared memory
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
@@ -76,8 +78,14 @@ class Database:
     def at_one_moment(self, work: Callable[[], T]) -> T:
         """What `work` returns; all that it reads here is as it was in the beginning, whatever others write meanwhile.
 
-        An interrupt ends that too. For one thread at a time; LabError when the file cannot be read.
+        An interrupt ends that too. For one thread at a time, outside of `write`. Until it ends nothing is written
+        through this object, which would be undone with it; another one of the same file can write.
+
+        Raises:
+            LabError: the file cannot be read. RuntimeError: the caller is inside `write`.
         """
+        if self._writer == threading.get_ident():
+            raise RuntimeError(f"{self.path} is being written: what is read inside is as it was written")
         moment = object()
         return self._here().between(partial(self._begin_moment, moment), work, partial(self._end_moment, moment))
 
@@ -87,18 +95,26 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """As `change`, around a block; only for threads that no interrupt reaches."""
+        """As `change`, around a block; only for threads that no interrupt reaches.
+
+        Raises:
+            LabError: the file cannot be written. RuntimeError: while `at_one_moment` lasts, in this thread or another.
+        """
         self.check_writable()
         with self._lock, self._translated("written"):
+            if self._moment:
+                raise RuntimeError(f"{self.path} is read at one moment here: what is written now would be undone")
             if self._connection.in_transaction:
                 yield self._connection
                 return
             self._check_there()
+            self._writer = threading.get_ident()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
             finally:
+                self._writer = None
                 if self._connection.in_transaction:  # SQLite has undone some failures itself
                     self._connection.execute("ROLLBACK")
 
@@ -139,7 +155,10 @@ class Database:
 
     def _do(self, work: Callable[[Abandoned], T]) -> T:
         """Do it where no interrupt reaches it, on a connection of this very process."""
-        return self._here().do(work)
+        here = self._here()
+        if self._writer == threading.get_ident():  # the file's own thread would wait for this one for ever
+            return work(lambda: False)
+        return here.do(work)
 
     def _here(self) -> Uninterrupted:
         """The thread of this very process, with a connection of its own."""
@@ -164,7 +183,7 @@ class Database:
     def _begin(self) -> str:
         """A lock, a thread and a connection, none of which outlives a fork; the journal mode."""
         self._lock = threading.RLock()
-        self._moment = None
+        self._moment = self._writer = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
         mode = self._uninterrupted.do(lambda _: self._open())
         self._process = (
