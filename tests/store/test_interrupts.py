@@ -22,6 +22,8 @@ from rolloutlab.store import rewards, sqlite, uninterrupted
 from rolloutlab.store.records import Arrival, NewGroup, Score
 from rolloutlab.wire.chat import AssistantMessage, UserMessage
 
+PATIENCE = 20.0
+"""Seconds after which a test that waits for something is a test that fails."""
 WRITES = {module.__file__ for module in (rewards, sqlite, uninterrupted)}
 
 
@@ -153,6 +155,35 @@ def test_an_interrupt_at_any_call_of_a_search_leaves_no_reader_and_the_next_sear
     assert step > 30
     records.close()
     other.close()
+
+
+def test_an_interrupt_anywhere_in_a_search_leaves_the_index_to_other_threads(tmp_path):
+    records = Records(tmp_path / "search.db")
+    here = records_module.__file__
+
+    def looks(frame: FrameType) -> bool:
+        return frame.f_code.co_filename == here or after_a_call(frame)
+
+    def search() -> None:
+        counted.append(records.count)
+
+    step = 1
+    while interrupted_at(step, records.fields, WRITES | {here}, looks):
+        counted: list[int] = []
+        other = threading.Thread(target=search, daemon=True)
+        other.start()
+        other.join(PATIENCE)
+        assert counted == [0], f"another thread waits for ever after an interrupt at step {step}"
+        step += 1
+    assert step > 60
+    records.close()
+
+
+def test_a_search_inside_a_search_does_not_wait_for_itself(tmp_path):
+    records = Records(tmp_path / "search.db")
+    records.upsert([Record("a", "a cat")])
+    assert records.within(lambda _: records.within(lambda _: 7) if records.count else 0) == 7
+    records.close()
 
 
 def test_what_is_read_at_one_moment_is_not_changed_by_others(tmp_path):

@@ -1,5 +1,6 @@
 """Work that no interrupt may cut in two: a thread of its own does it, since Python interrupts only the main thread."""
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -61,6 +62,45 @@ class Uninterrupted:
 
     def _start(self) -> None:
         threading.Thread(target=_work, args=(self._pieces,), name=self._name, daemon=True).start()
+
+
+class Turns:
+    """A lock that no interrupt leaves held: one thread at a time has its turn, and may take another inside of it.
+
+    first: done as each turn begins, where no interrupt reaches it.
+    """
+
+    def __init__(self, name: str, first: Callable[[], object]) -> None:
+        self._name, self._first = name, first
+        self._begin()
+
+    def take(self, work: Callable[[], T]) -> T:
+        """What `work` returns, done by the caller; no other thread's turn begins before it has ended."""
+        if self._process != os.getpid():  # neither a thread nor the turn of another one outlives a fork
+            self._begin()
+        turn = threading.get_ident(), object()
+        return self._thread.between(partial(self._enter, turn), work, partial(self._leave, turn))
+
+    def end(self) -> None:
+        self._thread.end()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()  # which one thread may take and another one release
+        self._turn: tuple[int, object] | None = None
+        self._thread = Uninterrupted(self._name)
+        self._process = os.getpid()
+
+    def _enter(self, turn: tuple[int, object]) -> None:
+        if self._turn and self._turn[0] == turn[0]:
+            return
+        self._lock.acquire()
+        self._turn = turn
+        self._first()
+
+    def _leave(self, turn: tuple[int, object]) -> None:
+        if self._turn is turn:
+            self._turn = None
+            self._lock.release()
 
 
 class _Piece(Generic[T]):

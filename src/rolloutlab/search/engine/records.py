@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from rolloutlab.search.engine.vectors import Space
 from rolloutlab.search.engine.writing import Record, metadata_json, sparse_blobs, text, vector_blob
 from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.store.sqlite import Database
+from rolloutlab.store.uninterrupted import Turns
 
 __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
 
@@ -57,7 +57,7 @@ class Records:
         if space not in ("cosine", "l2", "ip"):
             raise InputError(f"{space!r} is no space of vectors", hint='space="cosine", "l2" or "ip"')
         self.path, self._space, self._finder = path, space, finder
-        self._lock = threading.RLock()
+        self._turns = Turns("rolloutlab-search-turns", self._open_again)
         self._agreed: EmbeddingModel | None = None
         with self._told():
             self._open()
@@ -69,9 +69,8 @@ class Records:
             self._table.refresh()
             return work(TableSnapshot(self._table, self._reader, self._space, self._finder()))
 
-        with self._lock, self._told():
-            self._open_again()
-            return self._reader.at_one_moment(looked)
+        with self._told():
+            return self._turns.take(lambda: self._reader.at_one_moment(looked))
 
     @property
     def count(self) -> int:
@@ -160,13 +159,16 @@ class Records:
         self._agreed = model
 
     def close(self) -> None:
+        self._turns.end()
+        self._close_files()
+
+    def _close_files(self) -> None:
         self._reader.close()
         self._writer.close()
 
     def _read(self, sql: str, *values: Any) -> list[Any]:
-        with self._lock, self._told():
-            self._open_again()
-            return self._reader.read(sql, *values)
+        with self._told():
+            return self._turns.take(lambda: self._reader.read(sql, *values))
 
     def _set_vectors(self, connection: sqlite3.Connection, blobs: Mapping[str, bytes]) -> None:
         if not blobs:
@@ -190,10 +192,7 @@ class Records:
             work(connection, int(_state(connection, "revision")))
 
         with self._told():
-            with self._lock:
-                self._open_again()
-                writer = self._writer
-            writer.change(write)
+            self._turns.take(lambda: self._writer).change(write)
 
     def _open(self) -> None:
         self._writer = Database(self.path, MIGRATIONS)
@@ -206,7 +205,7 @@ class Records:
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._file:
                 return
-        self.close()
+        self._close_files()
         self._open()
 
     @contextmanager
