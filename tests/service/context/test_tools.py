@@ -203,6 +203,19 @@ def test_a_reward_of_a_caller_gives_way_to_a_function_and_one_by_hand_stays(call
     assert rewards == [[0.5, 0.5], [7.0, 0.5, 0.5]]
 
 
+def test_a_tool_does_not_replace_a_reward_that_was_given_by_hand(call, lab):
+    trajectory = lab.groups(lab.find("capitals"))[0].trajectories[1]
+    lab.rewards.give([Score(trajectory, 7.0)], "hand")
+    refusal = call("set_reward", True, id="capitals/0/1", reward=100.0)
+    assert "the reward of capitals/0/1 was given by hand, and a tool does not replace it" in refusal
+    kept = call("get_trajectory", id="capitals/0/1")
+    assert (kept["reward"], kept["source"]) == (7.0, "hand")
+    assert [edit.source for edit in lab.rewards.history_of(lab.find("capitals"))] == ["hand"]
+    lab.rewards.undo(lab.find("capitals"))
+    assert call("set_reward", id="capitals/0/1", reward=0.25)["before"] == 0.0
+    assert call("set_reward", id="capitals/0/1", reward=0.25)["before"] == 0.25
+
+
 @pytest.mark.parametrize("number", ["9" * 19, "9" * 20, "9" * 5000])
 def test_a_number_that_no_generation_can_have_is_no_collection(call, number):
     for tool, said in (

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.http import Http
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.embedding import Embedder, embedder
@@ -141,14 +141,24 @@ class Memory:
         return {"id": name, "group": name.rpartition("/")[0], "reward": reward}
 
     def set_reward(self, name: str, reward: float, note: str, caller: str) -> Plain:
-        """Give a reward, logged as one of a tool by its caller: scoring takes its place, and `--undo` takes it back."""
+        """Give a reward, logged as one of a tool by its caller: scoring takes its place, and `--undo` takes it back.
+
+        Raises:
+            ConflictError: the reward was given by hand, which only a hand replaces.
+        """
         old = self._give(name, reward, note, caller)
         return {"id": name, "reward": reward, "before": old}
 
     def _give(self, name: str, reward: float, note: str, caller: str) -> float | None:
-        _, found = self._find(name)
-        self._lab.rewards.give([Score(found, finite(reward, name), note=note or None)], "tool", who=caller)
-        return found.reward
+        _, scored = self._find(name)
+        score = Score(scored, finite(reward, name), note=note or None)
+        edits = self._lab.rewards.give([score], "tool", keep_hand=True, who=caller)
+        if not edits and self._find(name)[1].source == "hand":
+            raise ConflictError(
+                f"the reward of {name} was given by hand, and a tool does not replace it",
+                hint=f"the owner of the lab changes it: %rewards {name.partition('/')[0]}",
+            )
+        return scored.reward
 
     def _open(self, where: str, prompt: list[Message]) -> tuple[StoredCollection, Group]:
         if "/" not in where:

@@ -139,7 +139,7 @@ TOOLS = {
         ),
         Tool(
             "set_reward",
-            "Set the reward of one conversation. It is logged, and the owner of the lab can take it back.",
+            "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and can be taken back.",
             _Reward.model_json_schema(),
             _set,
             WRITE,
