@@ -8,6 +8,7 @@ import pytest
 
 from rolloutlab.magics.completion import Matcher
 from rolloutlab.search import F, Knn
+from rolloutlab.search.documents import record_of
 
 
 @pytest.fixture
@@ -105,6 +106,27 @@ def test_what_cannot_be_read_is_left_out_and_listed_and_the_rest_is_searched(fil
     assert len(filled.run("%search -k 0").names) == 4
     filled.run("%collections --delete letters")
     assert "unreadable" not in "".join(filled.run("%search -k 0").notes)
+
+
+@pytest.mark.parametrize(
+    ("error", "fails_on"),
+    [(AttributeError, {"letters:1/0/3"}), (RuntimeError, {"letters:1/0/3"}), (KeyError, None)],
+)
+def test_a_bug_of_ours_is_raised_and_not_called_an_unreadable_trajectory(filled, monkeypatch, error, fails_on):
+    def broken(entry, job=None):
+        if fails_on is None or entry.name in fails_on:
+            raise error("of ours")
+        return record_of(entry, job)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rolloutlab.search.index.record_of", broken)
+        with pytest.raises(error, match="of ours") as raised:
+            filled.run("%search --reindex")
+        assert bool(getattr(raised.value, "__notes__", None)) == (fails_on is None)
+        with pytest.raises(error, match="of ours"):
+            filled.run("%search -k 0")
+        assert "left out" not in repr(filled.run("%search --status"))
+    assert len(filled.run("%search -k 0").names) == 8
 
 
 def test_a_lab_that_was_closed_opens_anew_for_the_next_cell_that_needs_it(filled, capsys):

@@ -39,6 +39,8 @@ _PATIENCE = 2.0
 _LISTED = 10
 """So many of the trajectories that cannot be read are listed."""
 _OF_NAME = ("collection", "group")
+_UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
+"""What is raised for data that is not as it should be: a key or a type that is wrong, a text that is no JSON."""
 
 
 @dataclass(frozen=True)
@@ -302,20 +304,32 @@ class Index:
         """Take some in at once or, where that fails, one by one. Those that cannot be read are left out, and why.
 
         names: of the trajectories that an id stands for.
+
+        Raises:
+            What took them in raised, where that is no error that unreadable data has, or where each of several has one:
+            then what reads them is wrong.
         """
         try:
             take(ids)
-        except LabError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one must not keep the others from a search
-            if len(ids) > 1:
-                for each in ids:
-                    self._readable([each], take, names)
-                return
-            unread = names(ids[0])
-            self.records.delete(unread)
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.records.leave_out(dict.fromkeys(unread, reason))
+        except _UNREADABLE:
+            pass
+        else:
+            return
+        unread: dict[int, Exception] = {}
+        for each in ids:
+            try:
+                take([each])
+            except _UNREADABLE as error:
+                unread[each] = error
+        if len(unread) == len(ids) > 1:
+            first = unread[ids[0]]
+            first.add_note(f"each of {len(ids):,} records fails: that is a bug of rolloutlab, not unreadable data")
+            raise first
+        for each, why in unread.items():
+            left_out = names(each)
+            self.records.delete(left_out)
+            reason = f"{type(why).__name__}: {why}".splitlines()[0]
+            self.records.leave_out(dict.fromkeys(left_out, reason))
 
     def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
         self.records.amend(changes, lambda field: field in fields)

@@ -139,7 +139,8 @@ TOOLS = {
         ),
         Tool(
             "set_reward",
-            "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and can be taken back.",
+            "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
+            " take it back.",
             _Reward.model_json_schema(),
             _set,
             WRITE,
