@@ -205,7 +205,7 @@ def test_the_sampled_tokens_are_the_content_logprobs_or_else_those_of_the_refusa
         ("logprobs", 1),
         ("tools", {}),
         ("tools", [5]),
-        ("stop", ""),
+        ("stop", [""]),
         ("stop", 5),
         ("stop", ["a"] * 5),
         ("stop", [5]),
@@ -219,7 +219,7 @@ def test_the_sampled_tokens_are_the_content_logprobs_or_else_those_of_the_refusa
 )
 def test_a_bad_chat_request_is_refused_at_the_path(refusals, changed, steps, path, bad):
     assert refusals(chat.ChatRequest, changed(request(), path, bad)) == {
-        (*steps(path), 0) if bad == [5] else steps(path)
+        (*steps(path), 0) if bad in ([5], [""]) else steps(path)
     }
 
 

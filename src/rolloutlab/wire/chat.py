@@ -288,7 +288,7 @@ class StreamOptions(Wire):
 
 
 Stop = Annotated[str, Field(min_length=1)]
-_Stops = Annotated[Annotated[Stop, Tag("text")] | Annotated[list[Stop], Field(max_length=4), Tag("parts")], _BY_SHAPE]
+_Stops = Annotated[Annotated[str, Tag("text")] | Annotated[list[Stop], Field(max_length=4), Tag("parts")], _BY_SHAPE]
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("parts")], _BY_SHAPE
 ]
@@ -314,7 +314,9 @@ class ChatRequest(Wire):
     stream_options: StreamOptions | None = None
 
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        """The stop strings; an empty one instead of a list is none, as forms of clients send it."""
+        stop = [self.stop] if isinstance(self.stop, str) and self.stop else self.stop
+        return tuple(stop or ())
 
 
 class Usage(Wire):
