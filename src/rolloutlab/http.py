@@ -23,7 +23,7 @@ from rolloutlab.proxy import proxy_of, through
 from rolloutlab.refusals import refusal, root_cause, what_to_look_at
 from rolloutlab.retries import Retries
 from rolloutlab.secrecy import Unencrypted
-from rolloutlab.settings import Bearers
+from rolloutlab.settings import Bearer, Bearers
 
 T = TypeVar("T")
 
@@ -251,11 +251,8 @@ class Http:
                 if pause is None:
                     raise unanswered(url, error) from error
             else:
-                if bearer:
-                    told = response.status_code, response.headers.multi_items()
-                    if await bearer.after(*told, f"{method} {request.url.path}", said):
-                        await response.aclose()
-                        continue
+                if bearer and await _renewed(bearer, response, f"{method} {request.url.path}", said):
+                    continue
                 pause = retries.after_answer(response.status_code, response.headers)
                 if pause is None:
                     return response
@@ -417,6 +414,17 @@ def checked(url: str) -> httpx.URL:
     if not whole:
         raise UnreachableError(f"{url} is no address of a service", hint="check ROLLOUTLAB_URL")
     return parsed
+
+
+async def _renewed(bearer: Bearer, response: httpx.Response, operation: str, token: str | None) -> bool:
+    """Whether another token is to be tried after this answer, which is closed then, and where that raises."""
+    renewed = True
+    try:
+        renewed = await bearer.after(response.status_code, response.headers.multi_items(), operation, token)
+    finally:
+        if renewed:
+            await response.aclose()
+    return renewed
 
 
 def _bearing(token: str | None) -> dict[str, str]:

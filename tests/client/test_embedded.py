@@ -261,7 +261,7 @@ def test_who_takes_the_port_of_a_killed_service_gets_no_token_and_a_new_service_
     after = client.address()
     assert after.base_url != before.base_url
     assert models(client, after)
-    with pytest.raises(SignInError):  # a request that was on its way to the old address
+    with pytest.raises(UnreachableError, match="has ended"):  # a request that was on its way to the old address
         models(client, before)
     new = (settings.service_folder / "token").read_text()
     assert new != token

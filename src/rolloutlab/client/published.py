@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rolloutlab.errors import RolloutlabError
+from rolloutlab.errors import RolloutlabError, UnreachableError
 from rolloutlab.http import Http
 from rolloutlab.proof import proves
 
@@ -65,7 +65,11 @@ class FolderToken:
         return self.current
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:  # noqa: ARG002
-        """Whether the token was refused and there is another one by now; see `Bearer`."""
+        """Whether the token was refused and there is another one by now; see `Bearer`.
+
+        Raises:
+            UnreachableError: what refused it is not the service that it is the token of, which has ended.
+        """
         if status != 401:
             return False
         if token == self.current:
@@ -73,11 +77,16 @@ class FolderToken:
         return token != self.current  # another request may have read it meanwhile
 
     async def _read_again(self) -> None:
+        """Take the token of the service that is there now, which may go on to refuse that one."""
         published = read_published(self.folder)
-        if published is None or published.base_url != self.base_url or published.token == self.current:
-            return
         try:
-            if await published.answers(self.http):
-                self.current = published.token
+            proved = published and published.base_url == self.base_url and await published.answers(self.http)
         except RolloutlabError:
-            return
+            proved = False
+        if not (published and proved):
+            raise UnreachableError(
+                f"the embedded service at {self.base_url} has ended: the request was broken off, and what answers now "
+                "is another program, or a service that is still starting",
+                hint="run the cell again, or %%chat NAME --resume where some completions had arrived",
+            )
+        self.current = published.token
