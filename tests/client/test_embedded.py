@@ -106,8 +106,11 @@ def test_a_services_folder_that_cannot_be_used_is_an_error_in_words(tmp_path):
 
 
 def test_a_client_detaches_also_where_its_lock_cannot_be_removed(attach, settings, monkeypatch):
-    client = attach()
+    client, folder = attach(), Folder(settings.service_folder)
     client._attach()
+    held = client._lock  # which would let go by itself once nothing refers to it
+    assert held.is_locked
+    assert folder.attached()
 
     def refuse(*_, **__):
         raise OSError("Read-only file system")
@@ -115,9 +118,10 @@ def test_a_client_detaches_also_where_its_lock_cannot_be_removed(attach, setting
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
         client.close()
-    [left] = (settings.service_folder / "clients").iterdir()
-    with FileLock(left).acquire(timeout=0):
-        pass
+    assert len(list((settings.service_folder / "clients").iterdir())) == 1
+    assert not held.is_locked
+    assert not folder.attached()
+    assert list((settings.service_folder / "clients").iterdir()) == []
 
 
 def test_the_token_is_readable_by_the_user_alone(tmp_path):
@@ -159,6 +163,7 @@ def test_the_lock_of_a_client_that_died_does_not_count(tmp_path):
     folder = Folder(tmp_path / "service")
     with held:
         assert folder.attached()
+    assert not held.is_locked
     assert not folder.attached()
     assert list(clients.iterdir()) == []
 

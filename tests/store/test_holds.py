@@ -50,11 +50,19 @@ def test_a_collection_is_let_go_also_where_the_locks_file_cannot_be_removed(tmp_
     def refuse(*_, **__):
         raise OSError("Read-only file system")
 
-    lock = hold(tmp_path / "sampling", 3, "x:3")
+    folder = tmp_path / "sampling"
+    lock = hold(folder, 3, "x:3")
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
         let_go(lock)
-    let_go(hold(tmp_path / "sampling", 3, "x:3"))
+    assert not lock.is_locked
+    assert sorted(path.name for path in folder.iterdir()) == ["3.lock", "lock"]
+    again = hold(folder, 3, "x:3")
+    assert again.is_locked
+    with pytest.raises(ConflictError):
+        hold(folder, 3, "x:3")
+    let_go(again)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error_in_words(tmp_path, monkeypatch):
