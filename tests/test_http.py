@@ -284,15 +284,37 @@ def test_an_answer_that_is_not_json_is_the_services_error(ask, body):
         ask(Script(httpx.Response(200, content=body)))
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-chroma-token": "secret"}, {"X-Api-Key": "secret"}])
-@pytest.mark.parametrize("url", ["http://train.example/", "HTTP://10.0.0.5:8000/", "http://127.0.0.1.example/"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-chroma-token": "secret"},
+        {"X-Api-Key": "secret"},
+        {"Cookie": "session=secret"},
+        {"Proxy-Authorization": "Basic secret"},
+        {"X-Goog-Api-Key": "secret"},
+        {"Private-Token": "secret"},
+        {"X-Client-Secret": "secret"},
+    ],
+)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://train.example/",
+        "HTTP://10.0.0.5:8000/",
+        "http://127.0.0.1.example/",
+        "http://0.0.0.0:8000/",
+        "http://[2002:7f00:1::]:8000/",
+        "http://[64:ff9b::7f00:1]:8000/",
+    ],
+)
 def test_no_request_shows_a_key_on_its_way(talk, url, headers):
     script = Script(ok())
     http = talk(script)
     with pytest.raises(InputError, match="is not encrypted"):
         http.run(http.request("GET", url, token=None if headers else TOKEN, headers=headers))
     assert not script.sent
-    http.run(http.request("GET", url))
+    http.run(http.request("GET", url, headers={"Idempotency-Key": "1"}))
     assert len(script.sent) == 1
 
 

@@ -1,5 +1,6 @@
 """Which requests go through a proxy of the environment, seen from the proxy."""
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -60,6 +61,22 @@ def test_this_machine_is_asked_directly(served, http, monkeypatch, host):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert http.run(http.request("GET", f"http://{host}:{served.port}/x")) == {}
     assert [path for path, _ in served.seen] == ["/x"]
+
+
+def test_where_a_key_goes_unencrypted_no_proxy_carries_it(served, http, monkeypatch):
+    look_up = socket.getaddrinfo
+
+    def mine(host, *given, **named):
+        return look_up("127.0.0.1" if host == "mine.internal" else host, *given, **named)
+
+    monkeypatch.setattr("socket.getaddrinfo", mine)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{served.port}")
+    url = f"http://mine.internal:{served.port}"
+    http.run(http.request("GET", f"{url}/before"))  # without a key: through the proxy
+    with pytest.warns(UserWarning, match="unencrypted"):
+        http.unencrypted.allow(url)
+    http.run(http.request("GET", f"{url}/models", token="of-this-test"))
+    assert [path for path, _ in served.seen] == [f"{url}/before", "/models"]
 
 
 def test_a_proxy_that_does_not_answer_is_named_without_its_credentials(http, monkeypatch):

@@ -2,7 +2,79 @@
 
 import pytest
 
-from rolloutlab.reach import Reach, allows, reach_of, reach_of_all
+from rolloutlab.errors import InputError
+from rolloutlab.proxy import proxy_of
+from rolloutlab.reach import Reach, allows, in_own_network, on_this_machine, reach_of, reach_of_all
+from rolloutlab.secrecy import Unencrypted
+from rolloutlab.settings import Address
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("me.localhost", True),
+        ("[::1]", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("0.0.0.0", False),
+        ("[::]", False),
+        ("[2002:7f00:1::]", False),
+        ("[64:ff9b::7f00:1]", False),
+        ("10.0.0.5", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+        ("mylocalhost", False),
+    ],
+)
+def test_keys_and_proxies_agree_on_what_this_machine_is(monkeypatch, host, here):
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    url = f"http://{host}:8000/v1"
+    assert on_this_machine(url) is here
+    assert (proxy_of(url) is None) is here
+    assert Address(url, url).on_this_machine is here
+    if here:
+        Unencrypted().check(url)
+    else:
+        with pytest.raises(InputError, match="is not encrypted"):
+            Unencrypted().check(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [
+        ("10.0.0.5", True),
+        ("172.16.0.1", True),
+        ("172.31.255.255", True),
+        ("192.168.1.1", True),
+        ("fd00::1", True),
+        ("fe80::1%eth0", True),
+        ("169.254.3.4", True),
+        ("::ffff:10.0.0.5", True),
+        ("127.0.0.2", True),
+        ("100.64.0.1", False),
+        ("172.32.0.1", False),
+        ("192.0.2.7", False),
+        ("198.51.100.7", False),
+        ("203.0.113.7", False),
+        ("198.18.0.1", False),
+        ("192.0.0.8", False),
+        ("240.0.0.1", False),
+        ("0.0.0.0", False),
+        ("169.254.169.254", False),
+        ("2001:db8::1", False),
+        ("2002:a00:5::", False),
+        ("64:ff9b::a00:5", False),
+        ("fec0::1", False),
+        ("2001:4860:4860::8888", False),
+    ],
+)
+def test_a_network_of_ones_own_is_private_or_link_local(address, own):
+    assert in_own_network(address) is own
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from rolloutlab.client.embedded import Embedded
 from rolloutlab.errors import InputError, NotFoundError, ServiceError
 from rolloutlab.http import Http
 from rolloutlab.objective.preflight import count
-from rolloutlab.settings import Address, Settings, on_this_machine, profile_address
+from rolloutlab.reach import on_this_machine
+from rolloutlab.settings import Address, Settings, profile_address
 from rolloutlab.settings_file import (
     EMBEDDED,
     Profile,

@@ -249,7 +249,7 @@ class Http:
                     raise made.failure from error
                 pause = retries.after_failure()
                 if pause is None:
-                    raise unanswered(url, error) from error
+                    raise unanswered(url, error, direct=self.unencrypted.allows(url)) from error
             else:
                 if bearer and await _renewed(bearer, response, f"{method} {request.url.path}", said):
                     continue
@@ -319,19 +319,25 @@ class Http:
 
     @cached_property
     def _connections(self) -> httpx.AsyncBaseTransport:
-        return self._transport or _Ways()
+        return self._transport or _Ways(self.unencrypted)
 
 
 class _Ways(httpx.AsyncBaseTransport):
-    """The connections to each host: direct ones, or those through the proxy that the environment names for it."""
+    """The connections to each host: direct ones, or those through the proxy that the environment names for it.
 
-    def __init__(self) -> None:
+    unencrypted: the addresses that keys go to without encryption: directly, since a proxy would read them.
+    """
+
+    def __init__(self, unencrypted: Unencrypted) -> None:
+        self._unencrypted = unencrypted
         self._of_hosts: dict[tuple[str, str, int | None], AiohttpTransport] = {}
         self._of_proxies: dict[str | None, AiohttpTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         host = url.scheme, url.host, url.port
+        if self._unencrypted.allows(str(url)):
+            return await self._through(None).handle_async_request(request)
         if host not in self._of_hosts:
             self._of_hosts[host] = self._through(proxy_of(str(url)))
         return await self._of_hosts[host].handle_async_request(request)
@@ -384,13 +390,14 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
         outcome.set_result(ended.result())
 
 
-def unanswered(url: str, error: Exception) -> UnreachableError:
-    """The error for a request that the transport could not get answered."""
+def unanswered(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
+    """The error for a request that the transport could not get answered. direct: it went through no proxy."""
     kind = UnreachableError if _refused(error) else BrokenOffError
-    hint, why = what_to_look_at(httpx.URL(url).host), _why(error)
+    hint, why = what_to_look_at(url), _why(error)
     if why == NONE_LEFT:
         return UnreachableError(f"no connection to {origin(url)} can be made: {why}", hint=TO_HAVE_MORE)
-    return kind(f"nothing answers at {origin(url)}{through(url)}: {why}", hint=hint)
+    way = "" if direct else through(url)
+    return kind(f"nothing answers at {origin(url)}{way}: {why}", hint=hint)
 
 
 def _answer(response: httpx.Response) -> Any:

@@ -4,14 +4,14 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rolloutlab.errors import UnreachableError
-from rolloutlab.reach import Reach, reach_of
+from rolloutlab.reach import on_this_machine
 
 
 def proxy_of(url: str) -> str | None:
     """The proxy that `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`) names, unless `NO_PROXY` has the host.
 
-    As the standard library reads them: in lower case too, `*` for every host, `.example` for all below it. A loopback
-    address never has one: a proxy elsewhere would look for the service on a machine of its own.
+    As the standard library reads them: in lower case too, `*` for every host, `.example` for all below it. This
+    machine never has one: a proxy elsewhere would look for the service on a machine of its own.
 
     Raises:
         UnreachableError: it is of a kind that is not spoken here, such as SOCKS.
@@ -19,7 +19,7 @@ def proxy_of(url: str) -> str | None:
     there = _split(url)
     host, named = there.hostname or "", getproxies()
     address = named.get(there.scheme) or named.get("all")
-    if not address or _is_here(host) or proxy_bypass(f"{host}:{there.port}" if there.port else host):
+    if not address or on_this_machine(there.geturl()) or proxy_bypass(f"{host}:{there.port}" if there.port else host):
         return None
     proxy = _split(address)
     if proxy.scheme not in {"http", "https"} or not proxy.hostname:
@@ -37,14 +37,6 @@ def through(url: str) -> str:
     except UnreachableError:
         return ""
     return f" through the proxy {urlsplit(proxy).netloc.rpartition('@')[2]}" if proxy else ""
-
-
-def _is_here(host: str) -> bool:
-    """Whether a host can be nothing but this machine (RFC 6761, 6.3; RFC 1122, 3.2.1.3)."""
-    try:
-        return reach_of(host) is Reach.LOOPBACK
-    except ValueError:  # a name
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _split(address: str) -> SplitResult:

@@ -3,10 +3,18 @@
 import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
+from urllib.parse import urlsplit
 
 _SITE = ipaddress.IPv6Network("fec0::/10")
 """What `fc00::/7` has replaced, and the standard library holds to be everybody's."""
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_OWN = [
+    ipaddress.ip_network(each)
+    for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "169.254.0.0/16", "fe80::/10")
+]
+"""Private (RFC 1918, RFC 4193) and link-local (RFC 3927, RFC 4291) networks."""
+_OF_THE_CLOUD = ipaddress.ip_address("169.254.169.254")
+"""Where the metadata service of a cloud answers, in every network of its machines."""
 
 
 class Reach(IntEnum):
@@ -15,6 +23,28 @@ class Reach(IntEnum):
     PUBLIC = 0
     PRIVATE = 1
     LOOPBACK = 2
+
+
+def on_this_machine(url: str) -> bool:
+    """Whether the host of an address can be nothing but the machine that asks: what goes there leaves it on no wire.
+
+    Loopback addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5.3), `localhost` and names below it (RFC 6761, 6.3). Not
+    0.0.0.0, which is no destination, nor an IPv6 address by which a relay is asked for an IPv4 one.
+    """
+    host = (urlsplit(url).hostname or "").removesuffix(".")
+    try:
+        return _unmapped(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def in_own_network(address: str) -> bool:
+    """Whether an IP address is of a private or link-local network, or of this machine.
+
+    The shared addresses of providers (RFC 6598) and those of documentation and tests (RFC 5737) are not one's own.
+    """
+    plain = _unmapped(address)
+    return plain.is_loopback or (plain != _OF_THE_CLOUD and any(plain in network for network in _OWN))
 
 
 def reach_of(address: str) -> Reach | None:
@@ -36,6 +66,12 @@ def allows(server: Reach, address: str) -> bool:
     """Whether a server in one network may have us ask an address: its own network, or a more public one."""
     found = reach_of(address)
     return found is not None and found <= server
+
+
+def _unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An IP address, an IPv4 one where it is written as one of IPv6; ValueError where it is none."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
 def _plain(

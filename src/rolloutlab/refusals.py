@@ -4,7 +4,6 @@ import json
 import socket
 import ssl
 from typing import Any
-from urllib.parse import urlsplit
 
 from rolloutlab.descriptors import NONE_LEFT, short_of_descriptors
 from rolloutlab.errors import (
@@ -16,9 +15,9 @@ from rolloutlab.errors import (
     ServiceError,
     SignInError,
 )
+from rolloutlab.reach import on_this_machine
 
 _NO_SUCH_PAGE = "Not Found"
-_LOCAL = {"127.0.0.1", "localhost", "::1"}
 
 
 def refusal(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
@@ -31,19 +30,18 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
         words = words.replace(token, "...")
     if status in {401, 403}:
         another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
-        local = urlsplit(origin).hostname in _LOCAL
         return SignInError(
             f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
-            hint=f"%service stop, where it is the embedded one; {another}" if local else another,
+            hint=f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another,
         )
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:
         return NotOfferedError(words) if words in {reason, _NO_SUCH_PAGE} else NotFoundError(words)
-    said = f"{origin} answered {status} {words}"
+    answered = f"{origin} answered {status} {words}"
     if status == 507:
-        return FullError(said)
-    return RefusedError(said, status=status) if status < 500 else ServiceError(said)
+        return FullError(answered)
+    return RefusedError(answered, status=status) if status < 500 else ServiceError(answered)
 
 
 def root_cause(error: BaseException) -> str | None:
@@ -65,20 +63,20 @@ def root_cause(error: BaseException) -> str | None:
     return None
 
 
-def what_to_look_at(host: str) -> str:
+def what_to_look_at(url: str) -> str:
     """What to type where nothing answers; the embedded service is the one on this machine."""
-    return "%service log, where it is the embedded one; %connect" if host in _LOCAL else "%connect names another"
+    return "%service log, where it is the embedded one; %connect" if on_this_machine(url) else "%connect names another"
 
 
 def _message(body: bytes) -> str:
     """What an error body says: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`; or none."""
     try:
-        said = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return ""
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return ""
-    detail = said.get("detail") or said.get("message") or said.get("error")
+    detail = answer.get("detail") or answer.get("message") or answer.get("error")
     if isinstance(detail, dict):
         detail = detail.get("message")
     if isinstance(detail, list):

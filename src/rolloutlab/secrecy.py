@@ -2,15 +2,16 @@
 
 import socket
 import warnings
-from collections.abc import Container
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError
-from rolloutlab.reach import Reach, reach_of
-from rolloutlab.settings import on_this_machine
+from rolloutlab.reach import in_own_network, on_this_machine
 
-SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-chroma-token")
-"""Headers that carry a key or a token, in lower case."""
+_SECRET = ("auth", "cookie", "key", "token", "secret", "password", "credential")
+"""What the names of headers that carry a key or a token have in them."""
+_OPEN = {"idempotency-key"}
+"""Names that have some of it and yet carry none."""
 
 
 class Unencrypted:
@@ -28,7 +29,7 @@ class Unencrypted:
         if urlsplit(url).scheme != "http" or on_this_machine(url):
             return
         host, port = place = _place(url)
-        if not _private(host):
+        if not _in_own_network(host):
             raise InputError(
                 f"{host} is in no network of your own: a key would be read on the way", hint=f"https://{host}"
             )
@@ -37,12 +38,16 @@ class Unencrypted:
             f"keys go to http://{host}:{port} unencrypted: every machine on the way can read them", stacklevel=2
         )
 
-    def check(self, url: str, headers: Container[str] = SECRET_HEADERS) -> None:
-        """InputError where a request with these headers would show a key to machines on its way."""
-        if not any(name in headers for name in SECRET_HEADERS):
+    def allows(self, url: str) -> bool:
+        """Whether keys may go to an http address because a person said so: then no proxy of the environment does."""
+        return urlsplit(url).scheme == "http" and _place(url) in self._allowed
+
+    def check(self, url: str, headers: Iterable[str] = ("Authorization",)) -> None:
+        """InputError where a request with headers of these names would show a key to machines on its way."""
+        if not any(map(is_secret, headers)):
             return
         try:
-            sealed = urlsplit(url).scheme == "https" or on_this_machine(url) or _place(url) in self._allowed
+            sealed = urlsplit(url).scheme == "https" or on_this_machine(url) or self.allows(url)
         except ValueError:
             raise InputError("that is no address to send a key to", hint="https://train.example") from None
         if not sealed:
@@ -53,15 +58,21 @@ class Unencrypted:
             )
 
 
+def is_secret(header: str) -> bool:
+    """Whether a header of this name may carry a key, a token or a password: such names are not a closed list."""
+    name = header.lower()
+    return name not in _OPEN and any(part in name for part in _SECRET)
+
+
 def _place(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
 
 
-def _private(host: str) -> bool:
-    """Whether all addresses of a host are in private networks (RFC 1918, RFC 4193, RFC 6598), or on this machine."""
+def _in_own_network(host: str) -> bool:
+    """Whether all addresses of a host are in networks of one's own, or on this machine."""
     try:
         resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return all(reach_of(str(each[4][0])) in (Reach.PRIVATE, Reach.LOOPBACK) for each in resolved)
+    return all(in_own_network(str(each[4][0])) for each in resolved)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import platformdirs
 
 from rolloutlab.errors import InputError
+from rolloutlab.reach import on_this_machine
 from rolloutlab.settings_file import (
     CHECKS,
     EMBEDDED,
@@ -72,11 +72,6 @@ class Address:
 
     def __repr__(self) -> str:
         return f"Address({self.base_url!r}, {self.inference_base_url!r})"
-
-
-def on_this_machine(url: str) -> bool:
-    """Whether the host of an address is the machine that asks."""
-    return urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,35 @@ def test_inside_ones_own_network_a_key_goes_unencrypted_where_a_person_says_so(n
     assert Http().unencrypted._allowed == set()
 
 
-@pytest.mark.parametrize("host", ["93.184.216.34", "169.254.169.254", "[2001:4860:4860::8888]"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "93.184.216.34",
+        "169.254.169.254",
+        "[2001:4860:4860::8888]",
+        "100.64.0.1",
+        "192.0.2.7",
+        "198.51.100.7",
+        "[2001:db8::7]",
+    ],
+)
 def test_outside_ones_own_network_not_even_then(notebook, sent, host):
     error = notebook.error(f"%connect http://{host} --key-env TRAIN_KEY --insecure-http")
     assert "is in no network of your own" in error
     assert not sent
+
+
+def test_a_name_is_in_ones_own_network_if_all_its_addresses_are(notebook, sent, monkeypatch):
+    addresses = {"mine.internal": ["10.0.0.5", "fd00::5"], "mixed.internal": ["10.0.0.5", "192.0.2.7"]}
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, *_, **__: [(0, 0, 0, "", (address, 0)) for address in addresses[host]]
+    )
+    refusal = notebook.error("%connect http://mixed.internal --key-env TRAIN_KEY --insecure-http")
+    assert "is in no network of your own" in refusal
+    assert not sent
+    with pytest.warns(UserWarning, match=r"keys go to http://mine.internal:80 unencrypted"):
+        notebook.run("%connect http://mine.internal --key-env TRAIN_KEY --insecure-http")
+    assert sent
 
 
 def test_a_key_that_was_not_named_goes_to_its_own_host_alone(notebook, sent, monkeypatch):

@@ -4,8 +4,8 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError, SignInError
+from rolloutlab.reach import on_this_machine
 from rolloutlab.resource import acts, canonical, host_of
-from rolloutlab.settings import on_this_machine
 
 
 def origin(url: str) -> str:

@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from rolloutlab.auth.addresses import origin
 from rolloutlab.auth.kept import has_keyring
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.settings import Address, on_this_machine
+from rolloutlab.reach import on_this_machine
+from rolloutlab.settings import Address
 
 _SERVICE = "rolloutlab API key"
 

@@ -17,6 +17,7 @@ from rolloutlab.service.body import add_schemas
 from rolloutlab.service.completer import Completer
 from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.context.server import ContextServer
+from rolloutlab.service.door import PLAIN_HOSTS
 from rolloutlab.service.jobs import Jobs
 from rolloutlab.service.oauth.guard import Guard
 from rolloutlab.service.oauth.refusal import OAuthRefusal, answer_refusal
@@ -25,10 +26,9 @@ from rolloutlab.service.oauth.server import AuthorizationServer
 from rolloutlab.service.refusals import CHAT, TRAINING, add_refusals
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
-from rolloutlab.settings import on_this_machine
 
 _NONCE = r"^[0-9a-f]{16,128}$"
-_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
+_THIS_MACHINE = tuple(f"[{host}]" if ":" in host else host for host in PLAIN_HOSTS)
 
 
 def make_app(
@@ -47,7 +47,7 @@ def make_app(
     check says besides `status`: on this machine all of it, elsewhere its `instance`; with a `nonce` it also proves that
     the service knows the token. memory: the lab, as the context server shows it; that needs the application's lifespan.
     """
-    local = on_this_machine(authority.issuer)
+    local = _host(authority.issuer) in _THIS_MACHINE
     hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
     context = ContextServer(memory, authority.guards_context(), authority.issuer, hosts)
     described: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}

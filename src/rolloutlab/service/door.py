@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 from rolloutlab.errors import InputError
 from rolloutlab.resource import canonical
-from rolloutlab.settings import on_this_machine
 
 _ALL = {"0.0.0.0", "::", "0"}
+PLAIN_HOSTS = ("127.0.0.1", "localhost", "::1")
+"""Hosts of this machine under which it is served without a certificate, and which it answers to."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Door:
             raise InputError(f"{self.host!r} is no host that anybody could ask", hint=hint)
         if (self.certificate is None) != (self.key is None):
             raise InputError("--tls-cert and --tls-key go together", hint=self._typed(self.host))
-        if self.certificate is None and not on_this_machine(self.url(1)):
+        if self.certificate is None and self.host not in PLAIN_HOSTS:
             said = f"{self.host} is reached from other machines, and what is said would be read on the way"
             raise InputError(said, hint=self._typed(self.host))
         self._check_files()
@@ -57,7 +58,7 @@ class Door:
 
     def _typed(self, host: str) -> str:
         """The command that serves at a host, with these files."""
-        local = self.certificate is None and self.key is None and on_this_machine(f"http://{host}")
+        local = self.certificate is None and self.key is None and host in PLAIN_HOSTS
         files = "" if local else f" --tls-cert {self.certificate or 'cert.pem'} --tls-key {self.key or 'key.pem'}"
         return f"rolloutlab serve --host {host}{files}"
 

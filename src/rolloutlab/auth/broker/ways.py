@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
+from rolloutlab.reach import on_this_machine
+
 _PATH = "rolloutlab/callback"
 
 
@@ -61,7 +63,7 @@ def redirect_uri(origin: str, base_url: str) -> str | None:
     except ValueError:
         return None
     plain = f"{parts.scheme}://{parts.netloc}" == origin and "@" not in origin and port != 0
-    safe = parts.scheme == "https" or (parts.scheme == "http" and host in {"127.0.0.1", "localhost", "::1"})
+    safe = parts.scheme == "https" or (parts.scheme == "http" and on_this_machine(origin))
     rooted = base_url.startswith("/") and base_url.endswith("/") and not base_url.startswith("//")
     bare = not set(base_url) & set("?#\\ ") and base_url.isprintable()
     return f"{origin}{base_url}{_PATH}" if host and plain and safe and rooted and bare else None
