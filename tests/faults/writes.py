@@ -3,10 +3,11 @@
     writes.py [--sample N] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
 The loop registers a model, samples, scores, trains, compares, ranks, searches, exports, imports, renames, deletes and
-restores. It runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
+restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start moves aside as
+they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
 sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
-client opens its lab anew and does the step again, which must succeed, as must all the rest; what was reported before
-and after is XX
+client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end everything is
+there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
@@ -42,6 +43,8 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 
 LONGEST_RUN = 90.0
+LOST = "0b7d1c9e-0000-4000-8000-00000000000e"
+"""Id of a job, and of a model, of which only files are there, as beside an older database."""
 ROWS = [{"letters": "d b a c"}, {"letters": "z y x"}]
 
 
@@ -186,7 +189,15 @@ class Run:
         return self
 
     def _serve(self) -> int:
+        for path in self._unlisted():
+            path.parent.mkdir(parents=True)
+            path.write_text(path.name)
         return fork(self._side_of("service", partial(serve, self._home)), self._home / "service.log")
+
+    def _unlisted(self, aside: str = "") -> list[Path]:
+        """The body of a job and the file of a checkpoint that the service's database does not list."""
+        service = self._home / "service"
+        return [service / "jobs" / aside / f"{LOST}.json", service / "models" / aside / LOST / "3" / "tensors"]
 
     def _side_of(self, side: str, work: Callable[[], int]) -> Callable[[], int]:
         """The work with the error in it where it is on this side, which writes down what calls it met."""
@@ -237,6 +248,10 @@ class Run:
             if (name in here) != wanted:
                 self.lost.append(f"{name} is {'not ' * wanted}there")
         lab.close()
+        if not self._shared:
+            for path in self._unlisted(".lost"):
+                if not path.exists() or path.read_text() != path.name:
+                    self.lost.append(f"{path.relative_to(self._home)} is not kept")
         left = strays(self._home, self._shared)
         self.lost += [f"{path.relative_to(self._home)} was left behind" for path in left]
         self._read_logs()

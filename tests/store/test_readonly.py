@@ -1,22 +1,29 @@
 """The lab of someone else: it is read where nothing may be written, and says so where something would be."""
 
+import json
+import os
 import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
+from rolloutlab.settings_file import EMBEDDED
+from rolloutlab.store.disk import Lock
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Recorded
+from rolloutlab.store.records import Recorded, SubmittedJob
 from rolloutlab.store.schema import MIGRATIONS
 from rolloutlab.wire.chat import AssistantMessage, UserMessage
 
+JOB = "0b7d1c9e-0000-4000-8000-000000000001"
 ELSEWHERE = Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)
 LIKE_ANYBODY = """
 import ctypes, os, sys
@@ -111,6 +118,113 @@ refused(session.import_, sys.argv[2])
     lines = printed(made_read_only(lab), script, str(line))
     copy = f"!cp -r --no-preserve=mode {lab} my-lab, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
     assert lines == [f"LabError: {lab} is read-only: nothing can be stored in it|  -> {copy}"] * 7
+
+
+@pytest.fixture
+def answering():
+    """The address of a service that says of every job that it has succeeded."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            job = {"id": JOB, "model_id": JOB, "status": "succeeded", "created_at": "2026-01-01T00:00:00Z"}
+            event = {"id": "1", "type": "training_ended", "data": {"step": 3}}
+            events = {"object": "list", "data": [event], "has_more": False}
+            said = events if "events" in self.path else {**job, "final_step": 3}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_jobs_of_a_lab_that_may_not_be_written_are_listed_with_what_their_service_answers(lab, answering):
+    owner = Lab(lab / "lab.db")
+    owner.jobs.add(SubmittedJob(JOB, answering, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
+    owner.close()
+    script = """
+session.close()
+session = Session(Settings(home=Path(sys.argv[1]), service=Address(sys.argv[2], sys.argv[2], None)))
+jobs = session.jobs()
+print(*jobs["status"], *jobs["step"], *jobs["collections"])
+print([event.type for event in session.job().events()])
+"""
+    before = (lab / "lab.db").read_bytes()
+    lines = printed(made_read_only(lab), script, answering)
+    assert lines == ["succeeded 3 capitals", "['training_ended']"]
+    assert (lab / "lab.db").read_bytes() == before
+
+
+def test_a_lab_that_may_not_be_written_starts_no_service_and_says_what_to_type(lab):
+    owner = Lab(lab / "lab.db")
+    owner.jobs.add(SubmittedJob(JOB, EMBEDDED, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
+    owner.close()
+    script = """
+session.close()
+session = Session(Settings(home=Path(sys.argv[1])))
+print(*session.jobs()["status"])
+print(session.service())
+refused(session.models)
+refused(session.model, "lab/first")
+refused(session.lost_checkpoints)
+refused(lambda: session.job().wait())
+"""
+    lines = printed(made_read_only(lab), script)
+    copy = f"!cp -r --no-preserve=mode {lab} my-lab, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
+    assert lines[:2] == ["unknown", "the embedded service is not running; the first %%chat starts it"]
+    said = f"LabError: {lab} is read-only: no service runs, and none can be started in it|  -> {copy}"
+    assert lines[2:] == [said] * 4
+
+
+def test_a_program_that_has_the_port_of_a_service_of_a_lab_that_may_not_be_written_is_not_taken_for_it(lab, answering):
+    owner = Lab(lab / "lab.db")
+    owner.jobs.add(SubmittedJob(JOB, EMBEDDED, "lab/first", ("capitals:1",), {}, "2026-01-01T00:00:00+00:00"))
+    owner.close()
+    (lab / "service").mkdir()
+    said = {"base_url": answering, "inference_base_url": answering, "policy": "x", "pid": os.getpid(), "instance": "i"}
+    for name, text in (("service.json", json.dumps(said)), ("token", "of-the-lab"), ("lock", "")):
+        (lab / "service" / name).write_text(text)
+        (lab / "service" / name).chmod(0o400)
+    (lab / "service").chmod(0o500)
+    script = """
+session.close()
+session = Session(Settings(home=Path(sys.argv[1])))
+print(*session.jobs()["status"])
+refused(session.service, "stop")
+"""
+    lines = printed(made_read_only(lab), script)
+    unseen = f"LabError: {lab} is read-only: whether its service still runs cannot be seen"
+    assert lines == ["unknown", f"{unseen}|  -> %service stop in a notebook of its owner"]
+
+
+@pytest.mark.process
+def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_ends(lab, tiny_policy):
+    settings = Settings(home=lab, policy=str(tiny_policy), linger=0.5)
+    owner = Session(settings)
+    owner.model("lab/first")
+    script = """
+session.close()
+session = Session(Settings(home=Path(sys.argv[1]), policy=sys.argv[2]))
+print(*session.models().index[1:], session.model("lab/first").newest)
+"""
+    clients = settings.service_folder / "clients"
+    clients.chmod(0o500)
+    try:
+        lines = printed(made_read_only(lab, but="service"), script, str(tiny_policy))
+        assert lines == ["lab/first 0"]
+        owner.close()  # its lock's file stays there
+        with Lock(settings.service_folder / "lock").acquire(timeout=60):
+            pass  # the service has ended
+    finally:
+        clients.chmod(0o700)
 
 
 def test_what_its_owner_writes_meanwhile_is_seen(lab):

@@ -17,10 +17,13 @@ from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError,
 from rolloutlab.http import Http
 from rolloutlab.settings import Address, Settings, named_policy
 from rolloutlab.store.disk import Lock, own
+from rolloutlab.store.readonly import is_read_only, may_fill, to_copy
 
 _LONGEST_START = 120.0
 _LONGEST_STOP = 30.0
 _POLL = 0.05
+_HELD = 1.0
+"""Seconds to wait for a service that looks whether a lock is held; one that is suspended then holds it on."""
 _UNPROVED = (
     "does not prove that it knows the token of this lab: it is a service of an older rolloutlab, or another program"
 )
@@ -57,8 +60,7 @@ class Embedded:
             InputError: it runs with another policy than this process wants. LabError: its folder cannot be written.
         """
         try:
-            self._attach()
-            found = self.running() or self._start(tick, start_empty)
+            found = self._started(tick, start_empty)
         except OSError as error:
             hint = "set ROLLOUTLAB_HOME to a folder you can write to"
             if short_of_descriptors(error):
@@ -70,6 +72,16 @@ class Embedded:
                 f"the service of this lab runs the policy {policy!r}, not {wanted!r}", hint="%service stop"
             )
         return found
+
+    def _started(self, tick: Callable[[], None], start_empty: bool) -> Address:
+        """Where the service listens by now. That of a lab which may only be read is neither held nor started."""
+        if may_fill(self._folder / "clients"):
+            self._attach()
+            return self.running() or self._start(tick, start_empty)
+        if found := self.running():
+            return found
+        home = self._folder.parent
+        raise LabError(f"{home} is read-only: no service runs, and none can be started in it", hint=to_copy(home))
 
     def context_server(self) -> str:
         """The address of the context server that it serves; raises as `address` does."""
@@ -112,11 +124,14 @@ class Embedded:
         False when none runs. One that does not answer is ended, too.
 
         Raises:
-            UnreachableError: it does not end.
+            UnreachableError: it does not end. LabError: the lab is read-only, and what runs in it is its owner's.
         """
         published = read_published(self._folder)
         if published is None or self._ended_within(0):
             return False
+        if self._is_read_only():  # the process may have ended long ago, and another one have its number
+            said = f"{self._folder.parent} is read-only: whether its service still runs cannot be seen"
+            raise LabError(said, hint="%service stop in a notebook of its owner")
         os.kill(published.pid, signal.SIGTERM)
         with suppress(AttributeError, OSError):  # one that is suspended hears of it only then
             os.kill(published.pid, signal.SIGCONT)
@@ -125,12 +140,18 @@ class Embedded:
         return True
 
     def _ended_within(self, seconds: float) -> bool:
-        """Whether no service holds the folder, now or before so many seconds have passed."""
+        """Whether no service holds the folder, now or before so many seconds have passed; False where it is unknown."""
+        if self._is_read_only():
+            return False
         lock = Lock(self._folder / "lock")
         if not lock.taken(seconds):
             return False
         lock.release()
         return True
+
+    def _is_read_only(self) -> bool:
+        """Whether the lock that a service holds cannot be looked at."""
+        return not may_fill(self._folder) or is_read_only(self._folder / "lock")
 
     def close(self) -> None:
         """Detach; the service ends by itself once nobody is attached."""
@@ -146,8 +167,9 @@ class Embedded:
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
             lock = Lock(path, thread_local=False)
-            lock.acquire()
-            if path.exists():  # the service may have tidied it away between its making and its locking
+            if (
+                lock.taken(_HELD) and path.exists()
+            ):  # the service may have tidied it away between its making and its locking
                 self._lock = lock
 
     def _published(self) -> Published:

@@ -131,10 +131,8 @@ class Folder:
         lock = Lock(path)
         if not lock.taken():
             return True
-        try:
-            path.unlink(missing_ok=True)
-        finally:
-            lock.release()
+        remove(path)
+        lock.release()
         return False
 
 

@@ -13,7 +13,7 @@ _EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 
 
 class SubmittedJobs:
-    """The jobs of a lab."""
+    """The jobs of a lab. Of a lab that is only read, nothing new is remembered."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -34,11 +34,15 @@ class SubmittedJobs:
 
     def heard(self, job_id: str, status: str, step: int | None = None) -> None:
         """Remember the status of a job, and the step it made."""
+        if self._database.read_only:
+            return
         said = status if step is None else f"{status}@{step}"
         self._database.execute("UPDATE jobs SET status = ? WHERE id = ?", said, job_id)
 
     def keep_events(self, job_id: str, events: Sequence[Event]) -> None:
         """Keep everything that a job reported, so that it can be looked at when its service is gone."""
+        if self._database.read_only:
+            return
         said = _EVENTS.dump_json(list(events)).decode()
         self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", said, job_id)
 

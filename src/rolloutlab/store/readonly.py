@@ -20,6 +20,12 @@ def is_read_only(path: Path) -> bool:
     return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
 
 
+def may_fill(folder: Path) -> bool:
+    """Whether something can be made in a folder, which is made first where it is not there."""
+    there = next(path for path in (folder, *folder.parents) if path.is_dir())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
 def to_copy(folder: Path) -> str:
     """What to type to have what is in a folder in one that can be written."""
     return (
