@@ -4,26 +4,24 @@ import asyncio
 import atexit
 import logging
 import threading
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeVar
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
 from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
-from rolloutlab.proxy import proxy_of, through
-from rolloutlab.refusals import refusal, root_cause, what_to_look_at
+from rolloutlab.refusals import refusal
 from rolloutlab.retries import Retries
 from rolloutlab.secrecy import Unencrypted
 from rolloutlab.settings import Bearer, Bearers
+from rolloutlab.transport import Ways, checked, lines_of, origin, unanswered, why_not
 
 T = TypeVar("T")
 
@@ -203,12 +201,12 @@ class Http:
             if "text/event-stream" not in response.headers.get("Content-Type", ""):
                 yield (await response.aread()).decode(errors="replace")
                 return
-            async for line in _lines(response.aiter_bytes()):
+            async for line in lines_of(response.aiter_bytes()):
                 data = line.removeprefix("data:").strip()
                 if line.startswith("data:") and data != "[DONE]":
                     yield data
         except (httpx.RequestError, aiohttp.ClientError) as error:
-            raise BrokenOffError(f"the answer of {origin(url)} broke off: {_why(error)}") from error
+            raise BrokenOffError(f"the answer of {origin(url)} broke off: {why_not(error)}") from error
         finally:
             await response.aclose()
 
@@ -319,59 +317,7 @@ class Http:
 
     @cached_property
     def _connections(self) -> httpx.AsyncBaseTransport:
-        return self._transport or _Ways(self.unencrypted)
-
-
-class _Ways(httpx.AsyncBaseTransport):
-    """The connections to each host: direct ones, or those through the proxy that the environment names for it.
-
-    unencrypted: the addresses that keys go to without encryption: directly, since a proxy would read them.
-    """
-
-    def __init__(self, unencrypted: Unencrypted) -> None:
-        self._unencrypted = unencrypted
-        self._of_hosts: dict[tuple[str, str, int | None], AiohttpTransport] = {}
-        self._of_proxies: dict[str | None, AiohttpTransport] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        host = url.scheme, url.host, url.port
-        if self._unencrypted.allows(str(url)):
-            return await self._through(None).handle_async_request(request)
-        if host not in self._of_hosts:
-            self._of_hosts[host] = self._through(proxy_of(str(url)))
-        return await self._of_hosts[host].handle_async_request(request)
-
-    def _through(self, proxy: str | None) -> AiohttpTransport:
-        if proxy not in self._of_proxies:
-            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
-            self._of_proxies[proxy] = AiohttpTransport(limits=limits, proxy=proxied(proxy))
-        return self._of_proxies[proxy]
-
-    async def aclose(self) -> None:
-        for transport in self._of_proxies.values():
-            await transport.aclose()
-
-
-def proxied(proxy: str | None) -> httpx.Proxy | None:
-    """A proxy as the transport takes it. Its user and password are a header, which aiohttp renames for the proxy."""
-    if proxy is None:
-        return None
-    parsed = httpx.Proxy(proxy)
-    if parsed.raw_auth is None:
-        return parsed
-    credentials = b64encode(b":".join(parsed.raw_auth)).decode()
-    return httpx.Proxy(parsed.url, headers={"Authorization": f"Basic {credentials}"})
-
-
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The lines of a stream of events. Python and httpx would also end one at U+2028, which JSON may hold."""
-    rest = b""
-    async for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-    yield rest.decode(errors="replace")
+        return self._transport or Ways(MAX_CONNECTIONS, self.unencrypted)
 
 
 def _log_failure(ended: "Future[Any]") -> None:
@@ -390,16 +336,6 @@ def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
         outcome.set_result(ended.result())
 
 
-def unanswered(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
-    """The error for a request that the transport could not get answered. direct: it went through no proxy."""
-    kind = UnreachableError if _refused(error) else BrokenOffError
-    hint, why = what_to_look_at(url), _why(error)
-    if why == NONE_LEFT:
-        return UnreachableError(f"no connection to {origin(url)} can be made: {why}", hint=TO_HAVE_MORE)
-    way = "" if direct else through(url)
-    return kind(f"nothing answers at {origin(url)}{way}: {why}", hint=hint)
-
-
 def _answer(response: httpx.Response) -> Any:
     if not response.is_success:
         token = response.request.headers.get("Authorization", "").removeprefix("Bearer ") or None
@@ -408,19 +344,6 @@ def _answer(response: httpx.Response) -> Any:
         return from_json(response.content)
     except ValueError as error:
         raise ServiceError(f"{origin(str(response.url))} answered with something that is not JSON") from error
-
-
-@lru_cache(maxsize=64)
-def checked(url: str) -> httpx.URL:
-    """The address, or UnreachableError when nothing can be there."""
-    try:
-        parsed = httpx.URL(url)
-        whole = parsed.scheme in {"http", "https"} and bool(parsed.host)
-    except (httpx.InvalidURL, UnicodeError):  # a host is not read before it is asked for
-        whole = False
-    if not whole:
-        raise UnreachableError(f"{url} is no address of a service", hint="check ROLLOUTLAB_URL")
-    return parsed
 
 
 async def _renewed(bearer: Bearer, response: httpx.Response, operation: str, token: str | None) -> bool:
@@ -438,24 +361,3 @@ def _bearing(token: str | None) -> dict[str, str]:
     if token and not (token.isascii() and token.isprintable()):
         raise SignInError("the token has characters that no header can carry", hint="ROLLOUTLAB_API_KEY")
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def origin(url: str) -> str:
-    """Scheme, host and port of an address, without a user."""
-    parsed = httpx.URL(url)
-    return f"{parsed.scheme}://{parsed.netloc.decode()}"
-
-
-def _refused(error: Exception) -> bool:
-    """Whether no connection was made. The transport reports that, and any that breaks, as a time-out of connecting."""
-    cause = error.__cause__
-    if cause is None:
-        return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-    return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-
-
-def _why(error: Exception) -> str:
-    """The transport reports every failure to connect as a time-out; what lies below it knows better."""
-    unconnected = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-    otherwise = "the connection could not be made" if unconnected else str(error) or type(error).__name__
-    return root_cause(error) or otherwise

@@ -12,10 +12,11 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
-from rolloutlab.http import SAID_OF_US, checked, origin, proxied, unanswered
+from rolloutlab.http import SAID_OF_US
 from rolloutlab.proxy import proxy_of
 from rolloutlab.reach import Reach, reach_of
 from rolloutlab.secrecy import Unencrypted
+from rolloutlab.transport import checked, origin, proxied, unanswered
 
 _EITHER = 32 + zlib.MAX_WBITS
 """Tells zlib to find out whether it is gzip or deflate."""
