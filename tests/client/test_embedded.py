@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -122,6 +123,19 @@ def test_a_client_detaches_also_where_its_lock_cannot_be_removed(attach, setting
     assert not held.is_locked
     assert not folder.attached()
     assert list((settings.service_folder / "clients").iterdir()) == []
+
+
+def test_a_client_whose_lock_a_hanging_service_looks_at_takes_another(attach, settings, monkeypatch):
+    names = [uuid.UUID(int=1), uuid.UUID(int=2)]
+    monkeypatch.setattr("uuid.uuid4", lambda: names.pop(0))
+    monkeypatch.setattr("rolloutlab.client.embedded._HELD", 0.0)
+    clients = settings.service_folder / "clients"
+    clients.mkdir(parents=True)
+    with FileLock(clients / f"{names[0].hex}.lock"):
+        client = attach()
+        client._attach()
+        assert Path(client._lock.lock_file).stem == uuid.UUID(int=2).hex
+        assert Folder(settings.service_folder).attached()
 
 
 def test_the_token_is_readable_by_the_user_alone(tmp_path):

@@ -167,9 +167,8 @@ class Embedded:
         while self._lock is None:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
             lock = Lock(path, thread_local=False)
-            if (
-                lock.taken(_HELD) and path.exists()
-            ):  # the service may have tidied it away between its making and its locking
+            # the service may have removed it between its making and its locking, or hang while it looks at it
+            if lock.taken(_HELD) and path.exists():
                 self._lock = lock
 
     def _published(self) -> Published:
