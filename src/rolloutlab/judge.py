@@ -137,14 +137,14 @@ def to_scores(group: Group, samples: Sequence[Sequence[Verdict]]) -> list[Score]
     return [_score(t, verdicts) for t, verdicts in zip(group.trajectories, zip(*samples, strict=True), strict=True)]
 
 
-def disagreement_line(found: Sequence[Sequence[Sequence[Verdict]]]) -> str:
+def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
     """How far the hearings of each group disagree, in a line; empty where each was heard once.
 
-    found: per group, per hearing, a verdict on each completion. The line ends with what to type where, the worth of
+    groups: per group, per hearing, a verdict on each completion. The line ends with what to type where, the worth of
     places taken out, two scores of one completion are further apart than the rewards of two completions. With scores
     that are quality plus chance, both normal, that is where chance has more than half of the variance of the rewards.
     """
-    repeated = [hearings for hearings in found if len(hearings) > 1]
+    repeated = [hearings for hearings in groups if len(hearings) > 1]
     if not repeated:
         return ""
     first = [effect for hearings in repeated if len(hearings[0]) > 1 for effect in _worth_of_first_place(hearings)]
@@ -165,12 +165,12 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     Around the JSON there may be thoughts, prose and a code fence. Only one object may hold scores: with two it would be
     a guess which of them the judge meant, and one may be quoted from a completion.
     """
-    found = [value for value in _objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
-    if len(found) != 1:
-        return {}, "more than one JSON object has scores" if found else "no JSON object has scores"
-    if unknown := sorted(found[0].keys() - set(labels)):
+    scored = [value for value in _objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
+    if len(scored) != 1:
+        return {}, "more than one JSON object has scores" if scored else "no JSON object has scores"
+    if unknown := sorted(scored[0].keys() - set(labels)):
         return {}, f"there is no completion {unknown[0]!r}"
-    verdicts = {label: _verdict(value) for label, value in found[0].items()}
+    verdicts = {label: _verdict(value) for label, value in scored[0].items()}
     return {label: verdict for label, verdict in verdicts.items() if verdict}, ""
 
 
@@ -182,7 +182,7 @@ def _score(trajectory: Trajectory, verdicts: Sequence[Verdict]) -> Score:
     return Score(trajectory, mean, {"judge": mean, **apart}, nearest.why)
 
 
-def _apart(found: Sequence[Sequence[Sequence[Verdict]]], worth: float) -> float:
+def _apart(groups: Sequence[Sequence[Sequence[Verdict]]], worth: float) -> float:
     """How far two scores of the same completion are apart on average, less what their places are worth."""
 
     def fair(verdict: Verdict, members: int) -> float:
@@ -191,7 +191,7 @@ def _apart(found: Sequence[Sequence[Sequence[Verdict]]], worth: float) -> float:
     return _mean(
         [
             abs(fair(a, len(hearings[0])) - fair(b, len(hearings[0])))
-            for hearings in found
+            for hearings in groups
             for heard in zip(*hearings, strict=True)
             for a, b in combinations(heard, 2)
         ]
@@ -207,11 +207,11 @@ def _worth_of_first_place(hearings: Sequence[Sequence[Verdict]]) -> list[float]:
 
     Averaged over the two that stand there, so that how good they are cancels.
     """
-    found = []
+    effects = []
     for ahead, back in zip(hearings[::2], hearings[1::2], strict=False):
         first, last = (next(i for i, verdict in enumerate(one) if verdict.place == 0) for one in (ahead, back))
-        found.append((ahead[first].score - back[first].score + back[last].score - ahead[last].score) / 2)
-    return found
+        effects.append((ahead[first].score - back[first].score + back[last].score - ahead[last].score) / 2)
+    return effects
 
 
 def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Hearing:
@@ -232,8 +232,8 @@ def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: 
                 f"the judge cannot be asked about {group.name}: {error.message}", hint="--judge MODEL, another one"
             ) from error
         answer = completion.choices[0].message.content or ""
-        found, problem = parse(answer, list(labels))
-        verdicts = found | verdicts
+        answered, problem = parse(answer, list(labels))
+        verdicts = answered | verdicts
         missing = [label for label in labels if label not in verdicts]
         if not missing:
             by_id = {t.id: replace(verdicts[label], place=i) for i, (label, t) in enumerate(labels.items())}
@@ -257,15 +257,20 @@ def _material(group: Group, labels: Mapping[str, Trajectory], rubric: str) -> li
     Lines of ours begin with a mark that is a hash of everything quoted, so that no completion can know it.
     """
     asked = [message.to_wire() for message in group.prompt]
-    said = {label: t.messages[len(group.prompt) :] for label, t in labels.items()}
-    quoted = json.dumps([asked, *said.values()], ensure_ascii=False)
+    completions = {label: t.messages[len(group.prompt) :] for label, t in labels.items()}
+    quoted = json.dumps([asked, *completions.values()], ensure_ascii=False)
     mark = _digest(quoted)
     while mark in quoted:
         mark = _digest(mark)
     lines = [f"[[{mark} the conversation]]", *_lines(asked, mark), f"[[{mark} end of the conversation]]"]
     for label, trajectory in labels.items():
         cut = ", cut off by the token limit" if trajectory.finish_reason == "length" else ""
-        lines += ["", f"[[{mark} completion {label}]]", *_lines(said[label], mark), f"[[{mark} end of {label}{cut}]]"]
+        lines += [
+            "",
+            f"[[{mark} completion {label}]]",
+            *_lines(completions[label], mark),
+            f"[[{mark} end of {label}{cut}]]",
+        ]
     task = _TASK.format(mark=mark, rubric=rubric, labels=", ".join(labels), first=next(iter(labels)))
     return [{"role": "system", "content": task}, {"role": "user", "content": "\n".join(lines)}]
 
@@ -295,15 +300,15 @@ def _label(place: int) -> str:
 def _objects(text: str) -> list[dict[str, Any]]:
     """The JSON objects in a text, outermost ones only."""
     decoder = json.JSONDecoder(object_pairs_hook=_once)
-    found, place = [], text.find("{")
+    objects, place = [], text.find("{")
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)
-            found.append(value)
+            objects.append(value)
         except (ValueError, RecursionError):
             end = place + 1
         place = text.find("{", end)
-    return found
+    return objects
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

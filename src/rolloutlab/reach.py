@@ -6,7 +6,7 @@ from enum import IntEnum
 from urllib.parse import urlsplit
 
 _SITE = ipaddress.IPv6Network("fec0::/10")
-"""What `fc00::/7` has replaced, and the standard library holds to be everybody's."""
+"""What `fc00::/7` has replaced, and the standard library takes for public."""
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 _OWN = [
     ipaddress.ip_network(each)
@@ -18,7 +18,7 @@ _OF_THE_CLOUD = ipaddress.ip_address("169.254.169.254")
 
 
 class Reach(IntEnum):
-    """Networks, from the one that is everybody's to the one that is this machine's alone."""
+    """Networks, from the public one to that of this machine alone."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -49,12 +49,12 @@ def in_own_network(address: str) -> bool:
 
 def reach_of(address: str) -> Reach | None:
     """Which network an IP address belongs to; None where no server can be meant: link-local, multicast, reserved."""
-    found = _plain(ipaddress.ip_address(address.partition("%")[0]))
-    if found.is_loopback:
+    parsed = _plain(ipaddress.ip_address(address.partition("%")[0]))
+    if parsed.is_loopback:
         return Reach.LOOPBACK
-    if found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:
+    if parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified or parsed.is_reserved:
         return None
-    return Reach.PUBLIC if found.is_global and found not in _SITE else Reach.PRIVATE
+    return Reach.PUBLIC if parsed.is_global and parsed not in _SITE else Reach.PRIVATE
 
 
 def reach_of_all(addresses: Iterable[str]) -> Reach | None:
@@ -64,14 +64,14 @@ def reach_of_all(addresses: Iterable[str]) -> Reach | None:
 
 def allows(server: Reach, address: str) -> bool:
     """Whether a server in one network may have us ask an address: its own network, or a more public one."""
-    found = reach_of(address)
-    return found is not None and found <= server
+    reach = reach_of(address)
+    return reach is not None and reach <= server
 
 
 def _unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An IP address, an IPv4 one where it is written as one of IPv6; ValueError where it is none."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
 
 def _plain(

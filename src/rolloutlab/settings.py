@@ -29,7 +29,7 @@ class Bearer(Protocol):
     """A token that may be renewed while requests are under way."""
 
     async def token(self) -> str | None:
-        """The token as it is now; None where nobody has signed in."""
+        """The token as it is now; None before a sign-in."""
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
         """Whether, after this answer to a request that bore a token, it is to be sent once more."""
@@ -142,11 +142,11 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     named = environment.get("ROLLOUTLAB_SETTINGS")
     path = Path(named or Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml").expanduser().absolute()
     file = read_file(path, needed=bool(named))
-    found = {name: _setting(name, environment, file) for name in CHECKS}
-    home, policy, linger, project = (found[name][0] for name in ("home", "policy", "linger", "project"))
-    service, origin = _service(environment, file, found)
-    embedding, model, key_env = (found[name][0] for name in ("embedding", "embedding_model", "embedding_key_env"))
-    search, search_key_env = (found[name][0] for name in ("search", "search_key_env"))
+    read = {name: _setting(name, environment, file) for name in CHECKS}
+    home, policy, linger, project = (read[name][0] for name in ("home", "policy", "linger", "project"))
+    service, origin = _service(environment, file, read)
+    embedding, model, key_env = (read[name][0] for name in ("embedding", "embedding_model", "embedding_key_env"))
+    search, search_key_env = (read[name][0] for name in ("search", "search_key_env"))
     return Settings(
         home=home,
         service=service,
@@ -155,11 +155,11 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         project=project,
         embedding=Embedding(embedding, model, key_env) if embedding else None,
         search=Served(search, search_key_env) if search else None,
-        client_metadata_url=found["client_metadata_url"][0],
+        client_metadata_url=read["client_metadata_url"][0],
         prices=file.prices,
         profiles=file.profiles,
         file=path,
-        origins={name: origin for name, (_, origin) in found.items() if name != "profile"} | {"service": origin},
+        origins={name: origin for name, (_, origin) in read.items() if name != "profile"} | {"service": origin},
     )
 
 
@@ -192,23 +192,23 @@ def _setting(name: str, environment: Mapping[str, str], file: SettingsFile) -> t
 
 
 def _service(
-    environment: Mapping[str, str], file: SettingsFile, found: Mapping[str, tuple[Any, str]]
+    environment: Mapping[str, str], file: SettingsFile, read: Mapping[str, tuple[Any, str]]
 ) -> tuple[Address | None, str]:
-    """The service to talk to, None for the embedded one, and where that was said."""
-    project, said = found["project"]
+    """The service to talk to, None for the embedded one, and what set it."""
+    project, set_by = read["project"]
     if environment.get("ROLLOUTLAB_URL", "").strip():
         url = _checked("ROLLOUTLAB_URL", environment, service_url)
         asked = environment.get("ROLLOUTLAB_INFERENCE_URL", "").strip()
         inference = _checked("ROLLOUTLAB_INFERENCE_URL", environment, inference_url) if asked else f"{url}/v1"
         token = environment.get("ROLLOUTLAB_API_KEY") or None
         return Address(url, inference, token, project, "ROLLOUTLAB_API_KEY" if token else None), "ROLLOUTLAB_URL"
-    name, origin = found["profile"]
+    name, origin = read["profile"]
     if name == EMBEDDED:
         return None, origin
     if name not in file.profiles:
         raise unknown_profile(name, file.profiles)
     profile = file.profiles[name]
-    if said.startswith("ROLLOUTLAB_"):  # the environment wins over the file
+    if set_by.startswith("ROLLOUTLAB_"):  # the environment wins over the file
         profile = replace(profile, project=project)
     return profile_address(profile, environment, project), f"profile {name}, {origin}"
 

@@ -165,15 +165,15 @@ def read_file(path: Path, *, needed: bool = False) -> SettingsFile:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the settings file {path} cannot be read: {error}", hint="a text file, in UTF-8") from error
     try:
-        found = tomllib.loads(text)
+        parsed = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said, _, place = str(error).partition(" (at ")
+        problem, _, place = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", place)
         number = line[1] if line else text.count("\n") + 1
         raise InputError(
-            f"{path}, line {number}: {said}", hint='policy = "practice" is how a setting is written'
+            f"{path}, line {number}: {problem}", hint='policy = "practice" is how a setting is written'
         ) from None
-    return _Reader(path, text).read(found)
+    return _Reader(path, text).read(parsed)
 
 
 class _Reader:
@@ -183,9 +183,9 @@ class _Reader:
         self._path = path
         self._text = text
 
-    def read(self, found: dict[str, Any]) -> SettingsFile:
-        tables = {name: self._tables(found, name) for name in ("profiles", "prices")}
-        values = self._checked(found, CHECKS, (), extra=tables)
+    def read(self, parsed: dict[str, Any]) -> SettingsFile:
+        tables = {name: self._tables(parsed, name) for name in ("profiles", "prices")}
+        values = self._checked(parsed, CHECKS, (), extra=tables)
         profiles = {
             name: Profile(**self._checked(table, _PROFILE, ("profiles", name), needed=("url",)))
             for name, table in tables["profiles"].items()
@@ -204,8 +204,8 @@ class _Reader:
             raise self._error(("profile",), error.message, error.hint or "")
         return SettingsFile(self._path, values, profiles, prices)
 
-    def _tables(self, found: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-        tables = found.get(name, {})
+    def _tables(self, parsed: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+        tables = parsed.get(name, {})
         for path, table in [((name,), tables), *(((name, key), t) for key, t in _items(tables))]:
             if not isinstance(table, dict):
                 raise self._error(path, f"{'.'.join(path)} is {table!r}, no table", f"[{name}.NAME]")
@@ -239,13 +239,13 @@ class _Reader:
 
     def _unknown(self, path: tuple[str, ...], names: list[str]) -> InputError:
         if _SECRET.fullmatch(path[-1]):
-            said = f"{path[-1]}: a key has no place in a file; name the environment variable that holds it"
-            return self._error(path, said, _KEY_ENV)
+            problem = f"{path[-1]}: a key has no place in a file; name the environment variable that holds it"
+            return self._error(path, problem, _KEY_ENV)
         close = get_close_matches(path[-1], names, n=1)
         return self._error(path, f"unknown setting {path[-1]!r}", close[0] if close else f"one of {', '.join(names)}")
 
-    def _error(self, path: tuple[str, ...], said: str, hint: str) -> InputError:
-        return InputError(f"{self._path}, line {line_of(self._text, path)}: {said}", hint=hint)
+    def _error(self, path: tuple[str, ...], problem: str, hint: str) -> InputError:
+        return InputError(f"{self._path}, line {line_of(self._text, path)}: {problem}", hint=hint)
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:
@@ -265,12 +265,12 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
 def _path(toml: str) -> tuple[str, ...]:
     """The names that one line of TOML goes down."""
     try:
-        found = tomllib.loads(toml)
+        parsed = tomllib.loads(toml)
     except tomllib.TOMLDecodeError:
         return ()
     names = []
-    while isinstance(found, dict) and found:
-        name, found = next(iter(found.items()))
+    while isinstance(parsed, dict) and parsed:
+        name, parsed = next(iter(parsed.items()))
         names.append(name)
     return tuple(names)
 

@@ -30,12 +30,12 @@ from rolloutlab.store.disk import Lock
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.news import Mark, News
 
-Told = Callable[[str, int, int], None]
-"""Told what is done, how many of how many."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, and how many of how many."""
 
 _BATCH = 64
 _PATIENCE = 2.0
-"""Seconds that a search waits for another who is bringing the index up to date."""
+"""Seconds that a search waits for another process that is bringing the index up to date."""
 _LISTED = 10
 """So many of the trajectories that cannot be read are listed."""
 _OF_NAME = ("collection", "group")
@@ -122,7 +122,7 @@ class Index:
             self._kept_up = self._background.problem = None
         self.keep_up()
 
-    def refresh(self, told: Told = lambda *_: None) -> list[str]:
+    def refresh(self, progress: Progress = lambda *_: None) -> list[str]:
         """Bring in what was stored; what a searcher should know about that.
 
         Raises:
@@ -130,12 +130,12 @@ class Index:
         """
         with self._background.stopped():
             try:
-                self.update(told, patience=_PATIENCE)
+                self.update(progress, patience=_PATIENCE)
             except Timeout:
                 return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
         return []
 
-    def search(self, search: Search, told: Told = lambda *_: None) -> Answer:
+    def search(self, search: Search, progress: Progress = lambda *_: None) -> Answer:
         """What a search finds among all that is indexed.
 
         Raises:
@@ -143,14 +143,14 @@ class Index:
             LabError: the index is damaged; `rebuild` makes it anew.
         """
         with self._background.stopped():
-            notes = self._looked_up(search, told)
+            notes = self._looked_up(search, progress)
         executed = resolved(search, self._embedder)
-        found = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
-        if not found.hits:
+        results = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
+        if not results.hits:
             notes += odd_conditions(search, self.records.fields())
         if left_out := len(self.records.left_out()):
             notes.append(f"{_unread(left_out)} -> %search --status")
-        return Answer(found, executed, search if self._embedder else executed, tuple(notes))
+        return Answer(results, executed, search if self._embedder else executed, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The conversations of some records as text, of those that are still there."""
@@ -160,7 +160,7 @@ class Index:
         """How a record got its score, part by part; InputError when it is not there."""
         return breakdown(executed, self.records, name)
 
-    def update(self, told: Told = lambda *_: None, *, patience: float = -1) -> None:
+    def update(self, progress: Progress = lambda *_: None, *, patience: float = -1) -> None:
         """Bring in what was stored, without vectors. What was done before an interrupt is not done again.
 
         patience: seconds to wait for another process that does it; filelock's Timeout after them.
@@ -173,7 +173,7 @@ class Index:
                 news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
             if news:
                 self.records.begin()
-                self._take(news, told)
+                self._take(news, progress)
             if news.mark != mark or news:
                 self.records.keep_mark(news.mark.to_json())
 
@@ -182,10 +182,10 @@ class Index:
         if self._lab.changes() != self._kept_up:
             self._background.begin()
 
-    def rebuild(self, told: Told = lambda *_: None) -> IndexStatus:
+    def rebuild(self, progress: Progress = lambda *_: None) -> IndexStatus:
         """Throw the index away and make it anew from the lab, once the embedding model has answered.
 
-        Where another is at work on the vectors, or hangs in its model, they follow in the background.
+        Where another process is at work on the vectors, or hangs in its model, they follow in the background.
         """
         if self._embedder is not None:
             _ = self._embedder.model
@@ -193,9 +193,9 @@ class Index:
             self._background.join(_PATIENCE)
             with self._lock:
                 self._discard()
-                self.update(told)
+                self.update(progress)
             with suppress(Timeout):
-                self._meaning.update(told, patience=_PATIENCE)
+                self._meaning.update(progress, patience=_PATIENCE)
             self._kept_up = self._background.problem = None
         self.keep_up()
         return self.status()
@@ -252,10 +252,10 @@ class Index:
                     self._meaning.update(self._aside(self._meaning.lock, give_way), patience=0)
                     self._kept_up = now
 
-    def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Told:
+    def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
         """What gives way without keeping others from their turn; where they used it, the work begins anew."""
 
-        def told(*_told: object) -> None:
+        def pause(*_: object) -> None:
             before = self.records.revision, self._lab.changes()
             lock.release()
             give_way()
@@ -263,9 +263,9 @@ class Index:
             if (self.records.revision, self._lab.changes()) != before:
                 raise _Moved
 
-        return told
+        return pause
 
-    def _take(self, news: News, told: Told) -> None:
+    def _take(self, news: News, progress: Progress) -> None:
         for label in news.gone:
             self.records.forget(f"{label}/")
         for old, new in news.renamed.items():
@@ -284,9 +284,9 @@ class Index:
             entries = self._lab.news.entries(ids)
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
 
-        for ids in self._told([i for i, (name, _) in arrived.items() if name not in known], "indexing", told):
+        for ids in self._batches([i for i, (name, _) in arrived.items() if name not in known], "indexing", progress):
             self._readable(ids, put, lambda id_: [arrived[id_][0]])
-        for some in self._told(list(groups), "indexing rewards of", told):
+        for some in self._batches(list(groups), "indexing rewards of", progress):
             self._readable(some, self._score, self._lab.news.members)
         for label in news.trained:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
@@ -334,7 +334,7 @@ class Index:
     def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
         self.records.amend(changes, lambda field: field in fields)
 
-    def _looked_up(self, search: Search, told: Told) -> list[str]:
+    def _looked_up(self, search: Search, progress: Progress) -> list[str]:
         """By what the queries on embeddings are compared; InputError for a vector where there is nothing to compare."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
@@ -343,16 +343,16 @@ class Index:
                 f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model",
                 hint="%search --embed-with MODEL, or a text as the query",
             )
-        return self._compared(told) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
+        return self._compared(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
-    def _compared(self, told: Told) -> list[str]:
+    def _compared(self, progress: Progress) -> list[str]:
         """By what texts are compared, and how much of the lab has what that needs."""
         if self._embedder is None:
             return ["texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"]
         self._meaning.check()
         notes = [f"texts are compared by meaning: {self._embedder.name}"]
         try:
-            self._meaning.update(told, patience=_PATIENCE)
+            self._meaning.update(progress, patience=_PATIENCE)
         except Timeout:
             count = f"{self.records.embedded():,} of {self.records.count:,}"
             notes.append(f"{count} trajectories have vectors so far, and only those are compared")
@@ -373,10 +373,10 @@ class Index:
             return None
         return f"{abs(missing):,} records are {'missing' if missing > 0 else 'too many'} -> {REBUILD}"
 
-    def _told(self, wanted: Sequence[int], deed: str, told: Told) -> Iterator[list[int]]:
+    def _batches(self, wanted: Sequence[int], deed: str, progress: Progress) -> Iterator[list[int]]:
         coming, done = iter(wanted), 0
         while batch := list(islice(coming, _BATCH)):
-            told(deed, done, len(wanted))
+            progress(deed, done, len(wanted))
             yield batch
             done += len(batch)
 
@@ -386,4 +386,4 @@ def _unread(number: int) -> str:
 
 
 class _Moved(Exception):  # noqa: N818 - no error: there is something else to do first
-    """Somebody else changed the lab or its index meanwhile."""
+    """Another process or thread changed the lab or its index meanwhile."""

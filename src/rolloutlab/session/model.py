@@ -32,9 +32,9 @@ class ModelCalls(SessionBase):
         name = name or self._selected
         if base is None:
             self._check_base(name)
-        found = self._select(name, base)
-        self._selected = found.name
-        return found
+        selected = self._select(name, base)
+        self._selected = selected.name
+        return selected
 
     def models(self) -> "pd.DataFrame":
         """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
@@ -66,8 +66,8 @@ class ModelCalls(SessionBase):
         The embedded service is started for it also where its database lists no model any more.
         """
         address = self.settings.service or self._embedded_address(start_empty=True)
-        found = self._http.run(training.recover_checkpoints(self._http, address))
-        return RecoveredCheckpoints(found.recovered, found.remaining)
+        recovery = self._http.run(training.recover_checkpoints(self._http, address))
+        return RecoveredCheckpoints(recovery.recovered, recovery.remaining)
 
     def purge_checkpoints(self) -> LostCheckpoints:
         """Remove lost checkpoints from the disk for good; what was removed."""
@@ -117,9 +117,9 @@ class ModelCalls(SessionBase):
     def _select(self, name: str, base: str | None = None) -> SelectedModel:
         model = self._register(name, base)
         try:
-            found = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
+            listed = self._http.run(training.checkpoints(self._http, self._address(), str(model.id)))
         except NotOfferedError:
-            found = []
-        steps = tuple(checkpoint.step for checkpoint in found)
+            listed = []
+        steps = tuple(checkpoint.step for checkpoint in listed)
         self.seen |= {name, *(f"{name}@{step}" for step in steps if not as_id(name))}
         return SelectedModel(name, str(model.id), model.base_model, steps)

@@ -33,9 +33,9 @@ def _complaints(path: Path) -> list[str]:
     """What SQLite's own check says of a file: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
     try:
         with closing(connected(path, _PATIENCE)) as connection:
-            found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]
+            lines = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]
     except LabError as error:
         return [error.message]
     except sqlite3.DatabaseError as error:
         return [str(error)]
-    return [" ".join(line.split()) for line in found if line != "ok"]
+    return [" ".join(line.split()) for line in lines if line != "ok"]

@@ -50,8 +50,10 @@ def connected(path: Path, patience: float) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         if not newer or error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        said = f"{path} is read-only, and what was written last lies in {_journal(path).name}, which cannot be read"
-        raise LabError(said, hint=to_copy(path.parent)) from error
+        unreadable = (
+            f"{path} is read-only, and what was written last lies in {_journal(path).name}, which cannot be read"
+        )
+        raise LabError(unreadable, hint=to_copy(path.parent)) from error
 
 
 def _opened(path: Path, how: str, patience: float) -> sqlite3.Connection:

@@ -277,8 +277,10 @@ class Database:
     def _check_version(self) -> None:
         """LabError when a file that is only read is not up to date."""
         if self._version() < len(self._migrations):
-            said = f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
-            raise LabError(said, hint=readonly.to_copy(self.path.parent))
+            outdated = (
+                f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
+            )
+            raise LabError(outdated, hint=readonly.to_copy(self.path.parent))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -292,12 +294,12 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 def _statements(script: str) -> Iterator[str]:
     """The statements of a script one by one; those of a trigger end with semicolons of their own."""
-    said = ""
+    statement = ""
     for piece in script.split(";"):
-        said += f"{piece};"
-        if sqlite3.complete_statement(said):
-            yield said
-            said = ""
+        statement += f"{piece};"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
 
 
 def _holds(text: str, part: str) -> bool:

@@ -33,8 +33,8 @@ def meant(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
         raise NotFoundError("this lab has not submitted a job", hint="%%train NAME")
     matches = [job for job in jobs if job.id.startswith(str(beginning))] if beginning else list(jobs[:1])
     if len(matches) != 1:
-        found = "no job" if not matches else f"{len(matches)} jobs"
-        raise NotFoundError(f"{found} of this lab begins with {beginning!r}", hint="%jobs lists them")
+        matching = "no job" if not matches else f"{len(matches)} jobs"
+        raise NotFoundError(f"{matching} of this lab begins with {beginning!r}", hint="%jobs lists them")
     return matches[0]
 
 
@@ -42,15 +42,15 @@ def refreshed(store: SubmittedJobs, http: Http, address: Address | None, service
     """Every job of the lab, newest first, with its status now.
 
     Those known to have ended are not asked again, nor those of another service than `service`; without an address
-    none is. What an answer said is remembered.
+    none is. Their answers are remembered.
     """
     known = store.newest_first()
     asked = [job for job in known if address and job.service == service and job.status not in ENDED]
-    told = {job.id: job for job in http.run(ask(http, address, asked))} if address and asked else {}
-    for job in told.values():
+    answered = {job.id: job for job in http.run(ask(http, address, asked))} if address and asked else {}
+    for job in answered.values():
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
             store.heard(job.id, job.status, job.step)
-    return [told.get(job.id, job) for job in known]
+    return [answered.get(job.id, job) for job in known]
 
 
 async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
@@ -63,14 +63,14 @@ async def ask(http: Http, address: Address, jobs: Sequence[SubmittedJob]) -> lis
     async def one(job: SubmittedJob) -> SubmittedJob:
         try:
             async with free:
-                said = await training.job(http, address, job.id, patience=_PATIENCE, retry=False)
+                answer = await training.job(http, address, job.id, patience=_PATIENCE, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
         except UnreachableError:
             return replace(job, status=UNREACHABLE)
         except ServiceError:
             return replace(job, status=UNKNOWN)
-        return replace(job, status=said.status, step=said.final_step)
+        return replace(job, status=answer.status, step=answer.final_step)
 
     return list(await asyncio.gather(*map(one, jobs)))
 

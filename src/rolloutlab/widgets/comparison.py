@@ -15,7 +15,9 @@ Row = tuple[str, str, float, float]
 
 def text(words: Sequence[str], rows: Sequence[Row]) -> str:
     """The comparison as plain text, the largest loss first."""
-    lines = [f"  {name:<4} {before:.3f} -> {after:.3f}  {_short(said)}" for name, said, before, after in rows[:_MOST]]
+    lines = [
+        f"  {name:<4} {before:.3f} -> {after:.3f}  {_short(prompt)}" for name, prompt, before, after in rows[:_MOST]
+    ]
     return "\n".join([*words, "", *lines, *_rest(rows)])
 
 
@@ -23,9 +25,9 @@ def html(words: Sequence[str], rows: Sequence[Row]) -> str:
     """The comparison as HTML."""
     first, *others = words
     body = "".join(
-        f'<tr><td>{escape(name)}</td><td style="text-align:left">{escape(_short(said))}</td>'
+        f'<tr><td>{escape(name)}</td><td style="text-align:left">{escape(_short(prompt))}</td>'
         f"<td>{before:.3f}</td><td>{after:.3f}</td><td>{after - before:+.3f}</td></tr>"
-        for name, said, before, after in rows[:_MOST]
+        for name, prompt, before, after in rows[:_MOST]
     )
     head = '<tr><th>group</th><th style="text-align:left">prompt</th><th>before</th><th>after</th><th>change</th></tr>'
     return (

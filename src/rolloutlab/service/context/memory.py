@@ -47,16 +47,16 @@ class Memory:
             if name in opened:
                 opened[name].close()
 
-    def search(self, said: Mapping[str, Any]) -> Plain:
+    def search(self, dictionary: Mapping[str, Any]) -> Plain:
         """What a search dictionary finds: id, score, passage and metadata of each; ten unless it says how many.
 
         Raises:
             InputError: it is no search; the message says where. Or its regular expressions take too long.
             LabError: the index is damaged.
         """
-        _short_enough(said)
+        _short_enough(dictionary)
         notes = self._index.refresh()
-        search = parse(said, self._index.fields())
+        search = parse(dictionary, self._index.fields())
         rows = min(search.limit.limit or _ROWS, _MOST_ROWS)
         wanted = replace(search, limit=Limit(rows, search.limit.offset), select=Select())
         answer = self._index.search(wanted)
@@ -75,22 +75,22 @@ class Memory:
 
     def trajectory(self, name: str) -> Plain:
         """All of one trajectory; NotFoundError where there is none of that name."""
-        collection, found = self._find(name)
+        collection, trajectory = self._find(name)
         return {
-            "id": _lasting(collection, found.name),
-            "reward": found.reward,
-            "source": found.source,
-            "components": dict(found.components),
-            "model": found.model,
-            "step": found.step,
-            "created_at": found.created_at,
-            "row": dict(found.row),
-            "messages": found.messages,
+            "id": _lasting(collection, trajectory.name),
+            "reward": trajectory.reward,
+            "source": trajectory.source,
+            "components": dict(trajectory.components),
+            "model": trajectory.model,
+            "step": trajectory.step,
+            "created_at": trajectory.created_at,
+            "row": dict(trajectory.row),
+            "messages": trajectory.messages,
         }
 
     def collections(self, limit: int, offset: int) -> Plain:
         """The collections, newest first."""
-        found = self._lab.collections()
+        stored = self._lab.collections()
         rows = [
             {
                 "collection": f"{each.name}:{each.generation}",
@@ -99,15 +99,15 @@ class Memory:
                 "scored": each.scored,
                 "mean_reward": each.mean_reward,
             }
-            for each in found[offset : offset + limit]
+            for each in stored[offset : offset + limit]
         ]
-        return {"collections": rows, "total": len(found)}
+        return {"collections": rows, "total": len(stored)}
 
     def groups(self, label: str, limit: int, offset: int) -> Plain:
         """The groups of a collection, each with its prompt and the rewards of its trajectories."""
         collection = self._lab.collection(label)
-        found = [self._lab.groups(collection, i) for i in range(offset, min(offset + limit, collection.groups))]
-        return {"groups": [_shown(collection, group) for (group,) in found], "total": collection.groups}
+        pages = [self._lab.groups(collection, i) for i in range(offset, min(offset + limit, collection.groups))]
+        return {"groups": [_shown(collection, group) for (group,) in pages], "total": collection.groups}
 
     def add(
         self,
@@ -208,22 +208,22 @@ class Memory:
 
     def _embedder(self) -> Embedder | None:
         """The embedding model of the settings, by which notebooks search too."""
-        said = self._settings.embedding
-        return embedder(self._http, said.model, said.name, said.key_env) if said else None
+        chosen = self._settings.embedding
+        return embedder(self._http, chosen.model, chosen.name, chosen.key_env) if chosen else None
 
 
 def passage(document: str, words: Sequence[str]) -> str:
     """A part of a document, around the first of some words that it has."""
     folded = document.casefold()
-    found = [place for word in words if (place := folded.find(word.casefold())) >= 0]
-    start = max(0, min(found, default=0) - _PASSAGE // 3)
+    places = [place for word in words if (place := folded.find(word.casefold())) >= 0]
+    start = max(0, min(places, default=0) - _PASSAGE // 3)
     part = document[start : start + _PASSAGE]
     return f"{'...' if start else ''}{part}{'...' if start + _PASSAGE < len(document) else ''}"
 
 
-def _short_enough(said: Any) -> None:
+def _short_enough(dictionary: Any) -> None:
     """InputError where the regular expressions are so long that it takes a while to read them."""
-    length, waiting = 0, [said]
+    length, waiting = 0, [dictionary]
     while waiting:
         match waiting.pop():
             case dict() as parts:

@@ -62,34 +62,34 @@ class _Reward(_One):
     note: str = Field("", max_length=500, description="why")
 
 
-def _search(memory: Memory, said: Mapping[str, Any], _caller: str) -> Plain:
-    return memory.search(said)
+def _search(memory: Memory, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return memory.search(arguments)
 
 
-def _get(memory: Memory, said: Mapping[str, Any], _caller: str) -> Plain:
-    return memory.trajectory(_read(_One, said).id)
+def _get(memory: Memory, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return memory.trajectory(_read(_One, arguments).id)
 
 
-def _list(memory: Memory, said: Mapping[str, Any], _caller: str) -> Plain:
-    page = _read(_Page, said)
+def _list(memory: Memory, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    page = _read(_Page, arguments)
     if page.collection is None:
         return memory.collections(page.limit, page.offset)
     return memory.groups(page.collection, page.limit, page.offset)
 
 
-def _add(memory: Memory, said: Mapping[str, Any], caller: str) -> Plain:
-    new = _read(_New, said)
+def _add(memory: Memory, arguments: Mapping[str, Any], caller: str) -> Plain:
+    new = _read(_New, arguments)
     return memory.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
 
 
-def _set(memory: Memory, said: Mapping[str, Any], caller: str) -> Plain:
-    given = _read(_Reward, said)
+def _set(memory: Memory, arguments: Mapping[str, Any], caller: str) -> Plain:
+    given = _read(_Reward, arguments)
     return memory.set_reward(given.id, given.reward, given.note, caller)
 
 
-def _read(model: type[Any], said: Mapping[str, Any]) -> Any:
+def _read(model: type[Any], arguments: Mapping[str, Any]) -> Any:
     try:
-        return model.model_validate(said)
+        return model.model_validate(arguments)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(each) for each in first["loc"])

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 const PATIENCE = 2000;
 const OVER = ["restarting", "autorestarting", "terminating", "dead"];
 
-/** An error that Python told: what happened, and what to type about it. */
+/** An error that Python answered with: what happened, and what to type about it. */
 export class Told extends Error {
   constructor({ message, hint }) {
     super(message);
@@ -13,7 +13,7 @@ export class Told extends Error {
   }
 }
 
-/** Tell heard() once the kernel that a model lives in has ended, whoever ended it; returns what to call to hear no more. */
+/** Call heard() once the kernel that a model lives in has ended, from here or elsewhere; returns the function that stops listening. */
 function atEnd(model, el, heard) {
   const kernel = model.widget_manager?.kernel; // JupyterLab and Notebook; elsewhere nothing tells a page
   const changed = (_kernel, status) => OVER.includes(status) && heard();
@@ -34,7 +34,7 @@ function atEnd(model, el, heard) {
  *
  * id is of this rendering alone. ask(call, args) is a promise of the answer; it fails with Told. on(event, heard) hears what Python pushes.
  * ended() tells whether there is nothing to ask any more.
- * onSilence(told) is told true while an answer is overdue (a busy or dead kernel), then false. close() ends it all.
+ * onSilence(changed): changed(true) is called while an answer is overdue (a busy or dead kernel), changed(false) after it. close() ends it all.
  */
 export function connect(model, el, again = "run the cell again") {
   const waiting = new Map();
@@ -53,11 +53,11 @@ export function connect(model, el, again = "run the cell again") {
     for (const id of [...waiting.keys()]) settle(id).reject(gone);
   };
   const settle = (id) => {
-    const found = waiting.get(id);
-    clearTimeout(found?.timer);
+    const entry = waiting.get(id);
+    clearTimeout(entry?.timer);
     waiting.delete(id);
     if (![...waiting.values()].some(({ late }) => late)) silent(false);
-    return found;
+    return entry;
   };
   const receive = (message) => {
     if (message.event) heard.get(message.event)?.forEach((each) => each(message));
@@ -87,8 +87,8 @@ export function connect(model, el, again = "run the cell again") {
     on(event, each) {
       heard.set(event, [...(heard.get(event) ?? []), each]);
     },
-    onSilence(told) {
-      silent = told;
+    onSilence(changed) {
+      silent = changed;
     },
     close() {
       model.off("msg:custom", receive);
