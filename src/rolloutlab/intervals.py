@@ -27,7 +27,7 @@ _COCHRAN = 25.0
 """N of at least so many squared skewnesses is enough for a normal approximation (Cochran 1977, section 2.15)."""
 _LARGEST_BET = 0.75
 """Of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4."""
-_HALVINGS = 40
+_HALVINGS = 30
 
 
 def interval(values: "Values | Sequence[float]", level: float = 0.95, width: float | None = None) -> "Bounds":
