@@ -26,6 +26,7 @@ from rolloutlab.service.oauth.server import AuthorizationServer
 from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy, read_settings
+from rolloutlab.store.sqlite import Database
 
 _WAITING = 2048
 """Connections that the operating system keeps until they are accepted."""
@@ -75,23 +76,12 @@ def serve(
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    listener = door.listen(port) if port else _listen_again(door, folder)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
-    folder.keep_port(listener.getsockname()[1])
+    listener = _listening(door, folder, port)
     url = door.url(listener.getsockname()[1])
-    database = open_service_database(folder.path)
-    policy = load_policy(policy_name)
-    limit_threads(policy)
-    try:
-        registry = Registry(database, folder.path, policy, start_empty=start_empty)
-        jobs = Jobs(database, folder.path, registry)
-    except BaseException:
-        database.close()  # a write-ahead log left beside it would be applied to the database that is put back
-        raise
+    database, registry, jobs = _opened(folder, policy_name, start_empty=start_empty)
     sampler = Sampler(registry.policy)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
-    settings = replace(read_settings(), home=folder.path.parent)
-    memory = Memory(settings)
+    memory = Memory(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
     app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, memory)
 
@@ -124,6 +114,27 @@ def serve(
         sampler.close()
         memory.close()
         database.close()
+
+
+def _opened(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:
+    """What the folder holds, on the policy; where that fails the database is closed."""
+    database = open_service_database(folder.path)
+    try:
+        policy = load_policy(policy_name)
+        limit_threads(policy)
+        registry = Registry(database, folder.path, policy, start_empty=start_empty)
+        return database, registry, Jobs(database, folder.path, registry)
+    except BaseException:
+        database.close()  # a write-ahead log left beside it would be applied to the database that is put back
+        raise
+
+
+def _listening(door: Door, folder: Folder, port: int) -> socket.socket:
+    """The socket of the service, whose port is kept for the next start."""
+    listener = door.listen(port) if port else _listen_again(door, folder)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
+    folder.keep_port(listener.getsockname()[1])
+    return listener
 
 
 def _listen_again(door: Door, folder: Folder) -> socket.socket:
