@@ -161,6 +161,13 @@ def test_what_the_template_leaves_out_of_a_message_with_calls_is_a_400_that_name
         service.chat(messages=[USER, called("add"), called("add", "add", "add"), USER])
 
 
+def test_an_empty_list_of_calls_is_none_for_a_template_that_looks_for_the_field(with_template):
+    by_field = STRICT.replace("[tell]{{ m.content }}", "[tell]{% if 'tool_calls' not in m %}{{ m.content }}{% endif %}")
+    service, answered = with_template(by_field), {"role": "assistant", "content": "nothing to add up"}
+    plain = prompt_tokens(service, USER, answered, USER)
+    assert prompt_tokens(service, USER, {**answered, "tool_calls": []}, USER) == plain
+
+
 def test_a_template_that_writes_calls_only_beside_tools_is_tried_with_the_tools(with_template, trajectory):
     service = with_template(WITH_TOOLS)
     offered = [{**told(trajectory, float(i), USER, called("add")), "tools": [TOOL]} for i in range(2)]

@@ -181,7 +181,9 @@ def _simplify(message: dict[str, Any], i: int, place: str) -> None:
         if not audio.get("transcript"):
             raise RenderingError(f"{place}.audio: this policy reads text, and this audio has no transcript")
         message["content"] = message["content"] or audio["transcript"]
-    if (calls := message.get("tool_calls")) and (call := message.pop("function_call", None)):
+    if not (calls := message.get("tool_calls")):
+        message.pop("tool_calls", None)  # an empty list is a call to templates that look for the field alone
+    elif call := message.pop("function_call", None):
         written = any(each.get("function") == call for each in calls)  # by clients that fill both fields with one call
         message["tool_calls"] = calls if written else [*calls, _as_tool_call(call, i)]
 
