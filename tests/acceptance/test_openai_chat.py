@@ -1,6 +1,7 @@
 """The official `openai` SDK: chat completions, their logprobs, models, and many requests at once."""
 
 import asyncio
+import inspect
 
 import pytest
 from openai import APITimeoutError, AsyncOpenAI
@@ -91,6 +92,48 @@ def test_system_developer_and_earlier_turns_are_read(client):
     ]
     [choice] = client.chat.completions.create(model="practice", messages=messages, temperature=0).choices
     assert choice.message.content == "Paris"
+
+
+CHANGES_NOTHING = {
+    "frequency_penalty": 0,
+    "function_call": "none",
+    "functions": [],
+    "logit_bias": {},
+    "logprobs": True,
+    "metadata": {"run": "1"},
+    "modalities": ["text"],
+    "n": 1,
+    "parallel_tool_calls": True,
+    "presence_penalty": 0,
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "response_format": {"type": "text"},
+    "safety_identifier": "s",
+    "service_tier": "auto",
+    "stop": [],
+    "store": True,
+    "stream": False,
+    "temperature": 1,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1,
+    "user": "u",
+    "verbosity": "medium",
+    "web_search_options": {},
+}
+"""Of the parameters of a chat; the others change nothing as None."""
+
+
+def test_every_parameter_of_the_sdk_passes_at_a_value_that_changes_nothing(client):
+    own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    names = set(inspect.signature(client.chat.completions.create).parameters) - own
+    given = {**dict.fromkeys(names), **CHANGES_NOTHING, **HELLO, "max_tokens": 8, "seed": 1}
+    assert given.keys() == names
+    sent = client.chat.completions.with_raw_response.create(**given)
+    assert "x-rolloutlab-ignored" not in sent.headers
+    plain = client.chat.completions.create(**HELLO, max_tokens=8, seed=1)
+    assert sent.parse().choices[0].message == plain.choices[0].message
 
 
 def test_the_models_that_can_be_sampled_are_listed(client):
