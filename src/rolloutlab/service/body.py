@@ -108,10 +108,13 @@ def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",))
         raise InvalidBody(locate(error.errors(include_url=False)[:MOST_ERRORS], value, place)) from error
 
 
-def describe(model: type[Wire]) -> dict[str, Any]:
-    """The part of the OpenAPI document that says which body an endpoint reads."""
-    schema = {"$ref": _COMPONENTS.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The part of the OpenAPI document that says which body an endpoint reads, with an example of one."""
+    content = {
+        "schema": {"$ref": _COMPONENTS.format(model=model.__name__)},
+        **({"example": example} if example else {}),
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def add_schemas(app: FastAPI) -> None:

@@ -14,7 +14,8 @@ from rolloutlab.service.usage import Ledger
 from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.wire.training import ModelCardList, UsageList
 
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EXAMPLE = {"model": "practice", "messages": [{"role": "user", "content": "What is 12 + 30?"}], "max_tokens": 8}
+_EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema would be taken for that of each event
 
 
 def router(registry: Registry, completer: Completer) -> APIRouter:
@@ -25,7 +26,7 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
         "/chat/completions",
         response_model=ChatCompletion,
         responses={200: {"content": _EVENTS}},
-        openapi_extra=describe(ChatRequest),
+        openapi_extra=describe(ChatRequest, _EXAMPLE),
     )
     async def create_chat_completion(
         body: Annotated[ChatRequest, Depends(reads(ChatRequest))],
