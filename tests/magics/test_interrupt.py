@@ -156,6 +156,28 @@ def test_a_second_interrupt_leaves_at_once_and_the_collection_is_held_until_all_
     resumes_the_rest(lab, cells)
 
 
+def test_what_another_kernel_stores_after_a_resume_has_counted_is_not_sampled_again(lab, cells, tmp_path, monkeypatch):
+    lab.go_on.set()
+    cells(CHAT)
+    lab.well = True
+    other = Session(lab.session.settings, http=Http(httpx.MockTransport(lab._answer), backoff=0))
+    hold = lab.session.store.hold
+
+    def late(collection: Any) -> Any:
+        other.resume("c:1")
+        return hold(collection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.session.store, "hold", late)
+        lab.asked.clear()
+        [refused, hint] = cells(RESUME)
+    other.close()
+    assert refused == "ConflictError: another kernel has just stored completions of c:1"
+    assert hint == "  -> run the cell again"
+    assert lab.asked == {str(i): 1 for i in range(ARRIVED, ROWS)}
+    assert [path.name for path in (tmp_path / "sampling").iterdir()] == ["lock"]
+
+
 @pytest.mark.parametrize("refused", ["add_groups", "put_all"])
 def test_a_generation_whose_first_answers_cannot_be_stored_does_not_come_to_be(lab, cells, monkeypatch, refused):
     def refuse(*_: Any) -> None:

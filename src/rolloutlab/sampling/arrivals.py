@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rolloutlab.errors import SamplingError, ServiceError
+from rolloutlab.errors import ConflictError, SamplingError, ServiceError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.rollout import Answered, Rollout
 from rolloutlab.sampling.work import Work
 from rolloutlab.store.holds import let_go
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, Group, NewGroup, Placed, StoredCollection
+from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection
 from rolloutlab.wire.chat import ChatCompletion
 
 
@@ -37,6 +37,8 @@ class Arrivals:
         self._since = time.monotonic()
         self._held = lab.hold(work.begun) if work.begun else None
         self._under_way = False
+        if work.begun:
+            self._check_unchanged(work.begun)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -54,6 +56,13 @@ class Arrivals:
         if held:
             self._held = None
             let_go(held)
+
+    def _check_unchanged(self, begun: CollectionSummary) -> None:
+        """ConflictError, and the collection is let go, where answers came after its missing ones were counted."""
+        label = f"{begun.name}:{begun.generation}"
+        if self._lab.collection(label).trajectories != begun.trajectories:
+            self.close()
+            raise ConflictError(f"another kernel has just stored completions of {label}", hint="run the cell again")
 
     def take(self, answers: Sequence[Answered]) -> None:
         """Store conversations after their answers; once they are on disk they count.
