@@ -1,5 +1,6 @@
 """A checkpoint on disk is whole, or it is not there; what is read is what was written."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from rolloutlab.errors import CheckpointError
+from rolloutlab.errors import CheckpointError, ServiceError
 from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Policy, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.trainer import State
@@ -157,3 +158,17 @@ def test_a_write_that_fails_leaves_the_checkpoint_that_was_there(policy, tmp_pat
         write_checkpoint(tmp_path / "3", cannot_be_written(policy), policy.lora)
     assert_same(read_checkpoint(tmp_path / "3"), state(policy))
     assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def test_a_disk_that_does_not_answer_has_damaged_no_checkpoint(policy, tmp_path, monkeypatch):
+    write_checkpoint(tmp_path / "3", state(policy), policy.lora)
+
+    def refuse(_path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(ServiceError, match=r"cannot be read: Input/output error") as caught:
+            read_checkpoint(tmp_path / "3")
+    assert "delete" not in caught.value.hint
+    read_checkpoint(tmp_path / "3")

@@ -12,21 +12,45 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
 from peft import LoraConfig
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from rolloutlab.errors import CheckpointError, LabError
+from rolloutlab.errors import CheckpointError, LabError, ServiceError
 from rolloutlab.policy.trainer import State
 from rolloutlab.store.disk import flush
-from rolloutlab.wire.training import CheckpointAbout
+from rolloutlab.wire.base import DateTime, Integer, Number, Wire
+from rolloutlab.wire.training import LARGEST_STEP, LONGEST_NAME, NAME
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
 _ABOUT = "checkpoint.json"
 _WAY_OUT = "delete that step: the model goes on from the one before"
+_AGAIN = "try again; if it stays so, look at the disk, and at `ulimit -n` of the service"
+
+
+class CheckpointAbout(Wire):
+    """`checkpoint.json` in a checkpoint's folder: of which model and step it is, and who made it.
+
+    created_at: of the model. base: the fingerprint of its base policy. metrics: of the last gradient step of the job
+    that made it, whose id is `job_id`; both are empty for step 0.
+    """
+
+    id: UUID
+    entity: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    project: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    base_model: str
+    run_id: str
+    created_at: DateTime
+    base: str | None = None
+    step: Integer = Field(ge=0, le=LARGEST_STEP)
+    metrics: dict[str, Number] = {}
+    job_id: UUID | Literal[""] = ""
+    saved_at: DateTime
 
 
 def write_checkpoint(folder: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +81,7 @@ def read_checkpoint(folder: Path) -> State:
     """The state of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, or its files are not what was written.
+        CheckpointError: it is missing, or its files are not what was written. ServiceError: the disk does not answer.
     """
     with _damage(folder):
         check_checkpoint(folder)
@@ -77,7 +101,7 @@ def about_checkpoint(folder: Path) -> CheckpointAbout | None:
     """What was written of the model and the step; None for a checkpoint of a version that wrote nothing.
 
     Raises:
-        CheckpointError: it is not what is written there.
+        CheckpointError: it is not what is written there. ServiceError: the disk does not answer.
     """
     path = folder / _ABOUT
     if not path.exists():
@@ -89,7 +113,7 @@ def about_checkpoint(folder: Path) -> CheckpointAbout | None:
         place = ".".join(map(str, first["loc"])) or "it"
         raise CheckpointError(f"{path} is damaged: {place}: {first['msg']}", hint=_WAY_OUT) from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}", hint=_WAY_OUT) from error
+        raise ServiceError(f"{path} cannot be read: {error.strerror or error}", hint=_AGAIN) from error
 
 
 @contextmanager
@@ -100,7 +124,9 @@ def _damage(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         missing = f"{folder} is damaged: {error}" if folder.exists() else f"there is no checkpoint at {folder}"
         raise CheckpointError(missing, hint=_WAY_OUT) from error
-    except (OSError, ValueError, AttributeError, TypeError, SafetensorError) as error:
+    except OSError as error:  # the files may be whole: a disk that does not answer, no descriptor left
+        raise ServiceError(f"{folder} cannot be read: {error.strerror or error}", hint=_AGAIN) from error
+    except (ValueError, AttributeError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}", hint=_WAY_OUT) from error
 
 

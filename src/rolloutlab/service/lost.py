@@ -13,14 +13,14 @@ from pathlib import Path
 from sqlite3 import Connection
 from uuid import UUID
 
-from rolloutlab.errors import CheckpointError, ConflictError, LabError, RolloutlabError
+from rolloutlab.errors import CheckpointError, ConflictError, LabError, RolloutlabError, ServiceError
 from rolloutlab.objective.preflight import count
-from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint
+from rolloutlab.policy.checkpoints import CheckpointAbout, about_checkpoint, check_checkpoint, read_checkpoint
 from rolloutlab.policy.model import Adapter, Policy
 from rolloutlab.service.aside import UNLISTED, note_of, reason_of, set_aside
 from rolloutlab.store.disk import flush, remove
 from rolloutlab.store.sqlite import Database
-from rolloutlab.wire.training import LARGEST_STEP, CheckpointAbout, LostCheckpoint, RecoveredCheckpoints
+from rolloutlab.wire.training import LARGEST_STEP, LostCheckpoint, RecoveredCheckpoints
 
 _DRAFT = re.compile(r"\.\d+-[a-z0-9_]{1,8}")
 """A checkpoint while it is written, or what it replaced."""
@@ -74,7 +74,7 @@ class LostCheckpoints:
         try:
             check_checkpoint(place)
             reason = UNLISTED
-        except CheckpointError as error:
+        except (CheckpointError, ServiceError) as error:
             reason = f"{UNLISTED}, and {error.message}"
         set_aside(place, self._aside / place.parent.name, reason)
 
@@ -293,6 +293,8 @@ def _whole(place: Path) -> bool:
         check_checkpoint(place)
     except CheckpointError:
         return False
+    except ServiceError:  # whether it is whole is not known, and it must not be taken for nothing
+        return True
     return True
 
 

@@ -211,6 +211,7 @@ class Registry:
 
         Raises:
             CheckpointError: it is damaged; the hint is the request that is the way out.
+            ServiceError: the disk does not answer.
             ConflictError: its model stands on another base policy than the one that is served.
         """
         for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):

@@ -11,8 +11,8 @@ from rolloutlab.wire.base import Boolean, DateTime, Integer, Number, Wire
 from rolloutlab.wire.levels import ImportanceSamplingLevel
 from rolloutlab.wire.trajectories import TrajectoryGroup
 
-_NAME = r"^[\w.-]+$"
-_LONGEST_NAME = 255
+NAME = r"^[\w.-]+$"
+LONGEST_NAME = 255
 LARGEST_STEP = 999_999_999
 """Of a checkpoint that is listed again: what trains after it has larger ones."""
 _OTHER_TAU = "kimi_k2_tau"
@@ -87,9 +87,9 @@ class TrainingJob(Wire):
 class RegisterModel(Wire):
     """Body of `POST {base_url}/v1/preview/models`."""
 
-    entity: str | None = Field(default=None, pattern=_NAME, max_length=_LONGEST_NAME)
-    project: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
-    name: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
+    entity: str | None = Field(default=None, pattern=NAME, max_length=LONGEST_NAME)
+    project: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     base_model: str | None = None
     return_existing: Boolean = False
 
@@ -132,27 +132,6 @@ class DeletedCheckpoints(Wire):
 
     deleted_count: Integer
     not_found_steps: list[Integer]
-
-
-class CheckpointAbout(Wire):
-    """`checkpoint.json` in a checkpoint's folder: of which model and step it is, and who made it; rolloutlab's own.
-
-    created_at: of the model. base: the fingerprint of its base policy. metrics: of the last gradient step of the job
-    that made it, whose id is `job_id`; both are empty for step 0.
-    """
-
-    id: UUID
-    entity: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
-    project: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
-    name: str = Field(pattern=_NAME, max_length=_LONGEST_NAME)
-    base_model: str
-    run_id: str
-    created_at: DateTime
-    base: str | None = None
-    step: Integer = Field(ge=0, le=LARGEST_STEP)
-    metrics: dict[str, Number] = {}
-    job_id: UUID | Literal[""] = ""
-    saved_at: DateTime
 
 
 class LostCheckpoint(Wire):
