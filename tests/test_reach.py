@@ -125,3 +125,10 @@ def test_nobody_leads_to_link_local_addresses():
 def test_a_server_with_addresses_in_two_networks_is_held_to_be_the_more_public_one():
     assert reach_of_all(["127.0.0.1", "93.184.216.34"]) == Reach.PUBLIC
     assert reach_of_all(["169.254.1.1"]) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1%00.evil.example", "http://localhost%2f.evil.example", "https://[", "x"]
+)
+def test_what_is_no_address_of_this_machine_is_elsewhere(url):
+    assert on_this_machine(url) is False

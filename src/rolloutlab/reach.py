@@ -29,9 +29,13 @@ def on_this_machine(url: str) -> bool:
     """Whether the host of an address can be nothing but the machine that asks: what goes there leaves it on no wire.
 
     Loopback addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5.3), `localhost` and names below it (RFC 6761, 6.3). Not
-    0.0.0.0, which is no destination, nor an IPv6 address by which a relay is asked for an IPv4 one.
+    0.0.0.0, which is no destination, nor an IPv6 address by which a relay is asked for an IPv4 one, nor what is no
+    address at all.
     """
-    host = (urlsplit(url).hostname or "").removesuffix(".")
+    try:
+        host = (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:
+        return False
     try:
         return _unmapped(host).is_loopback
     except ValueError:  # a name
@@ -49,7 +53,7 @@ def in_own_network(address: str) -> bool:
 
 def reach_of(address: str) -> Reach | None:
     """Which network an IP address belongs to; None where no server can be meant: link-local, multicast, reserved."""
-    parsed = _plain(ipaddress.ip_address(address.partition("%")[0]))
+    parsed = _plain(_parsed(address))
     if parsed.is_loopback:
         return Reach.LOOPBACK
     if parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified or parsed.is_reserved:
@@ -70,8 +74,13 @@ def allows(server: Reach, address: str) -> bool:
 
 def _unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An IP address, an IPv4 one where it is written as one of IPv6; ValueError where it is none."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = _parsed(address)
     return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An IP address without its zone, which only one of IPv6 has (RFC 6874): `127.0.0.1%00.example` is a name."""
+    return ipaddress.ip_address(address.partition("%")[0] if ":" in address else address)
 
 
 def _plain(

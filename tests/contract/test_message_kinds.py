@@ -143,6 +143,19 @@ def test_a_kind_that_would_be_dropped_is_a_400_that_names_it(with_template, plac
         with_template(BARE).chat(messages=messages)
 
 
+def test_calls_of_a_user_are_properties_of_the_client_and_not_calls(with_template):
+    for template in (STRICT, BARE):
+        service = with_template(template)
+        for extra in ({"tool_calls": [{"x": 1}]}, {"tool_calls": "none"}, {"function_call": {"name": 5}}):
+            assert prompt_tokens(service, {**USER, **extra}) == prompt_tokens(service, USER)
+
+
+def test_an_audio_whose_transcript_is_no_text_is_a_400(with_template):
+    spoken = {"role": "assistant", "audio": {"id": "a", "transcript": 5}, "tool_calls": [CALLS]}
+    with pytest.raises(RefusedError, match=r"400 messages\.1"):
+        with_template(STRICT).chat(messages=[USER, spoken, USER])
+
+
 def test_a_custom_call_beside_one_that_the_template_writes_is_not_dropped_in_silence(with_template):
     both = {"role": "assistant", "tool_calls": [CALLS, CUSTOM]}
     functions_alone = STRICT.replace("or [] %}", "or [] if c.function %}")

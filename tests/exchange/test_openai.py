@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
 from rolloutlab.wire.chat import AssistantMessage
 
@@ -107,3 +108,11 @@ def test_a_trip_through_such_a_file_keeps_groups_and_messages(open_desk, recorde
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     ((group,),) = (two.groups(),)
     assert [t.answer for t in group.trajectories] == ["Paris", "Lyon"]
+
+
+def test_a_user_whose_message_has_properties_of_a_client_is_shown(desk, file):
+    odd = {**ASK, "tool_calls": [{"x": 1}], "function_call": 3}
+    desk.read(file({"messages": [odd, say("4"), odd, say("5")]}), "sums")
+    collection = Collection(desk.lab, desk.lab.find("sums"))
+    assert "2 + 2?" in repr(collection)
+    assert "2 + 2?" in collection._repr_html_()

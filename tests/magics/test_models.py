@@ -1,5 +1,8 @@
 """`%models`: what is damaged or lost is told there, with what to type, and typing it helps."""
 
+import hashlib
+import json
+
 import pytest
 
 
@@ -12,7 +15,15 @@ def service(start, body):
     service.stop()
     folder = service.folder / "models" / str(model.id)
     (folder / "1").rename(folder / "7")
+    _say_step(folder / "7", 7)
     return start()
+
+
+def _say_step(checkpoint, step):
+    about, sums = checkpoint / "checkpoint.json", checkpoint / "sha256.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"step": step}))
+    digest = hashlib.sha256(about.read_bytes()).hexdigest()
+    sums.write_text(json.dumps(json.loads(sums.read_text()) | {"checkpoint.json": digest}))
 
 
 @pytest.fixture
@@ -41,5 +52,5 @@ def test_models_tells_of_lost_checkpoints_until_they_are_listed_again(printed, n
 
 def test_what_is_purged_is_told_and_gone(printed):
     assert printed("%models --purge")[0].startswith("removed 1 checkpoint (")
-    assert printed("%models --purge") == ["no checkpoint is set aside"]
+    assert printed("%models --purge") == ["no checkpoint was removed"]
     assert printed("%models") == []

@@ -136,7 +136,8 @@ def _no_text(message: Any) -> str:
         if part.type not in {"text", "refusal"}:
             return f"content.{j}: the policy reads text, not {part.type}"
     audio = getattr(message, "audio", None)
-    spoken = audio is not None and not (audio.model_extra or {}).get("transcript")
+    words = (audio.model_extra or {}).get("transcript") if audio is not None else None
+    spoken = audio is not None and not (isinstance(words, str) and words)
     return "audio: the policy reads text, and this audio has no transcript" if spoken else ""
 
 

@@ -81,11 +81,13 @@ class Messages:
             _simplify(message, i, f"{place}.{i}")
         shapes = tuple(map(_shape, sent))
         key = (bool(tools), shapes)
-        if key not in self._known:
+        tried = self._known.get(key)
+        if tried is None:
+            tried = self._tried(shapes, tools)
             if len(self._known) >= _MOST_SHAPES:
-                self._known.clear()
-            self._known[key] = self._tried(shapes, tools)
-        given, lost = self._known[key]
+                self._known.clear()  # another thread may do so at any moment
+            self._known[key] = tried
+        given, lost = tried
         for i, what in enumerate(lost):
             if what:
                 why, hint = _LOST[what]
@@ -174,11 +176,13 @@ def _simplify(message: dict[str, Any], i: int, place: str) -> None:
     if isinstance(content, list):
         content = "".join(_part_text(part, f"{place}.content.{j}") for j, part in enumerate(content))
     message["content"] = content or ""
-    if message["role"] != "assistant":
+    if message["role"] != "assistant":  # whose calls would be properties that a client adds, with any content
+        message.pop("tool_calls", None)
+        message.pop("function_call", None)
         return
     message["content"] += message.pop("refusal", None) or ""
     if audio := message.pop("audio", None):
-        if not audio.get("transcript"):
+        if not isinstance(audio.get("transcript"), str) or not audio["transcript"]:
             raise RenderingError(f"{place}.audio: this policy reads text, and this audio has no transcript")
         message["content"] = message["content"] or audio["transcript"]
     if not (calls := message.get("tool_calls")):

@@ -114,16 +114,8 @@ def _said(trajectory: Trajectory) -> str:
 
 def _line(item: MessageOrChoice) -> str:
     """One message of a conversation, with the tools that it calls."""
-    role, said, called = spoken(item)
+    role, said, called = page.spoken(item)
     return " ".join([f"{role}:", *filter(None, [said]), *called])
-
-
-def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
-    """Who said it, what was said, and the tools that were called, as Python would call them."""
-    message = (item.message if isinstance(item, Choice) else item).to_wire()
-    calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
-    called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    return message["role"], plain_text(message.get("content")), called
 
 
 def _reward(trajectory: Trajectory) -> str:

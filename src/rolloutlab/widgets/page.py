@@ -62,11 +62,18 @@ def _conversation(items: Sequence[MessageOrChoice]) -> str:
 
 def _message(item: MessageOrChoice) -> str:
     """What a message says, and the tools that it calls."""
-    message = (item.message if isinstance(item, Choice) else item).to_wire()
-    calls = [call.get("function") or call["custom"] for call in message.get("tool_calls") or ()]
-    called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    said = plain_text(message.get("content")) or str(message.get("refusal") or "")
+    _, said, called = spoken(item)
+    said = said or str(getattr(item.message if isinstance(item, Choice) else item, "refusal", None) or "")
     return "<br>".join([*([written(said)] if said else []), *(f"<code>{written(call)}</code>" for call in called)])
+
+
+def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
+    """Who said it, what was said, and the tools that were called, as Python would call them."""
+    message = (item.message if isinstance(item, Choice) else item).to_wire()
+    given = message.get("tool_calls") if message["role"] == "assistant" else None  # of others it may be anything
+    calls = [call.get("function") or call["custom"] for call in given or ()]
+    called = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
+    return message["role"], plain_text(message.get("content")), called
 
 
 def _role(item: MessageOrChoice) -> str:

@@ -10,8 +10,9 @@ from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.records import Edit, Trajectory
 from rolloutlab.visible import visible
-from rolloutlab.widgets.collection import WHY_NOT, spoken
+from rolloutlab.widgets.collection import WHY_NOT
 from rolloutlab.widgets.html import heading, words
+from rolloutlab.widgets.page import spoken
 from rolloutlab.wire.chat import MessageOrChoice
 
 LINES = 12
