@@ -1,6 +1,9 @@
 """A checkpoint on disk is whole, or it is not there; what is read is what was written."""
 
 import errno
+import hashlib
+import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from rolloutlab.errors import CheckpointError, ServiceError
-from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
+from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint, write_checkpoint
 from rolloutlab.policy.model import Policy, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.trainer import State
 
@@ -163,12 +166,73 @@ def test_a_write_that_fails_leaves_the_checkpoint_that_was_there(policy, tmp_pat
 def test_a_disk_that_does_not_answer_has_damaged_no_checkpoint(policy, tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "3", state(policy), policy.lora)
 
-    def refuse(_path):
+    def refuse(*_arguments, **_options):
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(Path, "open", refuse)
         with pytest.raises(ServiceError, match=r"cannot be read: Input/output error") as caught:
             read_checkpoint(tmp_path / "3")
+        with pytest.raises(ServiceError, match=r"checkpoint\.json cannot be read: Input/output error"):
+            about_checkpoint(tmp_path / "3")
     assert "delete" not in caught.value.hint
     read_checkpoint(tmp_path / "3")
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[Path]:
+    """The files that were opened, in order."""
+    paths: list[Path] = []
+    here = Path.open
+
+    def remember(path: Path, *arguments: Any, **options: Any) -> Any:
+        paths.append(path)
+        return here(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", remember)
+    return paths
+
+
+def test_each_file_of_a_checkpoint_is_read_once_when_it_is_checked(policy, tmp_path, opened):
+    write_checkpoint(tmp_path / "3", state(policy), policy.lora)
+    opened.clear()
+    check_checkpoint(tmp_path / "3")
+    assert sorted(opened) == sorted((tmp_path / "3").iterdir())
+
+
+def test_a_large_checkpoint_is_checked_without_being_held_in_memory(policy, tmp_path):
+    large = {"a.exp_avg": torch.zeros(16_000_000)}  # 64 MB
+    tracemalloc.start()
+    try:
+        write_checkpoint(tmp_path / "3", state(policy, optimizer=large), policy.lora)
+        check_checkpoint(tmp_path / "3")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+OUTSIDE = ["../outside", "{folder}/outside", "..", ".", "", "3/../outside"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_list_of_checksums_that_leads_out_of_the_folder_is_damaged_and_what_it_names_is_not_read(
+    policy, tmp_path, opened, name
+):
+    write_checkpoint(tmp_path / "3", state(policy), policy.lora)
+    outside = tmp_path / "outside"
+    outside.write_text("another's")
+    sums = json.loads((tmp_path / "3" / "sha256.json").read_text())
+    sums[name.format(folder=tmp_path)] = hashlib.sha256(outside.read_bytes()).hexdigest()
+    (tmp_path / "3" / "sha256.json").write_text(json.dumps(sums))
+    opened.clear()
+    with pytest.raises(CheckpointError, match=r"sha256\.json is damaged: '.*' is no file name"):
+        check_checkpoint(tmp_path / "3")
+    assert {path.name for path in opened} <= {path.name for path in (tmp_path / "3").iterdir()}
+
+
+def test_checksums_that_are_nested_too_deep_to_be_read_are_damage(policy, tmp_path):
+    write_checkpoint(tmp_path / "3", state(policy), policy.lora)
+    (tmp_path / "3" / "sha256.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="damaged"):
+        check_checkpoint(tmp_path / "3")

@@ -92,7 +92,9 @@ def check_checkpoint(folder: Path) -> None:
     """Compare a checkpoint's files with their checksums; raises as `read_checkpoint` does."""
     with _damage(folder):
         sums = json.loads((folder / _SUMS).read_text())
-        for name in (_ADAPTER, _OPTIMIZER, *sums):
+        for name in sorted({_ADAPTER, _OPTIMIZER, *sums}):
+            if name in {"", ".."} or Path(name).name != name:  # it leads out of the folder
+                raise CheckpointError(f"{folder / _SUMS} is damaged: {name!r} is no file name", hint=_WAY_OUT)
             if _sha256(folder / name) != sums.get(name):
                 raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_WAY_OUT)
 
@@ -126,7 +128,7 @@ def _damage(folder: Path) -> Iterator[None]:
         raise CheckpointError(missing, hint=_WAY_OUT) from error
     except OSError as error:  # the files may be whole: a disk that does not answer, no descriptor left
         raise ServiceError(f"{folder} cannot be read: {error.strerror or error}", hint=_AGAIN) from error
-    except (ValueError, AttributeError, TypeError, SafetensorError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}", hint=_WAY_OUT) from error
 
 
@@ -142,4 +144,5 @@ def _fill(draft: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] 
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
