@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from rolloutlab.session import Session
 from rolloutlab.settings import Embedding, Settings
 
 if TYPE_CHECKING:
@@ -299,3 +300,33 @@ def visit(parts: tuple[Any, ...], visits: Callable[..., Visitor], tmp_path: Path
 def visitor(visit: Callable[..., Visitor]) -> Visitor:
     """Somebody at a service of their own."""
     return visit()
+
+
+@pytest.fixture
+def trained(start: Callable[..., Any], body: Callable[..., Any]) -> Callable[..., tuple[Path, Path, Any]]:
+    """A service that has stopped after so many jobs of one model; its folder, the model's, and what it sampled."""
+
+    def make(jobs: int = 2) -> tuple[Path, Path, Any]:
+        service = start()
+        model = service.register()
+        for _ in range(jobs):
+            service.ended(service.call("POST", "/v1/preview/training-jobs", json=body(model.id))["id"])
+        answer = service.chat(model="lab/first", seed=1).choices[0].logprobs
+        service.stop()
+        return service.folder, service.folder / "models" / str(model.id), answer
+
+    return make
+
+
+@pytest.fixture
+def notebook_of() -> Iterator[Callable[..., Session]]:
+    """A notebook's session on a service of this process."""
+    sessions: list[Session] = []
+
+    def make(service: Any) -> Session:
+        sessions.append(Session(Settings(home=service.folder.parent, service=service.address), http=service.http))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()

@@ -17,36 +17,6 @@ JOBS = "/v1/preview/training-jobs"
 LOST = "/v1/preview/lost-checkpoints"
 
 
-@pytest.fixture
-def trained(start, body):
-    """A service that has stopped after so many jobs of one model; its folder, the model's, and what it sampled."""
-
-    def make(jobs=2):
-        service = start()
-        model = service.register()
-        for _ in range(jobs):
-            service.ended(service.call("POST", JOBS, json=body(model.id))["id"])
-        answer = service.chat(model="lab/first", seed=1).choices[0].logprobs
-        service.stop()
-        return service.folder, service.folder / "models" / str(model.id), answer
-
-    return make
-
-
-@pytest.fixture
-def notebook_of():
-    """A notebook's session on a service of this process."""
-    sessions = []
-
-    def make(service):
-        sessions.append(Session(Settings(home=service.folder.parent, service=service.address), http=service.http))
-        return sessions[-1]
-
-    yield make
-    for session in sessions:
-        session.close()
-
-
 def move_away(folder):
     for path in folder.glob("service.db*"):
         path.unlink()

@@ -61,10 +61,7 @@ class LostCheckpoints:
             self._finish_deletions(model, {str(step) for step in steps})
             unlisted += [place for place in _step_folders(model) if place.name not in map(str, steps)]
         for place in unlisted:
-            if self._is_made_again(place):
-                remove(place)
-            else:
-                self.set_aside(place)
+            self.set_aside(place)
         for model in self._model_folders(self._models):
             if model.name not in listed and not any(model.iterdir()):
                 model.rmdir()
@@ -184,17 +181,6 @@ class LostCheckpoints:
                 f" in {self._models}: the database was lost, or copied without the file service.db-wal beside it",
                 hint="put service.db and service.db-wal back; or %models --recover, which lists the checkpoints anew",
             )
-
-    def _is_made_again(self, place: Path) -> bool:
-        """Whether the job that made it was killed before its end was recorded: it starts over, and makes it again."""
-        try:
-            about = about_checkpoint(place)
-        except CheckpointError:
-            return False
-        job = str(about.job_id) if about else ""
-        waits = "SELECT 1 FROM jobs WHERE id = ? AND status IN ('queued', 'running')"
-        body = self._models.parent / "jobs" / f"{job}.json"
-        return bool(job and body.exists() and self._database.read(waits, job))
 
     @staticmethod
     def _finish_deletions(folder: Path, listed: set[str]) -> None:
