@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from rolloutlab.client.inference import SELECT, not_offered
-from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
+from rolloutlab.errors import NotFoundError, NotOfferedError
 from rolloutlab.http import Http
 from rolloutlab.settings import Address
 from rolloutlab.wire.base import Wire
@@ -68,7 +68,7 @@ async def lost_checkpoints(http: Http, address: Address) -> list[LostCheckpoint]
     """GET /v1/preview/lost-checkpoints; none where a service knows of no such thing."""
     try:
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
-    except (NotFoundError, ServiceError):
+    except NotFoundError:
         return []
     return LostCheckpointList.model_validate(answer).data
 

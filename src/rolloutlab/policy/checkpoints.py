@@ -106,10 +106,10 @@ def about_checkpoint(folder: Path) -> CheckpointAbout | None:
         CheckpointError: it is not what is written there. ServiceError: the disk does not answer.
     """
     path = folder / _ABOUT
-    if not path.exists():
-        return None
     try:
         return CheckpointAbout.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "it"

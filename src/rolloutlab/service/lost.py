@@ -7,6 +7,7 @@ what took hours to train, so a start removes temporary names of the service's ow
 import json
 import os
 import re
+import stat
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,8 +64,9 @@ class LostCheckpoints:
         for place in unlisted:
             self.set_aside(place)
         for model in self._model_folders(self._models):
-            if model.name not in listed and not any(model.iterdir()):
-                model.rmdir()
+            if model.name not in listed:
+                with suppress(OSError):  # it is not empty
+                    model.rmdir()
 
     def set_aside(self, place: Path) -> None:
         """Move the folder of a checkpoint that is not listed; LabError when it cannot be moved."""
@@ -234,17 +236,23 @@ def _lost(place: Path) -> LostCheckpoint:
     try:
         if about := about_checkpoint(place):
             named = {"model": f"{about.project}/{about.name}"}
-    except CheckpointError as error:
+    except (CheckpointError, ServiceError) as error:
         reason = reason if error.message in reason else f"{reason}, and {error.message}"
     step = int(place.name.partition("-")[0])
     return LostCheckpoint(model_id=UUID(place.parent.name), step=step, bytes=_size(place), reason=reason, **named)
 
 
 def _size(place: Path) -> int:
-    """Bytes of the files in a folder, but not of those behind links."""
+    """Bytes of the files in a folder, but not of those behind links, nor of those that the disk refuses to look at."""
     if place.is_symlink():
         return 0
-    return sum(path.lstat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    size = 0
+    for folder, _, names in os.walk(place):
+        for name in names:
+            with suppress(OSError):
+                file = Path(folder, name).lstat()
+                size += file.st_size if stat.S_ISREG(file.st_mode) else 0
+    return size
 
 
 def _refuse_links(place: Path) -> None:
