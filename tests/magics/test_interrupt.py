@@ -33,6 +33,9 @@ class Lab:
 
     It is interrupted as soon as the seventh prompt is asked, which gets no answer before `well`. One answer is stored
     or under way by then, and five more have arrived. `asked` counts the requests for each prompt.
+
+    at_the_end: it is interrupted once the last prompt has its answer, or with `refused` a refusal, instead, when
+    nothing is left to do but to store.
     """
 
     def __init__(self, home: Any) -> None:
@@ -40,7 +43,7 @@ class Lab:
         http = Http(httpx.MockTransport(self._answer), backoff=0)
         self.session = Session(Settings(home=home, service=Address(url, url, None)), http=http)
         self.asked: Counter[str] = Counter()
-        self.well = False
+        self.well = self.at_the_end = self.refused = False
         self.slow, self._batches = 1, 0
         self.go_on, self._first = threading.Event(), threading.Event()
 
@@ -59,13 +62,19 @@ class Lab:
         if not self.well:
             if prompt == "1":
                 await asyncio.to_thread(self._first.wait, PATIENCE)
+            if self.at_the_end:
+                return self._last(prompt) if prompt == str(ROWS - 1) else _answer_to(prompt)
             if prompt == str(ARRIVED):
                 os.kill(os.getpid(), signal.SIGINT)
                 await asyncio.Event().wait()
-        message = {"role": "assistant", "content": f"{prompt}!"}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        return httpx.Response(200, json=body)
+        return _answer_to(prompt)
+
+    def _last(self, prompt: str) -> httpx.Response:
+        """The answer to the last prompt; the interrupt comes when the one worker ends, as there is nothing to ask."""
+        worker = asyncio.current_task()
+        assert worker
+        worker.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGINT))
+        return httpx.Response(400, json={"error": {"message": "no"}}) if self.refused else _answer_to(prompt)
 
     def stored(self) -> int:
         return self.session.store.collection("c").trajectories
@@ -78,6 +87,13 @@ class Lab:
                 await asyncio.wait(tasks, timeout=PATIENCE)
 
         self.session._http.run(others())
+
+
+def _answer_to(prompt: str) -> httpx.Response:
+    message = {"role": "assistant", "content": f"{prompt}!"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+    return httpx.Response(200, json=body)
 
 
 @pytest.fixture
@@ -118,11 +134,11 @@ def no_end_in_time(monkeypatch) -> Callable[[Callable[[], None]], None]:
     return patch
 
 
-def resumes_the_rest(lab: Lab, cells: Callable[[str], list[str]]) -> None:
+def resumes_the_rest(lab: Lab, cells: Callable[[str], list[str]], arrived: int = ARRIVED) -> None:
     lab.well = True
     lab.asked.clear()
     assert cells(RESUME) == []
-    assert lab.asked == {str(i): 1 for i in range(ARRIVED, ROWS)}
+    assert lab.asked == {str(i): 1 for i in range(arrived, ROWS)}
     assert lab.stored() == ROWS
 
 
@@ -154,6 +170,38 @@ def test_a_second_interrupt_leaves_at_once_and_the_collection_is_held_until_all_
     lab.all_ended()
     assert lab.stored() == ARRIVED
     resumes_the_rest(lab, cells)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_interrupt_after_the_last_answer_waits_until_all_that_arrived_is_stored(
+    lab, cells, no_end_in_time, tmp_path, refused
+):
+    lab.at_the_end, lab.refused = True, refused
+    arrived = ROWS - refused
+    no_end_in_time(lab.go_on.set)
+    assert cells(CHAT) == [
+        f"KeyboardInterrupt: {arrived} of {ROWS} completions had arrived and are kept",
+        f"  -> {RESUME} samples the other 1" if refused else f"  -> {RESUME} shows them",
+    ]
+    assert lab.stored() == arrived
+    assert [path.name for path in (tmp_path / "sampling").iterdir()] == ["lock"]
+    resumes_the_rest(lab, cells, arrived)
+
+
+def test_a_second_interrupt_after_the_last_answer_leaves_at_once_and_nothing_is_lost(lab, cells, no_end_in_time):
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    no_end_in_time(again)
+    lab.at_the_end, lab.slow = True, 2
+    before, hint = cells(CHAT)
+    assert before.endswith("others are still being stored")
+    assert hint == f"  -> {RESUME} samples the rest"
+    [refused, _] = cells(RESUME)
+    assert refused == "ConflictError: c is being sampled by another kernel or cell"
+    lab.go_on.set()
+    lab.all_ended()
+    resumes_the_rest(lab, cells, ROWS)
 
 
 def test_what_another_kernel_stores_after_a_resume_has_counted_is_not_sampled_again(lab, cells, tmp_path, monkeypatch):

@@ -111,6 +111,16 @@ def test_a_disk_that_fails_once_loses_nothing_that_had_arrived(lab, monkeypatch)
     assert lab.collection("capitals").trajectories == slow.arrivals.done == 40
 
 
+def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(lab):
+    work = sampled("capitals", "?", None, None, {}, {"model": "m"}, Tools(()))
+    arrivals = Arrivals(lab, work)
+    with arrivals.under_way():
+        pass
+    [rollout] = work.rollouts
+    arrivals.take([([rollout], None)])
+    lab.hold(lab.collection("capitals")).release()
+
+
 def test_many_completions_take_few_statements(lab):
     slow = Slow(lab, rows=60, asked=60)
     said: list[str] = []

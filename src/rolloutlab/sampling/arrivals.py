@@ -98,7 +98,9 @@ class Arrivals:
             return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
         if not self.begun:
             return "nothing had arrived yet, and no collection was made", "run the cell again"
-        return f"{self._so_far()} and are kept", f"{self._rest()} samples the other {self.total - self.done:,}"
+        missing = self.total - self.done
+        what = f"samples the other {missing:,}" if missing else "shows them"
+        return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
 
     def _so_far(self) -> str:
         return f"{self.done:,} of {count(self.total, 'completion')} had arrived"
@@ -155,6 +157,8 @@ class Arrivals:
             if held:
                 let_go(held)
             raise
+        if not self._under_way:  # its end, which lets go, came while this waited for the disk
+            self.close()
 
     def _put(self, groups: Sequence[Group], answers: Sequence[Answered]) -> None:
         self._lab.put_all(

@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rolloutlab.errors import LabError, RefusedError, ServiceError
 from rolloutlab.retries import Retries
@@ -134,7 +135,8 @@ class Player:
 
         Raises:
             ServiceError: nothing answers, the token is refused, or nothing but errors comes. After a first answer that
-            waits for what is under way; any other error cancels it. What had arrived was offered to `taken`.
+            waits for what is under way; any other error cancels it. What had arrived was offered to `taken`, also
+            where this is cancelled, at any time.
         """
         waiting: asyncio.PriorityQueue[tuple[int, int, int, Rollout]] = asyncio.PriorityQueue()
         for rollout in rollouts:
@@ -147,13 +149,17 @@ class Player:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            try:
-                await self._keep()
-            except LabError:
-                await self._keep()
+            await _through_cancellations(self._end(tasks))
+
+    async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Cancel what is under way, and pass on all that had arrived; LabError when that fails twice."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._keep()
+        except LabError:
+            await self._keep()
 
     async def _keeper(self) -> None:
         """Passes on what was answered once all that is ready in this turn of the loop is there."""
@@ -238,6 +244,20 @@ class Player:
         if choice.finish_reason == "length" and rollout.pending > 1:
             return _ended(after, f"ended with an answer that max_tokens cut off, {_turns(rollout.pending - 1)} early")
         return replace(after, pending=rollout.pending - 1)
+
+
+async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
+    """Wait until `work` has ended, also while its caller is cancelled again and again; that is raised after it."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])  # which leaves the task alone where it is cancelled itself
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled:
+        raise cancelled
 
 
 @contextmanager
