@@ -1,15 +1,20 @@
 """Damaged files are errors in words, which point at what says more and what to do."""
 
+import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 
-from rolloutlab.errors import LabError
+from rolloutlab.errors import LabError, PolicyError
+from rolloutlab.service.database import open_service_database
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.records import Recorded
 from rolloutlab.wire.chat import AssistantMessage, UserMessage
+
+TO_MEND = "%service check says what is damaged, and what to do"
 
 
 @pytest.fixture
@@ -52,6 +57,41 @@ def test_damage_is_an_error_that_points_at_the_check_which_says_what_to_do(sessi
     line = session.service("check").splitlines()[0]
     assert "lab.db: damaged: " in line
     assert "%export NAME FILE" in line
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, 30_000)
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no database" * 5_000)
+
+
+@pytest.mark.parametrize("broken", [cut_short, overwritten])
+def test_a_lab_that_does_not_open_points_at_the_check_which_says_what_to_do(session, broken):
+    broken(session.settings.database)
+    with pytest.raises(LabError, match=r"lab\.db cannot be used: ") as refused:
+        session.collection("capitals")
+    assert refused.value.hint == TO_MEND
+    line = session.service("check").splitlines()[0]
+    assert "lab.db: damaged: " in line
+    assert line.endswith("move it away, with its -wal and -shm, to begin an empty lab")
+
+
+@pytest.mark.parametrize("broken", [cut_short, overwritten])
+def test_a_service_whose_database_does_not_open_ends_with_an_error_that_points_at_the_check(tmp_path, broken):
+    folder = Settings(home=tmp_path).service_folder
+    folder.mkdir()
+    open_service_database(folder).close()
+    broken(folder / "service.db")
+    embedded = Session(Settings(home=tmp_path))
+    with pytest.raises(PolicyError, match=r"ended at its start: .*service\.db cannot be used: ") as refused:
+        embedded.models()
+    line = embedded.service("check").splitlines()[2]
+    embedded.close()
+    assert refused.value.hint == TO_MEND
+    assert "service.db: damaged: " in line
+    assert "%models --recover" in line
 
 
 def test_a_file_that_is_no_database_at_all_is_said_to_be_damaged(session):

@@ -45,7 +45,8 @@ class ServiceCalls(SessionBase):
     def _files(self) -> dict[Path, str]:
         """The lab's files, and what to do about each that is damaged."""
         return {
-            self.settings.database: "%export NAME FILE saves what can be read; then put a backup in its place",
+            self.settings.database: "%export NAME FILE saves what can be read, if it opens at all; then put a backup "
+            "in its place, or move it away, with its -wal and -shm, to begin an empty lab",
             self.settings.search_database: "%search --reindex makes it anew",
             self.settings.service_folder / "service.db": "put a backup in its place, or move it away and "
             "%models --recover, which lists the checkpoints anew",

@@ -24,6 +24,7 @@ _PATIENCE = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """What the disk or another process does: full, locked for too long, read-only, damaged. Their subclasses are bugs."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_TO_MEND = "%service check says what is damaged, and what to do"
 
 
 class Database:
@@ -128,10 +129,8 @@ class Database:
             self._check_there()
             if not any_left():
                 raise self._short(deed) from error
-            code = getattr(error, "sqlite_errorcode", None)  # Python's own, of text that is none, has no code
-            hint = "free some disk space" if code == sqlite3.SQLITE_FULL else None
-            if code is None or code & 0xFF in _DAMAGE:
-                hint = "%service check says what is damaged, and what to do"
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            hint = _TO_MEND if _is_damage(error) else "free some disk space" if full else None
             raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
 
     def _short(self, deed: str) -> LabError:
@@ -214,9 +213,8 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             if not any_left():
                 raise self._short("opened") from error
-            raise LabError(
-                f"{self.path} cannot be used: {error}", hint="set ROLLOUTLAB_HOME to a folder you can write to"
-            ) from error
+            hint = _TO_MEND if _is_damage(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
+            raise LabError(f"{self.path} cannot be used: {error}", hint=hint) from error
         if self.read_only:
             self._check_version()
         self._as_opened = as_opened
@@ -281,6 +279,12 @@ class Database:
                 f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
             )
             raise LabError(outdated, hint=readonly.to_copy(self.path.parent))
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether a file is not as SQLite writes it; Python's own error, of text that is none, has no code."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(error, sqlite3.DatabaseError) and (code is None or code & 0xFF in _DAMAGE)
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
