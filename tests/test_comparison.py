@@ -176,6 +176,29 @@ def test_rare_successes_have_the_interval_of_bounded_rewards():
     assert ", for rewards within 0 and 1, as all of these are): no clear difference" in rare.words()[1]
 
 
+def test_a_better_result_gets_no_weaker_verdict_in_whatever_order_its_rows_come():
+    def line(better: int, worse: int, prompts: int, seed: int = 0) -> str:
+        ends = [(0.0, 1.0)] * better + [(1.0, 0.0)] * worse + [(0.0, 0.0)] * (prompts - better - worse)
+        order = np.random.default_rng(seed).permutation(prompts)
+        return compare(*[Pair(str(i), "x", (ends[i][0],), (ends[i][1],)) for i in order]).words()[1]
+
+    lines = {line(7, 0, 50, seed) for seed in range(20)}
+    assert len(lines) == 1
+    assert lines.pop().endswith(
+        "(95% interval +0.011 to +0.267, for rewards within 0 and 1, as all of these are): better"
+    )
+    assert ": no clear difference" in line(7, 1, 50)
+    assert line(9, 1, 50).endswith(": better")
+    assert line(7, 0, 1000).endswith(": better")
+    assert line(0, 7, 1000).endswith(": worse")
+
+
+def test_a_bound_that_is_close_to_0_is_shown_on_its_side_of_it():
+    line = compare(*rewards(0.0, *[1.0] * 6, *[0.0] * 994)).words()[1]
+    assert "95% interval +0.0002 to" in line
+    assert line.endswith(": better")
+
+
 def test_without_bounds_the_assumption_stands_beside_the_verdict():
     changes = list(np.random.default_rng(1).normal(7.5, 2.0, 32))
     line = compare(*rewards(5.0, *changes)).words()[1]

@@ -12,6 +12,7 @@ from rolloutlab.intervals import (
     betting_interval,
     interval,
     near_normal,
+    sign_interval,
     student_interval,
     student_t,
 )
@@ -72,6 +73,11 @@ def graded(before: float, after: float, concentration: float, completions: int) 
     return draw
 
 
+def unseen(random: np.random.Generator, prompts: int) -> tuple[np.ndarray, float]:
+    """A gain of 1 for two losses of a half, which a sample may happen not to have: then all it has are gains."""
+    return random.choice([1.0, -0.5, 0.0], (TIMES, prompts), p=[0.25, 0.5, 0.25]), 0.0
+
+
 RARE: dict[str, Draw] = {
     "0 to 0.02": binary(0, 0.02, 1),
     "0 to 0.05": binary(0, 0.05, 1),
@@ -82,6 +88,7 @@ RARE: dict[str, Draw] = {
     "one in ten": solved(0.6, 1),
     "one in ten of eight": solved(0.6, 8),
     "skewed grades": graded(0.01, 0.05, 0.5, 1),
+    "losses of a half": unseen,
 }
 ORDINARY: dict[str, Draw] = {
     "0.05 to 0.05": binary(0.05, 0.05, 1),
@@ -192,6 +199,91 @@ def test_the_interval_for_one_look_is_wrong_too_often_in_six():
 def test_in_ordinary_cases_verdicts_are_nearly_as_frequent_as_with_student(draw, prompts):
     assert verdicts(student_interval, draw, prompts) > 0.6
     assert verdicts(once, draw, prompts) > 0.85 * verdicts(student_interval, draw, prompts)
+
+
+def paired(better: int, worse: int, prompts: int) -> np.ndarray:
+    """The differences of one completion per prompt that fails or succeeds."""
+    return np.array([1.0] * better + [-1.0] * worse + [0.0] * (prompts - better - worse))
+
+
+def tables(prompts: int) -> list[tuple[int, int]]:
+    """How many prompts can be better, and how many worse."""
+    return [(better, worse) for better in range(prompts + 1) for worse in range(prompts + 1 - better)]
+
+
+def sign_test(better: int, worse: int) -> float:
+    """The two-sided p-value of the exact sign test: as uneven a count of heads in as many throws of a fair coin."""
+    changed = better + worse
+    ways = sum(math.comb(changed, count) for count in range(max(better, worse), changed + 1))
+    return min(1.0, 2 * ways / 2**changed)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("prompts", [16, 50])
+def test_with_one_success_or_failure_per_prompt_verdicts_are_those_of_the_exact_sign_test(prompts, level):
+    low, high = interval(np.array([paired(*table, prompts) for table in tables(prompts)]), level, 1.0)
+    exact = [np.sign(u - w) * (sign_test(u, w) <= 1 - level) for u, w in tables(prompts)]
+    assert (np.sign(low) * (low * high > 0) == exact).all()
+
+
+def test_a_rare_gain_without_any_loss_is_a_verdict_of_whatever_number_of_prompts():
+    for prompts in (16, 50, 1000):
+        assert once(paired(6, 0, prompts))[0] > 0 > once(paired(5, 0, prompts))[0]
+
+
+def test_more_better_and_no_more_worse_never_lose_a_verdict():
+    prompts = 40
+    low, _ = once(np.array([paired(*table, prompts) for table in tables(prompts)]))
+    verdict = dict(zip(tables(prompts), low > 0, strict=True))
+    assert verdict[7, 0]
+    assert not verdict[7, 1]
+    for (better, worse), given in verdict.items():
+        for table in ((better + 1, worse), (better, worse - 1), (better + 1, worse - 1)):
+            assert verdict.get(table, True) >= given
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("prompts", [16, 30, 60])
+def test_counted_out_over_all_tables_the_sign_interval_misses_no_more_often_than_it_says(prompts, level):
+    low, high = sign_interval(np.array([paired(*table, prompts) for table in tables(prompts)]), level)
+    counts = np.array([(u, w, prompts - u - w) for u, w in tables(prompts)])
+    ways = np.array([math.lgamma(prompts + 1) - sum(math.lgamma(n + 1) for n in table) for table in counts])
+    for changed in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.9, 0.98):
+        for share in (0.5, 0.501, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 0.95, 0.99):
+            chances = np.array([changed * share, changed * (1 - share), 1 - changed])
+            true = chances[0] - chances[1]
+            missed = (low > true + 1e-12) | (high < true - 1e-12)
+            assert np.exp(ways + counts @ np.log(chances))[missed].sum() <= 1 - level
+
+
+def test_the_order_of_the_values_does_not_count_in_one_look():
+    random = np.random.default_rng(6)
+    rare, normal = random.choice([0.0, 0.25, 1.0], 60, p=[0.9, 0.07, 0.03]), varied(0.2)(random, 60)[0][0]
+    assert (near_normal(rare), near_normal(normal)) == (False, True)
+    for values in (paired(7, 0, 60), rare, normal):
+        assert len({tuple(map(float, once(random.permutation(values)))) for _ in range(20)}) == 1
+
+
+def test_by_betting_a_larger_gain_never_loses_a_verdict():
+    values = np.array([0.75] * 8 + [0.0] * 30 + [-0.25])
+    lows = [betting_interval([*values, more])[0] for more in np.linspace(-1, 1, 21)]
+    assert np.all(np.diff(lows) >= 0)
+
+
+@pytest.mark.parametrize(("after", "prompts", "power"), [(0.2, 30, 0.57), (0.14, 50, 0.71), (0.07, 100, 0.69)])
+def test_rare_successes_get_the_verdicts_that_the_exact_test_gives(after, prompts, power):
+    assert verdicts(once, binary(0, after, 1), prompts) == pytest.approx(power, abs=0.04)
+
+
+@pytest.mark.parametrize(("draw", "prompts", "power"), [(solved(0.6, 8), 128, 0.75), (solved(0.4, 4), 200, 0.75)])
+def test_rare_changes_of_several_completions_get_a_verdict_by_betting(draw, prompts, power):
+    assert not near_normal(draw(np.random.default_rng(0), prompts)[0]).all()
+    assert verdicts(betting_interval, draw, prompts) > power
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_betting_misses_the_truth_no_more_often_than_it_says(case):
+    assert wrong(betting_interval, CASES[case], 32) <= at_most(0.05, TIMES)
 
 
 def test_an_interval_for_many_looks_comes_to_a_verdict_on_rare_rewards():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError
-from rolloutlab.intervals import anytime_interval, interval, near_normal
+from rolloutlab.intervals import anytime_interval, interval, near_normal, only_extremes
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.notation import dumped
 from rolloutlab.visible import as_written
@@ -101,9 +101,10 @@ class Comparison:
     def interval(self, level: float = 0.95) -> Bounds:
         """Between which bounds the difference lies, as the prompts vary; its trajectories where there is one prompt.
 
-        Student's t where differences are near enough to normal, else by betting where rewards have bounds; with
-        `anytime` an interval of a confidence sequence; see `rolloutlab.intervals`. Equal differences of rewards without
-        bounds bound nothing: it is then everything.
+        By the exact sign test where each difference is none or as large as the bounds allow, as with one success or
+        failure per prompt; else Student's t where differences are near enough to normal, else by betting where rewards
+        have bounds; with `anytime` an interval of a confidence sequence; see `rolloutlab.intervals`. Equal differences
+        of rewards without bounds bound nothing: it is then everything.
 
         Raises:
             InputError: the level is not between 0 and 1.
@@ -143,7 +144,7 @@ class Comparison:
         worse = sum(pair.difference < 0 for pair in self.pairs)
         rows = sum(pair.rows for pair in self.pairs)
         pooled = f" ({rows:,} rows; equal prompts count once)" if rows > len(self.pairs) else ""
-        bounds = f"95% interval {low:+.3f} to {high:+.3f}{self._basis()}"
+        bounds = f"95% interval {_signed(low)} to {_signed(high)}{self._basis()}"
         if math.isinf(low):
             bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
         return [
@@ -154,14 +155,15 @@ class Comparison:
         ]
 
     def _basis(self) -> str:
-        """What the interval stands on, beside Student's for differences that are near enough to normal."""
+        """What the interval stands on, unless it is Student's for differences that are near enough to normal."""
         kept = ", valid at every look" if self.anytime else ""
         if self.bounds is None:
             return f"{kept}, which assumes roughly normal differences"
-        if not self.anytime and near_normal(self._differences):
+        low, high = self.bounds
+        by_signs = only_extremes(self._differences, high - low)
+        if not self.anytime and near_normal(self._differences) and not by_signs:
             return ""
         equal = ", all differences equal" if len(set(self._differences)) == 1 else ""
-        low, high = self.bounds
         within = f"for rewards within {low:g} and {high:g}"
         return f"{kept}{equal}, {within}{', as all of these are' if self._assumed else ''}"
 
@@ -230,6 +232,11 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:
         hint = f"--bounds {min(low, *outside):g} {max(high, *outside):g}, if no reward can be beyond"
         raise InputError(f"the reward {outside[0]:g} is outside the bounds {low:g} and {high:g}", hint=hint)
     return None
+
+
+def _signed(bound: float) -> str:
+    """In three places; in as many as it takes to see on which side of 0 it is."""
+    return f"{bound:+.3f}" if bound == 0 or abs(bound) >= 0.0005 else f"{bound:+.1g}"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ samples at once (shape S, N). Bounds have the other axes (shape S, or none).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,22 +27,98 @@ _COCHRAN = 25.0
 """N of at least so many squared skewnesses is enough for a normal approximation (Cochran 1977, section 2.15)."""
 _LARGEST_BET = 0.75
 """Of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4."""
+_CONSTANT_BETS = (0.5, 0.95)
+"""Of the largest bet, for one look: the large one wins most where none is a loss, the small one survives losses."""
 _HALVINGS = 30
 
 
 def interval(values: "Values | Sequence[float]", level: float = 0.95, width: float | None = None) -> "Bounds":
-    """An interval for the mean, for one look.
+    """An interval for the mean, for one look; the order of the values does not count.
 
-    Student's where the values are `near_normal` or have no known bounds, else by betting. width: the values are known
-    to be within -width and +width.
+    width: the values are known to be within -width and +width. By the sign test where all are -width, 0 or +width;
+    else Student's where they are `near_normal`, else by betting. Without it Student's.
     """
     import numpy as np
 
-    student = student_interval(values, level)
+    values_SN = np.sort(np.asarray(values, dtype=float), -1)  # a sum depends on the order, if only in its last digit
+    student = student_interval(values_SN, level)
     if width is None:
         return student
-    trusted, betting = near_normal(values), betting_interval(values, level, width)
-    return np.where(trusted, student[0], betting[0]), np.where(trusted, student[1], betting[1])
+    others = zip(student, betting_interval(values_SN, level, width), strict=True)
+    all_or_nothing, trusted = only_extremes(values_SN, width), near_normal(values_SN)
+    low, high = (np.where(trusted, *bounds) for bounds in others)
+    exact = sign_interval(values_SN, level, width)
+    return np.where(all_or_nothing, exact[0], low), np.where(all_or_nothing, exact[1], high)
+
+
+def only_extremes(values: "Values | Sequence[float]", width: float) -> "NDArray[np.bool_]":
+    """Whether all of at least two values are -width, 0 or +width, as with one completion that fails or succeeds."""
+    import numpy as np
+
+    sizes_SN = np.abs(np.asarray(values, dtype=float)) / width
+    extreme: NDArray[np.bool_] = (np.isclose(sizes_SN, 0) | np.isclose(sizes_SN, 1)).all(-1)
+    return extreme if sizes_SN.shape[-1] > 1 else np.zeros_like(extreme)
+
+
+def sign_interval(values: "Values | Sequence[float]", level: float = 0.95, width: float = 1.0) -> "Bounds":
+    """An interval for the mean of values that are -width, 0 or +width; it excludes 0 where the exact sign test does.
+
+    The mean is width · c · (2·b - 1), with c the share of values that are not 0, and b the share of positive ones among
+    these. Both are between their bounds of Clopper and Pearson 1934 ("The use of confidence or fiducial limits
+    illustrated in the case of the binomial", Biometrika 26). So 0 is outside where 1/2 is outside the bounds of b:
+    the exact sign test of pairs of successes (McNemar 1947, Psychometrika 12), wrong in at most 1 - level of samples
+    without a difference. With another mean the bounds of c count as well; `tests/test_intervals.py` counts out how
+    often both together miss it: in no case more often. Values between -width and +width that a sample happens not to
+    have make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
+    """
+    import numpy as np
+
+    values_SN = np.asarray(values, dtype=float)
+    positive_S, changed_S = (values_SN > width / 2).sum(-1), (np.abs(values_SN) > width / 2).sum(-1)
+    least_S, most_S = _clopper_pearson(changed_S, np.full_like(changed_S, values_SN.shape[-1]), level)
+    low_S, high_S = (2 * share_S - 1 for share_S in _clopper_pearson(positive_S, changed_S, level))
+    return (
+        width * low_S * np.where(low_S > 0, least_S, most_S),
+        width * high_S * np.where(high_S > 0, most_S, least_S),
+    )
+
+
+def _clopper_pearson(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64]", level: float) -> "Bounds":
+    """Between which bounds the chance of a success lies, after so many of so many trials."""
+    low_S = _lowest_chance(successes_S, trials_S, (1 - level) / 2)
+    return low_S, 1 - _lowest_chance(trials_S - successes_S, trials_S, (1 - level) / 2)
+
+
+def _lowest_chance(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64]", doubt: float) -> "Values":
+    """The largest chance with which as many successes, or more, have at most the probability `doubt`; by bisection."""
+    import numpy as np
+
+    places_N = np.arange(trials_S.max() + 1)
+    factorials_N = np.concatenate([[0.0], np.log(places_N[1:]).cumsum()])
+    misses_SN = trials_S[..., None] - places_N
+    counted_SN = (places_N >= successes_S[..., None]) & (misses_SN >= 0)
+    misses_SN = misses_SN.clip(0)
+    ways_SN = factorials_N[trials_S][..., None] - factorials_N - factorials_N[misses_SN]
+
+    def refuted(chance_S: "Values") -> "NDArray[np.bool_]":
+        wins_S1, losses_S1 = np.log(chance_S)[..., None], np.log1p(-chance_S)[..., None]
+        terms_SN = np.exp(ways_SN + places_N * wins_S1 + misses_SN * losses_S1)
+        enough: NDArray[np.bool_] = np.where(counted_SN, terms_SN, 0.0).sum(-1) <= doubt
+        return enough
+
+    return _bisected(refuted, trials_S.shape)
+
+
+def _bisected(refuted: "Callable[[Values], NDArray[np.bool_]]", shape: tuple[int, ...]) -> "Values":
+    """The largest number between 0 and 1 that is refuted; all that are smaller are as well."""
+    import numpy as np
+
+    low_S, high_S = np.zeros(shape), np.ones(shape)
+    for _ in range(_HALVINGS):
+        middle_S = (low_S + high_S) / 2
+        refuted_S = refuted(middle_S)
+        low_S, high_S = np.where(refuted_S, middle_S, low_S), np.where(refuted_S, high_S, middle_S)
+    return low_S
 
 
 def near_normal(values: "Values | Sequence[float]") -> "NDArray[np.bool_]":
@@ -102,8 +178,9 @@ def betting_interval(
 
     The hedged capital of Waudby-Smith and Ramdas 2024 ("Estimating means of bounded random variables by betting", J. R.
     Stat. Soc. B 86, arXiv 2010.09686, theorem 3 and remark 3): it holds the means against which no gambler who bets on
-    the values in their order has ever made 2 / (1 - level) of 1. Bets are predictable plug-ins, from the values before
-    alone: by equation 26 with `anytime`, valid at every look, else by that for a fixed N. One value bounds nothing.
+    the values has made 2 / (1 - level) of 1. With `anytime` at any time, with predictable plug-in bets from the values
+    before alone (equation 26), so their order counts. Else at the end, on average over bets that are constant: a
+    product, in which order does not count, and which has mean 1 at most. One value bounds nothing.
     """
     import numpy as np
 
@@ -117,27 +194,37 @@ def betting_interval(
 
 
 def _lowest_mean(values_SN: "Values", level: float, anytime: bool) -> "Values":
-    """The lower bound, of values within 0 and 1: what was won against a mean falls as the mean rises, so by bisection.
+    """The lower bound, of values within 0 and 1; by bisection, since what was won falls as the mean rises."""
+    doubt = math.log(2 / (1 - level))
+    bets_SN = _plug_in_bets(values_SN, doubt) if anytime else None
+    return _bisected(lambda mean_S: _won(values_SN, mean_S[..., None], bets_SN) >= doubt, values_SN.shape[:-1])
 
-    The bet against a mean m is on values above it, at most `_LARGEST_BET` / m, which leaves capital after a loss.
-    """
+
+def _plug_in_bets(values_SN: "Values", doubt: float) -> "Values":
     import numpy as np
 
-    count = values_SN.shape[-1]
-    places_N = np.arange(1, count + 1)
-    doubt = math.log(2 / (1 - level))
+    places_N = np.arange(1, values_SN.shape[-1] + 1)
     means_SN = (0.5 + values_SN.cumsum(-1)) / (places_N + 1)
     variances_SN = (0.25 + ((values_SN - means_SN) ** 2).cumsum(-1)) / (places_N + 1)
     before_SN = np.concatenate([np.full_like(values_SN[..., :1], 0.25), variances_SN[..., :-1]], -1)
-    bets_SN = np.sqrt(2 * doubt / (before_SN * (places_N * np.log(places_N + 1) if anytime else count)))
-    low_S, high_S = np.zeros(values_SN.shape[:-1]), np.ones(values_SN.shape[:-1])
-    for _ in range(_HALVINGS):
-        middle_S1 = ((low_S + high_S) / 2)[..., None]
-        placed_SN = np.minimum(bets_SN, _LARGEST_BET / middle_S1)
-        richest_S = np.log1p(placed_SN * (values_SN - middle_S1)).cumsum(-1).max(-1)
-        refuted_S, middle_S = richest_S >= doubt, middle_S1[..., 0]
-        low_S, high_S = np.where(refuted_S, middle_S, low_S), np.where(refuted_S, high_S, middle_S)
-    return low_S
+    bets_SN: Values = np.sqrt(2 * doubt / (before_SN * places_N * np.log(places_N + 1)))
+    return bets_SN
+
+
+def _won(values_SN: "Values", mean_S1: "Values", bets_SN: "Values | None") -> "Values":
+    """The logarithm of the capital that was won against a mean: the most ever with these bets, else with constant ones.
+
+    The bets are on values above it, at most 1 / mean, which is all that a value of 0 can lose.
+    """
+    import numpy as np
+
+    if bets_SN is not None:
+        placed_SN = np.minimum(bets_SN, _LARGEST_BET / mean_S1)
+        richest_S: Values = np.log1p(placed_SN * (values_SN - mean_S1)).cumsum(-1).max(-1)
+        return richest_S
+    ends = [np.log1p(bet * (values_SN / mean_S1 - 1)).sum(-1) for bet in _CONSTANT_BETS]
+    mean_S: Values = np.logaddexp.reduce(ends, 0) - math.log(len(ends))
+    return mean_S
 
 
 def _most_common(sorted_SN: "Values") -> "NDArray[np.int64]":
