@@ -147,6 +147,14 @@ def test_the_token_is_readable_by_the_user_alone(tmp_path):
     assert (tmp_path / "service").stat().st_mode & 0o077 == 0
 
 
+def test_a_folder_where_the_token_should_be_is_told_as_what_it_is(tmp_path):
+    folder, place = Folder(tmp_path / "service"), tmp_path / "service" / "token"
+    place.mkdir()
+    with pytest.raises(LabError, match=r"token cannot be written: Is a directory: .*token should be a file") as refused:
+        folder.draw_token()
+    assert refused.value.hint == f"!mv {place} {place}.old"
+
+
 def test_a_kernel_makes_the_services_folder_for_the_user_alone(attach, settings):
     attach()._attach()
     folders = [settings.service_folder, settings.service_folder / "clients"]

@@ -369,8 +369,10 @@ def test_a_body_that_cannot_be_set_aside_stays_and_the_start_says_why(start):
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
     (path.parent / ".lost").write_text("in its way")
-    with pytest.raises(LabError, match=rf"{path}, which is not listed, cannot be moved to .*\.lost"):
+    what = rf"{path}, which is not listed, cannot be moved to .*\.lost should be a folder"
+    with pytest.raises(LabError, match=what) as refused:
         start()
+    assert refused.value.hint == f"!mv {path.parent}/.lost {path.parent}/.lost.old"
     assert path.exists()
 
 

@@ -43,7 +43,8 @@ def test_a_folder_or_a_lock_that_is_refused_is_an_error_in_words(tmp_path, refus
         folder.touch()
     with pytest.raises(LabError, match=r"cannot be (used|locked)") as error:
         hold(folder, 3, "x:3")
-    assert "ROLLOUTLAB_HOME" in error.value.hint
+    place = folder / refused
+    assert error.value.hint == f"!mv {place} {place}.old"
 
 
 def test_a_collection_is_let_go_also_where_the_locks_file_cannot_be_removed(tmp_path, monkeypatch):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rolloutlab.errors import LabError
-from rolloutlab.store.disk import flush
+from rolloutlab.store.disk import flush, refused
 from rolloutlab.wire.base import Wire
 
 UNLISTED = "the service's database does not list it"
@@ -35,9 +34,8 @@ def set_aside(place: Path, folder: Path, reason: str) -> Path:
         for changed in (folder, place.parent):
             flush(changed)
     except OSError as error:
-        raise LabError(
-            f"{place}, which is not listed, cannot be moved to {folder}: {error}", hint="free some disk space"
-        ) from error
+        what = f"{place}, which is not listed, cannot be moved to {folder}"
+        raise refused(what, error, "free some disk space") from error
     return target
 
 

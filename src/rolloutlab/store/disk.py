@@ -82,9 +82,17 @@ def _kept(path: Path, seconds: float) -> LabError:
 
 
 def refused(what: str, error: OSError, hint: str) -> LabError:
-    """What cannot be done, and why; the hint is another one where it is for want of file descriptors."""
+    """What cannot be done, and why.
+
+    The hint is another one for want of file descriptors, and for a file where a folder should be, or the reverse.
+    """
     if short_of_descriptors(error):
         return LabError(f"{what}: {NONE_LEFT}", hint=TO_HAVE_MORE)
+    if isinstance(error, FileExistsError | IsADirectoryError):
+        path = error.filename2 or error.filename  # the second one is where a file should have been moved to
+        wanted = "file" if isinstance(error, IsADirectoryError) else "folder"
+        away = f"!mv {shlex.quote(str(path))} {shlex.quote(f'{path}.old')}"
+        return LabError(f"{what}: {error.strerror}: {path} should be a {wanted}", hint=away)
     return LabError(f"{what}: {error.strerror or error}", hint=hint)
 
 
