@@ -118,7 +118,9 @@ def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(l
         pass
     [rollout] = work.rollouts
     arrivals.take([([rollout], None)])
-    lab.hold(lab.collection("capitals")).release()
+    held = lab.hold(lab.collection("capitals"))
+    assert held.is_locked
+    held.release()
 
 
 def test_many_completions_take_few_statements(lab):

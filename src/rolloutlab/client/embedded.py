@@ -130,8 +130,8 @@ class Embedded:
         if published is None or self._ended_within(0):
             return False
         if self._is_read_only():  # the process may have ended long ago, and another one have its number
-            said = f"{self._folder.parent} is read-only: whether its service still runs cannot be seen"
-            raise LabError(said, hint="%service stop in a notebook of its owner")
+            unseen = f"{self._folder.parent} is read-only: whether its service still runs cannot be seen"
+            raise LabError(unseen, hint="%service stop in a notebook of its owner")
         os.kill(published.pid, signal.SIGTERM)
         with suppress(AttributeError, OSError):  # one that is suspended hears of it only then
             os.kill(published.pid, signal.SIGCONT)

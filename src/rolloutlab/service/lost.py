@@ -266,8 +266,8 @@ def _checked(place: Path, lost: LostCheckpoint) -> CheckpointAbout | None:
     """What its folder says of a checkpoint; CheckpointError where that cannot be so at this place."""
     about = about_checkpoint(place)
     if about and (about.id, about.step) != (lost.model_id, lost.step):
-        said = f"{place} says that it is step {about.step} of the model {about.id}"
-        raise CheckpointError(said, hint="move it to a folder of that name")
+        differs = f"{place} says that it is step {about.step} of the model {about.id}"
+        raise CheckpointError(differs, hint="move it to a folder of that name")
     if lost.step > LARGEST_STEP:
         raise CheckpointError(f"{place} is of a step beyond {LARGEST_STEP:,}", hint="move it to a folder of its step")
     return about
