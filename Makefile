@@ -8,10 +8,10 @@ BENCHMARKS := start sampling rollouts lab rewards_view search training job_memor
 CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
-WITHOUT_colab := auth callback client context jupyter objective search store wire kernel/test_canaries.py kernel/test_shared_grant.py
-MODULES := $(wildcard src/rolloutlab/widgets/modules/*.* src/rolloutlab/widgets/modules/*/*.*)
+WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
+MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -30,6 +30,10 @@ test-processes: $(READY)
 
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg notebooks
+
+# What makes the practice policy is not part of the package.
+practice: $(READY)
+	PYTHONPATH=tools $(PYTEST) tools/practice_policy
 
 lint: $(READY)
 	$(BIN)/ruff check .

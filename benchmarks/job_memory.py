@@ -14,7 +14,7 @@ from pathlib import Path
 from goals import Goal, conclude
 from measure import forget_peak, peak_memory
 
-from rolloutlab.client import training
+from rolloutlab.api import training
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 

@@ -12,9 +12,9 @@ from goals import Goal, conclude
 from measure import best
 from mock_service import completion
 
+from rolloutlab.api.wire.chat import ChatCompletion, UserMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup, StoredCollection
-from rolloutlab.wire.chat import ChatCompletion, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup, StoredCollection
 
 COLLECTIONS, GROUPS, MEMBERS = 10, 1250, 8
 TOTAL = COLLECTIONS * GROUPS * MEMBERS

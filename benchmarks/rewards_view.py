@@ -17,10 +17,10 @@ from measure import ROOT, peer_python
 from mock_service import completion
 from playwright.sync_api import Browser, sync_playwright
 
+from rolloutlab.api.wire.chat import ChatCompletion, UserMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup, Score
-from rolloutlab.views.rows import Named
-from rolloutlab.wire.chat import ChatCompletion, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.trajectories.rewards_rows import NamedTrajectory
 
 sys.path.insert(0, str(ROOT))
 from tests.browser.conftest import FLAGS
@@ -118,7 +118,7 @@ def fill(path: Path) -> None:
 
     lab.at_once(put)
     rows = lab.outlines.of(collection, None)
-    named = [Named(row.id, f"letters/{row.group}/{row.position}") for row in rows]
+    named = [NamedTrajectory(row.id, f"letters/{row.group}/{row.position}") for row in rows]
     lab.rewards.give([Score(one, one.id * 7919 % 97 / 97) for one in named], "function")
     lab.close()
 

@@ -22,13 +22,13 @@ from models import mid_size
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from rolloutlab.client.inference import complete
+from rolloutlab.api.inference import complete
+from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.policy.decode import Ask
 from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.wire.chat import ChatRequest
 
 LETTERS = ["d b a c", "s h i f", "q m e r", "z x w v"]
 TOKENS = 64
@@ -49,7 +49,7 @@ def ours(name: str, batch: int, ragged: bool) -> float:
     limit_threads(policy)
     policy = Policy(**{**vars(policy), "end_ids": frozenset()})
     prompts = prompts_of(policy, batch)
-    sampler, adapter = Sampler(policy), read_adapter(policy.carrier())
+    sampler, adapter = Sampler(policy), read_adapter(policy.lora_copy())
     asks = [Ask(p, n, seed=i) for i, (p, n) in enumerate(zip(prompts, lengths(len(prompts), ragged), strict=True))]
 
     def work() -> None:
@@ -66,7 +66,7 @@ def static(name: str, batch: int, threads: int) -> float:
     torch.set_num_threads(threads)
     policy = load_policy(name)
     prompts = prompts_of(policy, batch)
-    model = policy.speaker(read_adapter(policy.carrier()))
+    model = policy.speaker(read_adapter(policy.lora_copy()))
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])

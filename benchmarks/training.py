@@ -19,14 +19,14 @@ from goals import Goal, conclude
 from measure import ROOT, THREADS, alone, peer_python
 from models import mid_size
 
+from rolloutlab.api.wire.chat import UserMessage
+from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.policy.decode import Ask
 from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDER
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.policy.trainer import State, train
-from rolloutlab.wire.chat import UserMessage
-from rolloutlab.wire.trajectories import Trajectory
 
 REPEATS = 3
 WORDS = [
@@ -53,7 +53,7 @@ Groups = list[list[Trajectory]]
 def sampled(policy: Policy, groups: int, words: int, tokens: int) -> tuple[Groups, dict[str, Any]]:
     """Groups of eight completions of just so many tokens; as trajectories, and as TRL's peer script reads them."""
     renderer, random = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary), Random(0)
-    sampler, adapter = Sampler(Policy(**{**vars(policy), "end_ids": frozenset()})), read_adapter(policy.carrier())
+    sampler, adapter = Sampler(Policy(**{**vars(policy), "end_ids": frozenset()})), read_adapter(policy.lora_copy())
     found: Groups = []
     rows: dict[str, Any] = {"group_size": 8, "prompt_ids": [], "completion_ids": [], "advantages": [], "logprobs": []}
     for g in range(groups):
@@ -84,7 +84,7 @@ def ours(name: str, groups: int, words: int, tokens: int) -> tuple[float, dict[s
     policy = load_policy(name)
     limit_threads(policy)
     job, rows = sampled(policy, groups, words, tokens)
-    model, start = policy.carrier(), State(read_adapter(policy.carrier()), {})
+    model, start = policy.lora_copy(), State(read_adapter(policy.lora_copy()), {})
     return min(_timed(policy, model, start, job) for _ in range(REPEATS)), rows
 
 

@@ -12,18 +12,17 @@ import httpx
 import hypothesis
 import pytest
 
-from rolloutlab.client import inference, training
-from rolloutlab.http import Http
+from rolloutlab.api import inference, training
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.chat import ChatCompletion, ChatCompletionChunk, ChatRequest
+from rolloutlab.api.wire.training import ENDINGS, CreateTrainingJob, Event, Model, RegisterModel
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.sqlite import Database
-from rolloutlab.wire.chat import ChatCompletion, ChatCompletionChunk, ChatRequest
-from rolloutlab.wire.events import ENDINGS, Event
-from rolloutlab.wire.training import CreateTrainingJob, Model, RegisterModel
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
-    from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.job_queue import Jobs
 
 hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
 hypothesis.settings.load_profile("rolloutlab")
@@ -77,7 +76,7 @@ def ring() -> Iterator[dict[tuple[str, str], str]]:
 class Service:
     """The service as a client sees it: calls in the words of the specification."""
 
-    http: Http
+    http: HttpClient
     address: Address
     policy: str
     folder: Path
@@ -259,11 +258,11 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
 def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
-    from rolloutlab.service.context.memory import Memory
     from rolloutlab.service.database import open_service_database
-    from rolloutlab.service.jobs import Jobs
+    from rolloutlab.service.job_queue import Jobs
+    from rolloutlab.service.mcp.lab import LabTools
+    from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.oauth.server import AuthorizationServer
-    from rolloutlab.service.registry import Registry
     from rolloutlab.service.usage import Ledger
 
     database = open_service_database(folder)
@@ -273,10 +272,10 @@ def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
         database.close()
         raise
     sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
-    memory = Memory(Settings(home=folder.parent))
+    memory = LabTools(Settings(home=folder.parent))
     authority = AuthorizationServer("http://127.0.0.1", database, b"a key", lambda: PASSCODE)
     app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
-    http = Http(httpx.ASGITransport(app), backoff=0)
+    http = HttpClient(httpx.ASGITransport(app), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
     closing = http.close, jobs.close, sampler.close, memory.close, database.close
     return Service(http, address, policy.name, folder, database, jobs, closing)

@@ -8,8 +8,8 @@ __all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension"]
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from rolloutlab.judge import Judge
     from rolloutlab.session import Session, lab
+    from rolloutlab.trajectories.judge import Judge
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
@@ -28,13 +28,13 @@ def unload_ipython_extension(shell: "InteractiveShell") -> None:
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     """What a Jupyter server loads; it never imports what a kernel needs."""
-    return [{"module": "rolloutlab.jupyter"}]
+    return [{"module": "rolloutlab.auth.redirect.jupyter_server"}]
 
 
 def __getattr__(name: str) -> Any:
     """`rolloutlab.Session`, `rolloutlab.lab` and `rolloutlab.Judge`, imported when they are first used."""
     if name == "Judge":
-        from rolloutlab.judge import Judge
+        from rolloutlab.trajectories.judge import Judge
 
         return Judge
     if name in {"Session", "lab"}:

@@ -13,8 +13,8 @@ from rolloutlab.settings import read_settings
 _LOOKED_AT = 0.5
 """Seconds within which a client that only looks whether a service runs has let go of the folder's lock."""
 if TYPE_CHECKING:
-    from rolloutlab.service.door import Door
     from rolloutlab.service.lifecycle import Folder
+    from rolloutlab.service.listen import ListenAddress
 
 _PATIENCE = 60.0
 """Seconds that a service started by a notebook waits for the one before it to end."""
@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> None:
     """Claim the lab folder first: the imports after it take seconds, and another kernel may be doing the same."""
-    from rolloutlab.service.door import Door
     from rolloutlab.service.lifecycle import Folder
+    from rolloutlab.service.listen import ListenAddress
 
-    door = Door(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
+    door = ListenAddress(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(options.home.expanduser().absolute() / "service")
     try:
         folder.claim(patience=_LOOKED_AT if options.linger is None else _PATIENCE)
@@ -78,7 +78,7 @@ def _serve(options: argparse.Namespace) -> None:
         raise LabError(f"{folder.path} cannot be used: {error}", hint="--home DIR") from error
 
 
-def _serve_claimed(folder: "Folder", door: "Door", options: argparse.Namespace) -> None:
+def _serve_claimed(folder: "Folder", door: "ListenAddress", options: argparse.Namespace) -> None:
     # torch's threads otherwise spin for long while they wait for each other, at the cost of whoever else would work
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
@@ -97,7 +97,7 @@ def _passcode(options: argparse.Namespace) -> None:
 
 def _client_metadata(options: argparse.Namespace) -> None:
     try:
-        from rolloutlab.service.oauth.documents import REDIRECTS, document
+        from rolloutlab.service.oauth.client_documents import REDIRECTS, document
     except ModuleNotFoundError as error:
         raise InputError(f"this needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
     print(json.dumps(document(options.url, options.redirect or REDIRECTS), indent=2))

@@ -1,19 +1,28 @@
-"""Which service a notebook talks to, and how it comes to talk to another."""
+"""The connection of a session: which service it talks to, with which token, and how it changes to another."""
 
+import getpass
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from html import escape
 from typing import Any
 
-from rolloutlab.client import health
-from rolloutlab.client.embedded import Embedded
-from rolloutlab.errors import InputError, NotFoundError, ServiceError
-from rolloutlab.http import Http
+from rolloutlab.api import health
+from rolloutlab.api.embedded import Embedded
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.http.ip_scope import on_this_machine
+from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
+from rolloutlab.auth.prompt import UserPrompt
+from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.sign_in import without_key
+from rolloutlab.auth.urls import checked_server
+from rolloutlab.errors import InputError, NotFoundError, ServiceError, SignInError, UnreachableError
 from rolloutlab.objective.preflight import count
-from rolloutlab.reach import on_this_machine
-from rolloutlab.settings import Address, Settings, profile_address
+from rolloutlab.sanitize import escape_control_chars, without_mathjax
+from rolloutlab.settings import Address, Served, Settings, profile_address, read_settings
 from rolloutlab.settings_file import (
     EMBEDDED,
     Profile,
@@ -23,7 +32,6 @@ from rolloutlab.settings_file import (
     unknown_profile,
     variable_name,
 )
-from rolloutlab.visible import as_written, visible
 
 _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
@@ -72,12 +80,12 @@ class Connection:
         lines = [
             f"  {name:9}  {value:{wide}}  {origin and f'({origin})'}".rstrip() for name, value, origin in self.rows
         ]
-        return visible("\n".join([self.state, *lines, self.profiles]))
+        return escape_control_chars("\n".join([self.state, *lines, self.profiles]))
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         head = "<tr><th>setting</th><th>value</th><th>from</th></tr>"
-        return as_written(f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>")
+        return without_mathjax(f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>")
 
 
 def connected(
@@ -133,7 +141,7 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
     )
 
 
-def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
     """What answers where the settings point; all that `health.ask` raises. The embedded service is not started."""
     address = settings.service
     if address is None:
@@ -146,7 +154,7 @@ def inspect(http: Http, embedded: Embedded, settings: Settings) -> Connection:
     return Connection(settings, f"{address.base_url} answers: it {does}; {listed}", offer.models or ())
 
 
-def described(http: Http, embedded: Embedded, settings: Settings) -> Connection:
+def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
     """The same, where a service that does not answer is said to be so."""
     try:
         return inspect(http, embedded, settings)
@@ -204,3 +212,189 @@ def _key(address: Address) -> str:
     if not address.key_env:
         return "given" if isinstance(address.token, str) else "none; %login signs in"
     return address.key_env if address.token else f"{address.key_env}, which is not set"
+
+
+class Connector:
+    """The service of a session: settings in force, HTTP client, OAuth tokens, embedded service, former addresses.
+
+    settings: None reads the environment and the settings file when something first needs them. prompt: asks a person to
+    sign in. can_ask: whether this front end can ask a person for an API key.
+    """
+
+    def __init__(
+        self, settings: Settings | None, http: HttpClient, prompt: UserPrompt, can_ask: Callable[[], bool]
+    ) -> None:
+        if settings:
+            self.settings = settings
+        self.http = http
+        self.former: list[Address] = []
+        """Services before the present one, newest first."""
+        self._prompt = prompt
+        self._can_ask = can_ask
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What is in force; `connect` replaces it."""
+        return read_settings()
+
+    @cached_property
+    def embedded(self) -> Embedded:
+        """The embedded service of the lab folder."""
+        return Embedded(self.settings, self.http)
+
+    @cached_property
+    def oauth(self) -> OAuthSessions:
+        """The OAuth session of each server."""
+        return OAuthSessions(self._prompt, self.settings.sign_in_folder)
+
+    @cached_property
+    def _configured(self) -> Settings:
+        """The settings before the first `connect`: a named service starts from them, not from the one before it."""
+        return self.settings
+
+    @property
+    def name(self) -> str:
+        """The present service as the lab records it with a job: its address, or `embedded`."""
+        return self.settings.service.base_url if self.settings.service else EMBEDDED
+
+    def close(self) -> None:
+        """Close the HTTP client and detach from the embedded service."""
+        self.http.close()
+        if "embedded" in self.__dict__:
+            self.__dict__.pop("embedded").close()
+
+    def address(self, progress: Callable[[str], None] = lambda _: None, *, start_empty: bool = False) -> Address:
+        """The present service with its token; the embedded one is started if it does not run.
+
+        progress: called with a note, again and again, while it starts. start_empty: as of `Embedded.address`.
+        """
+        if service := self.settings.service:
+            return self.with_token(service)
+        start = partial(progress, "starting the embedded service")
+        return replace(self.embedded.address(start, start_empty=start_empty), project=self.settings.project)
+
+    def running(self) -> Address | None:
+        """The present service, if there is one without starting it; one that hangs counts as none."""
+        service = self.settings.service
+        with suppress(UnreachableError):
+            return self.with_token(service) if service else self.embedded.running()
+        return None
+
+    def address_of(self, base_url: str, *, start: bool, hint: str) -> Address:
+        """A service by its address or `embedded`, as the lab records it; hint: what to type where it has to be started.
+
+        The embedded service has another port each time it starts, so any address on this machine may mean it.
+
+        Raises:
+            NotFoundError: it is neither known nor on this machine. UnreachableError: it does not run, without `start`.
+        """
+        if service := known_address(base_url, self.settings, self.former):
+            return self.with_token(service)
+        running = self.embedded.address() if start else self.embedded.running()
+        if running is None:
+            raise UnreachableError("the embedded service does not run", hint=hint)
+        return replace(running, project=self.settings.project)
+
+    def with_token(self, address: Address) -> Address:
+        """The address with the tokens of OAuth sessions, if it has no token of its own."""
+        if address.token is not None:
+            return address
+        for url in (f"{address.base_url}/v1", address.inference_base_url):
+            with suppress(InputError):  # without https no token is sent, and none may be needed
+                self.oauth.at(url)
+        return replace(address, token=self.oauth)
+
+    def mcp_url(self, server: str) -> str:
+        """The URL of an MCP server; `embedded` is that of the embedded service, which is started for it."""
+        return self.embedded.context_server() if server == EMBEDDED else server
+
+    def running_mcp_url(self, server: str) -> str:
+        """As `mcp_url`, starting nothing; NotFoundError when the embedded service does not run."""
+        if server != EMBEDDED:
+            return server
+        if running := self.embedded.running():
+            return f"{running.base_url}/context"
+        raise NotFoundError("the embedded service does not run; name its address as %whoami does", hint="%whoami")
+
+    def sign_in_url(self, server: str | None) -> str:
+        """The URL to sign in to, checked: of a server, or of the present service.
+
+        Raises:
+            InputError: it is not encrypted, or the present service is the embedded one, which needs no sign-in.
+        """
+        if server:
+            return checked_server(self.mcp_url(server))
+        if self.settings.service is None:
+            raise InputError("the embedded service needs no sign-in, its context server does", hint="%login embedded")
+        return f"{self.settings.service.base_url}/v1"
+
+    def forget_key(self, server: str) -> bool:
+        """Remove the API key of a service from the keyring and from here; False with an OAuth session, or no key."""
+        url = server if server == EMBEDDED else checked_server(server)
+        if url == EMBEDDED or self.oauth.at(url).standing or not forget_key(url):
+            return False
+        self.former = [without_key(address, url) for address in self.former]
+        if self.settings.service:
+            self.settings = replace(self.settings, service=without_key(self.settings.service, url))
+        return True
+
+    def search_at(self, served: Served | None) -> Connection:
+        """Record where `search` looks from now on; None is the lab."""
+        self.settings = replace(self.settings, search=served)
+        return described(self.http, self.embedded, self._with_token(self.settings))
+
+    def connect(
+        self, service: str | None, options: Mapping[str, str | bool | None], *, insecure_http: bool = False
+    ) -> Connection:
+        """Change to another service, once it has answered; options: as of `connected`. Raises as `Session.connect`.
+
+        Without a service and options nothing changes, and the present connection is described.
+        """
+        if service is None and not any(options.values()) and not insecure_http:
+            return described(self.http, self.embedded, self._with_token(self.settings))
+        target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
+        self._check_encrypted(target.service, insecure_http=insecure_http)
+        target, typed = self._with_key(target)
+        try:
+            connection = inspect(self.http, self.embedded, self._with_token(target))
+        except SignInError as error:
+            if target.service and target.service.key_keyring:
+                again = f"%connect {target.service.base_url} --key-keyring"
+                hint = again if typed else f"%logout {target.service.base_url}"
+                raise SignInError(error.message, hint=hint) from None
+            raise
+        if typed and target.service:
+            keep_key(target.service, typed)  # only now: a key that the service refuses is not kept
+        before, self.settings = self.settings.service, target
+        if before:
+            self.former.insert(0, before)
+        return connection
+
+    def _check_encrypted(self, address: Address | None, *, insecure_http: bool) -> None:
+        """InputError where the key of a service would go unencrypted, before it is asked for or sent."""
+        for url in {address.base_url, address.inference_base_url} if address else ():
+            if insecure_http:
+                self.http.unencrypted.allow(url)
+            if address and (address.token or address.key_keyring):
+                self.http.unencrypted.check(url)
+
+    def _with_key(self, settings: Settings) -> tuple[Settings, str | None]:
+        """The settings with the key of the keyring, and what the person typed where the keyring had none."""
+        address = settings.service
+        if address is None or not address.key_keyring:
+            return settings, None
+        stored = kept_key(address)
+        typed = None if stored else self._ask_key(address.base_url)
+        return replace(settings, service=replace(address, token=stored or typed)), typed
+
+    def _ask_key(self, url: str) -> str:
+        hint = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
+        if not self._can_ask():
+            raise InputError(f"the keyring has no key for {url}, and nobody is here to type it", hint=hint)
+        typed = getpass.getpass(f"API key of {url} (it is not shown): ").strip()
+        if not typed:
+            raise InputError("no key was typed", hint=f"%connect {url} --key-keyring")
+        return typed
+
+    def _with_token(self, settings: Settings) -> Settings:
+        return replace(settings, service=self.with_token(settings.service)) if settings.service else settings

@@ -27,15 +27,15 @@ bug and keeps its traceback. Both may quote what a server, a file or a policy wr
 a terminal are written out.
 """
 
-from rolloutlab.visible import visible
+from rolloutlab.sanitize import escape_control_chars
 
 
 class RolloutlabError(Exception):
     """Base of every error that rolloutlab raises on purpose."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = visible(message)
-        self.hint = hint and visible(hint)
+        self.message = escape_control_chars(message)
+        self.hint = hint and escape_control_chars(hint)
         super().__init__(self.message)
 
     def __str__(self) -> str:

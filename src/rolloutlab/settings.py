@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import platformdirs
 
 from rolloutlab.errors import InputError
-from rolloutlab.reach import on_this_machine
 from rolloutlab.settings_file import (
     CHECKS,
     EMBEDDED,
@@ -25,7 +24,7 @@ from rolloutlab.settings_file import (
 _DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": EMBEDDED}
 
 
-class Bearer(Protocol):
+class TokenSource(Protocol):
     """A token that may be renewed while requests are under way."""
 
     async def token(self) -> str | None:
@@ -38,7 +37,7 @@ class Bearer(Protocol):
 class Bearers(Protocol):
     """Tokens of several servers."""
 
-    def of(self, url: str) -> Bearer | None:
+    def of(self, url: str) -> TokenSource | None:
         """The one that requests to an address may carry."""
 
 
@@ -64,11 +63,6 @@ class Address:
         The specification leaves the brand out of the project header's name; the clients of OpenAI write it so.
         """
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
-
-    @property
-    def on_this_machine(self) -> bool:
-        """Whether no other machine can be meant; a service that a notebook starts listens nowhere else."""
-        return on_this_machine(self.base_url)
 
     def __repr__(self) -> str:
         return f"Address({self.base_url!r}, {self.inference_base_url!r})"

@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
-from rolloutlab.auth.asking import Terms
-from rolloutlab.auth.bearer import Access
-from rolloutlab.auth.consent import Prepare
-from rolloutlab.auth.kept import InMemory
-from rolloutlab.auth.registration import Client
-from rolloutlab.context.server import ContextServer
+from rolloutlab.auth.authorization import SignInOptions
+from rolloutlab.auth.prompt import Prepare
+from rolloutlab.auth.registration import RegisteredClient
+from rolloutlab.auth.session import OAuthSession
+from rolloutlab.auth.token_store import MemoryStore
 from rolloutlab.errors import SignInError
+from rolloutlab.sampling.mcp.client import McpConnection
 
 REDIRECT = "http://127.0.0.1:3000/callback"
 DOCUMENT = "https://conformance-test.local/client-metadata.json"
@@ -38,19 +38,19 @@ class Allows:
         """The suite sees what came of it."""
 
 
-def registered(context: Mapping[str, str]) -> Client | None:
+def registered(context: Mapping[str, str]) -> RegisteredClient | None:
     """The client that a scenario has registered before."""
     if "client_id" not in context:
         return None
     secret = context.get("client_secret")
-    return Client(context["client_id"], secret, "client_secret_basic" if secret else "none")
+    return RegisteredClient(context["client_id"], secret, "client_secret_basic" if secret else "none")
 
 
 async def main(url: str) -> None:
     """List the tools, signing in where that is asked for, and call each of them."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    access = Access(url, Allows(), InMemory(), Terms(client=registered(context), document=DOCUMENT))
-    server = ContextServer(url, access)
+    access = OAuthSession(url, Allows(), MemoryStore(), SignInOptions(client=registered(context), document=DOCUMENT))
+    server = McpConnection(url, access)
     try:
         try:
             tools = await server.tools()

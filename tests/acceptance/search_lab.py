@@ -12,19 +12,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError
-from rolloutlab.http import Http
 from rolloutlab.search.chroma import connect_search
+from rolloutlab.search.chroma.payload import cloud_payload
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records
-from rolloutlab.search.payload import cloud_payload
 
 
 class Lab:
     def __init__(self, folder):
         self.folder = folder
-        self.http = Http()
+        self.http = HttpClient()
         self.both = {}
 
     def payload(self, payload):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from rolloutlab.auth.messages import Flow, Request, Response
+from rolloutlab.auth.sans_io import Flow, Request, Response
 
 SERVER = "https://tools.example/mcp"
 ISSUER = "https://login.example"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rolloutlab.auth.documents import ServerMetadata
-from rolloutlab.auth.registration import Client, registered
+from rolloutlab.auth.discovery import ServerMetadata
+from rolloutlab.auth.registration import RegisteredClient, registered
 from rolloutlab.errors import SignInError
 from tests.auth.played import AUTHORITY, ISSUER, SERVER, answered, played
 
@@ -23,7 +23,7 @@ def client(world=None, more=None, **how):
 
 
 def test_pre_registered_client_information_is_used_first():
-    preset = Client("known")
+    preset = RegisteredClient("known")
     found, asked = client(more={"client_id_metadata_document_supported": True}, preset=preset, document=DOCUMENT)
     assert (found, asked) == (preset, [])
 
@@ -89,11 +89,11 @@ def test_a_refused_registration_says_why_without_what_else_the_server_said(answe
 
 
 def test_a_client_is_used_for_the_address_that_it_was_registered_with_until_it_expires():
-    one = Client("a", redirect_uri=REDIRECT, expires_at=10)
+    one = RegisteredClient("a", redirect_uri=REDIRECT, expires_at=10)
     assert one.serves(REDIRECT, now=9)
     assert not one.serves("http://127.0.0.1:99/callback", now=9)
     assert not one.serves(REDIRECT, now=11)
 
 
 def test_nothing_secret_is_in_a_repr():
-    assert "s3cret" not in repr(Client("a", "s3cret"))
+    assert "s3cret" not in repr(RegisteredClient("a", "s3cret"))

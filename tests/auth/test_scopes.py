@@ -1,6 +1,6 @@
 """Which scopes are asked for, as the specification chooses them."""
 
-from rolloutlab.auth.scopes import first_scopes, stepped_up
+from rolloutlab.auth.challenges import first_scopes, stepped_up
 
 
 def test_the_scope_of_the_first_challenge_is_used_when_given():

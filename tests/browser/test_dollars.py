@@ -2,8 +2,8 @@
 
 from playwright.sync_api import expect
 
-from rolloutlab.store.records import Arrival, NewGroup
-from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup
 
 PROMPT = "What do $2 pens and $3 books cost?"
 ANSWER = r"They cost $5 each and together $10, $\phantom{and this is hidden}$ or $$x^2$$, \(y^2\) or \[z^2\]."

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
+from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.records import Arrival, NewGroup
-from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup
 
 pytestmark = [pytest.mark.process, pytest.mark.parametrize("front_end", ["lab"])]
 HOSTILE = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'> \x1b[31m \u202eabc"

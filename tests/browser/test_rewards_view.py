@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
+from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.records import Arrival, NewGroup, Score
-from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup, Score
 
 pytestmark = pytest.mark.process
 

@@ -24,12 +24,12 @@ SERVER = "https://mcp.example/mcp"
 CELL = """
 import secrets
 from urllib.parse import urlencode
-from rolloutlab.auth.broker.broker import Broker
-from rolloutlab.auth.consent import Pending, Question
-from rolloutlab.http import Http
-from rolloutlab.views.front_end import front_end, surroundings
+from rolloutlab.auth.redirect.broker import Broker
+from rolloutlab.auth.prompt import AuthorizationRequest, Question
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.widgets.login.frontend import front_end, surroundings
 
-http = Http()
+http = HttpClient()
 states, redirects = [], []
 
 async def prepare(redirect):
@@ -37,7 +37,7 @@ async def prepare(redirect):
     redirects.append(redirect)
     question = Question("{server}", "id.example", "{server}", ("lab:read", "lab:<b>write"), "rolloutlab")
     query = urlencode({{"redirect_uri": redirect, "state": states[-1]}})
-    return Pending(f"{authority}?{{query}}", states[-1], question)
+    return AuthorizationRequest(f"{authority}?{{query}}", states[-1], question)
 
 def sign_in(server="{server}", **options):
     global broker

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from rolloutlab.session import Session
-from rolloutlab.store.records import Arrival, NewGroup, Score
+from rolloutlab.store.models import Arrival, NewGroup, Score
 
 pytestmark = pytest.mark.process
 
@@ -224,7 +224,7 @@ def test_curves_follow_the_arrow_keys_the_theme_and_the_window(loaded, sorting):
 def test_what_a_service_says_of_a_job_is_text(loaded):
     shown = loaded.run(f"""
 from rolloutlab.training.job import Job
-from rolloutlab.wire.events import Event
+from rolloutlab.api.wire.training import Event
 said = [Event(id="1", type="preflight", data={{"warnings": [{HOSTILE!r}], "reasons": {{{HOSTILE!r}: 1}}}}),
         Event(id="2", type="training_failed", data={{"error_message": {HOSTILE!r}}})]
 Job(None, None, "0" * 8, {HOSTILE!r}, [], known=said)""")
@@ -244,7 +244,7 @@ def test_every_text_stands_out_from_what_it_stands_on(loaded, sorting, theme):
     for end, status in (("ended", "succeeded"), ("failed", "failed"), ("cancelled", "cancelled")):
         shown = loaded.run(f"""
 from rolloutlab.training.job import Job
-from rolloutlab.wire.events import Event
+from rolloutlab.api.wire.training import Event
 numbers = dict(step=1, num_gradient_steps=1, loss=50.0, entropy=0.01, grad_norm=1e6, ratio_mean=3.0, ratio_max=90.0)
 said = [Event(id="1", type="preflight", data={{"warnings": ["cut off"], "reasons": {{"all equal": 1}}}}),
         Event(id="2", type="gradient_step", data=numbers),

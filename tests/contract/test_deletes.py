@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from rolloutlab.client import training
+from rolloutlab.api import training
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -121,7 +121,7 @@ def test_a_deleted_model_is_gone_with_its_jobs_and_its_name_is_free(service, tra
 
 
 def test_a_running_job_whose_model_is_deleted_ends_quietly(service, body, monkeypatch, caplog):
-    from rolloutlab.service import jobs
+    from rolloutlab.service import job_queue as jobs
 
     train = jobs.train
     model, other = service.register(), service.register("other")

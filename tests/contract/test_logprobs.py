@@ -2,8 +2,8 @@
 
 import pytest
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
-from rolloutlab.wire.training import CreateTrainingJob
 
 ASKED = {"role": "user", "content": "What is the capital of France?"}
 

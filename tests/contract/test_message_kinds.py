@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from rolloutlab.api.wire.chat import ChatRequest
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import RefusedError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.wire.chat import ChatRequest
-from rolloutlab.wire.training import CreateTrainingJob
 
 STRICT = (
     "<s>{% for m in messages %}{% if m.role == 'system' %}[ask]system {{ m.content }}"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
-from rolloutlab.wire.training import CreateTrainingJob
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import RefusedError
 from rolloutlab.policy.model import load_policy
-from rolloutlab.wire.training import CreateTrainingJob
 
 TOOL = {"type": "function", "function": {"name": "fox", "parameters": {"type": "object", "properties": {}}}}
 

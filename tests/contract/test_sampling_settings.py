@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rolloutlab.wire.chat import ChatRequest
+from rolloutlab.api.wire.chat import ChatRequest
 
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "seed": 1}
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from rolloutlab.http import Http
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
@@ -130,7 +130,7 @@ def test_a_notebook_takes_any_finish_reason_and_trains_on_it_under_one_that_jobs
             return httpx.Response(200, json={"id": UNKNOWN})
         return httpx.Response(404)
 
-    session = Session(Settings(home=tmp_path), http=Http(httpx.MockTransport(respond), backoff=0))
+    session = Session(Settings(home=tmp_path), http=HttpClient(httpx.MockTransport(respond), backoff=0))
     session.connect("http://train.example")
     session.chat("answers", "yes?", n=2)
     values = iter([0.0, 1.0])

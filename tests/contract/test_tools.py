@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import RefusedError
-from rolloutlab.wire.training import CreateTrainingJob
 
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 TOOL = {

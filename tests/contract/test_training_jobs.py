@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError, SignInError
-from rolloutlab.wire.training import CreateTrainingJob
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 

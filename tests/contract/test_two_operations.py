@@ -6,11 +6,11 @@ import uuid
 import httpx
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotOfferedError, RefusedError
-from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.wire.training import CreateTrainingJob
 
 MODEL = "6a3c2f8e-5f1f-4d0e-9a6b-0c1d2e3f4a5b"
 NOT_THERE = [(404, b'{"detail": "Not Found"}'), (404, b""), (405, b'{"detail": "Method Not Allowed"}'), (501, b"no")]
@@ -64,7 +64,7 @@ def stub(request):
 
 @pytest.fixture
 def remote(stub, tmp_path):
-    http = Http(httpx.MockTransport(stub), backoff=0)
+    http = HttpClient(httpx.MockTransport(stub), backoff=0)
     session = Session(Settings(home=tmp_path), http=http)
     yield session
     session.close()
@@ -121,7 +121,7 @@ def test_a_service_whose_jobs_can_be_looked_at_is_followed_without_events(tmp_pa
                 return httpx.Response(200, json={**shown, "created_at": "2026-01-01T00:00:00Z"})
             return super().__call__(request)
 
-    session = Session(Settings(home=tmp_path), http=Http(httpx.MockTransport(Shows()), backoff=0))
+    session = Session(Settings(home=tmp_path), http=HttpClient(httpx.MockTransport(Shows()), backoff=0))
     session.connect("http://train.example")
     session.model(MODEL)
     session.chat("answers", "yes?", n=2)
@@ -134,7 +134,7 @@ def test_a_service_whose_jobs_can_be_looked_at_is_followed_without_events(tmp_pa
 
 @pytest.mark.parametrize("status", [404, 405, 301])
 def test_what_answers_neither_is_no_service(tmp_path, status):
-    http = Http(httpx.MockTransport(lambda request: httpx.Response(status)), backoff=0)
+    http = HttpClient(httpx.MockTransport(lambda request: httpx.Response(status)), backoff=0)
     session = Session(Settings(home=tmp_path), http=http)
     with pytest.raises(Exception, match="is no such service"):
         session.connect("http://nothing.example")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Trajectory
+from rolloutlab.store.models import StoredTrajectory
 
 
 class Journal:
@@ -20,7 +20,7 @@ class Journal:
     def write(self, kind: str, **facts: Any) -> None:
         os.write(self._handle, json.dumps({"kind": kind, **facts}).encode() + b"\n")
 
-    def trajectories(self, label: str, trajectories: Iterable[Trajectory]) -> None:
+    def trajectories(self, label: str, trajectories: Iterable[StoredTrajectory]) -> None:
         self.write("trajectories", label=label, digests={t.id: digest(t) for t in trajectories})
 
 
@@ -36,12 +36,12 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield offset, json.loads(line)
 
 
-def digest(trajectory: Trajectory) -> str:
+def digest(trajectory: StoredTrajectory) -> str:
     """Of everything that was sampled, without rewards."""
     text = json.dumps([item.to_wire() for item in trajectory.items], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def stored(lab: Lab, label: str) -> dict[int, Trajectory]:
+def stored(lab: Lab, label: str) -> dict[int, StoredTrajectory]:
     """The trajectories of a collection by id."""
     return {t.id: t for group in lab.groups(lab.find(label)) for t in group.trajectories}

@@ -49,7 +49,7 @@ class Client:
         self._random = random.Random(seed)
         self._journal = Journal(home / "journal")
         self._lab = Session(Settings(home=home))
-        self._lab._selected = MODEL
+        self._lab._models.selected = MODEL
         self._round = 1000 * life  # so that newer rewards are larger ones
 
     def run(self) -> None:

@@ -18,9 +18,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, Group, NewGroup, Score, SubmittedJob, Trajectory
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.store.models import Arrival, Group, NewGroup, Score, StoredTrajectory, SubmittedJob
 
 LONGEST = 0.004
 """Seconds until a signal, at most: about as long as a few writes take."""
@@ -36,7 +36,7 @@ class Kernel:
 
     lab: Lab
     group: Group
-    trajectory: Trajectory
+    trajectory: StoredTrajectory
     reward: float | None = None
     tried: float = 0.0
     jobs: list[str] = field(default_factory=list)

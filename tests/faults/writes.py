@@ -64,7 +64,7 @@ class Loop:
 
     def _open(self) -> None:
         self._lab = Session(Settings(home=self._home))
-        self._lab._selected = self._name
+        self._lab._models.selected = self._name
 
     def run(self) -> int:
         names = ["model", "sample", "score", "train", "compare", "rank", "search", "export", "import_", "rename"]

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.process
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LONGEST_CELL = 300
 KINDS = {
-    "rolloutlab.auth.asking.prepare": "state",
+    "rolloutlab.auth.authorization.prepare": "state",
     "rolloutlab.auth.pkce.new_verifier": "verifier",
-    "rolloutlab.auth.broker.login.__init__": "ticket of a login",
+    "rolloutlab.auth.redirect.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.ask": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",
     "rolloutlab.service.lifecycle.draw_token": "token of the service",
@@ -31,10 +31,10 @@ KINDS = {
 }
 """Secrets by who draws them."""
 PUBLIC = {
-    "rolloutlab.auth.broker.loopback.listening",  # a redirect URI, which the client's id holds
-    "rolloutlab.service.oauth.registration.add",  # client ids, which %whoami shows
+    "rolloutlab.auth.redirect.loopback.listening",  # a redirect URI, which the client's id holds
+    "rolloutlab.service.oauth.clients.add",  # client ids, which %whoami shows
     "rolloutlab.service.oauth.page.show",  # nonces of pages
-    "rolloutlab.callback.page.rendered",
+    "rolloutlab.auth.redirect.page.rendered",
 }
 
 

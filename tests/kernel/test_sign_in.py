@@ -15,10 +15,13 @@ pytestmark = pytest.mark.process
 
 LONGEST = 60
 DEFINE = """
-from rolloutlab.auth.broker.broker import Broker; from rolloutlab.auth.consent import Pending, Question
-from rolloutlab.http import Http; from rolloutlab.views.front_end import front_end, surroundings
-question = Question("https://mcp.example/mcp", "id.example", "https://mcp.example/mcp", (), "rolloutlab"); http = Http()
-async def prepare(redirect): return Pending("https://id.example/authorize?redirect=" + redirect, "right", question)
+from rolloutlab.auth.redirect.broker import Broker
+from rolloutlab.auth.prompt import AuthorizationRequest, Question
+from rolloutlab.api.http.client import HttpClient; from rolloutlab.widgets.login.frontend import front_end, surroundings
+question = Question("https://mcp.example/mcp", "id.example", "https://mcp.example/mcp", (), "rolloutlab")
+http = HttpClient()
+async def prepare(redirect):
+    return AuthorizationRequest("https://id.example/authorize?redirect=" + redirect, "right", question)
 """
 SIGN_IN = """
 broker = Broker(front_end(surroundings(get_ipython())))
@@ -116,7 +119,7 @@ OTHERWISE = """
 import pathlib, os
 async def prepare(redirect):
     pathlib.Path(os.environ["TOLD"]).write_text(redirect)
-    return Pending("https://id.example/authorize", "right", question)
+    return AuthorizationRequest("https://id.example/authorize", "right", question)
 """
 BRIEFLY = """
 broker = Broker(front_end(surroundings(get_ipython())), seconds=0.5)

@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 from IPython.core import completer
 
-from rolloutlab.context.tool import ContextTool, ContextTools
 from rolloutlab.magics import register
 from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
-from rolloutlab.objective.glossary import OPTIONS
+from rolloutlab.objective.option_docs import OPTIONS
+from rolloutlab.sampling.mcp.tools import ContextTool, ContextTools
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.settings_file import Profile
-from rolloutlab.store.records import NewGroup, SubmittedJob
+from rolloutlab.store.models import NewGroup, SubmittedJob
 
 pytestmark = pytest.mark.skipif(
     not hasattr(completer, "context_matcher"), reason="IPython before 8.6 completes by another way"
@@ -25,11 +25,11 @@ def shell(bare, tmp_path):
     """A notebook with a lab and settings, and no service: whoever asks for one fails."""
     profiles = {"hosted": Profile("http://nowhere.invalid", project="research/capitals")}
     session = Session(Settings(home=tmp_path / "lab", profiles=profiles))
-    session.embedded.address = session._http.run = None
+    session.embedded.address = session._connector.http.run = None
     shell = bare
     register(shell, session)
     find = ContextTool("find", "", {}, call=None)
-    session._context["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
+    session._mcp.servers["docs"] = ContextTools("docs", "https://tools.example/mcp", [find])
     session.accesses.at("https://kept.example/mcp")
     rows = pd.DataFrame({"a": [1]})
     shell.user_ns.update(questions=rows, rows=[1], _hidden=[2], count=3, search=lambda text: text, session=session)
@@ -152,7 +152,7 @@ def test_other_cells_are_left_alone(tab, cell):
 def test_settings_that_cannot_be_read_offer_nothing(tmp_path, monkeypatch, shell, tab):
     (tmp_path / "broken.toml").write_text("[")
     monkeypatch.setenv("ROLLOUTLAB_SETTINGS", str(tmp_path / "broken.toml"))
-    shell.user_ns["session"].__dict__.pop("settings")
+    shell.user_ns["session"]._connector.__dict__.pop("settings")
     assert "%connect embedded" not in tab("%connect ")
     assert "%%chat x --over" in tab("%%chat x ")
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from rolloutlab.auth.broker.ways import Surroundings
-from rolloutlab.http import Http
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.auth.redirect.route import FrontEndContext
 from rolloutlab.settings import Address, Settings
 from rolloutlab.settings_file import Profile
 
@@ -41,10 +41,10 @@ def answered(session):
                 raise answer
             return answer
 
-        session._http = Http(httpx.MockTransport(respond), backoff=0)
+        session._connector.http = HttpClient(httpx.MockTransport(respond), backoff=0)
 
     yield put
-    session._http.close()
+    session._connector.http.close()
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def sent(session):
         ]
         return httpx.Response(200, json={"data": vectors, "status": "ok"})
 
-    session._http = Http(httpx.MockTransport(respond), backoff=0)
+    session._connector.http = HttpClient(httpx.MockTransport(respond), backoff=0)
     yield requests
-    session._http.close()
+    session._connector.http.close()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_inside_ones_own_network_a_key_goes_unencrypted_where_a_person_says_so(n
     if header == "Authorization" and "--search" not in cell and "embed" not in cell:
         assert "TRAIN_KEY; sent unencrypted" in repr(result.result)
     assert not [file for file in tmp_path.rglob("*.toml") if "10.0.0.5" in file.read_text()]
-    assert Http().unencrypted._allowed == set()
+    assert HttpClient().unencrypted._allowed == set()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(note
 
 def test_the_embedded_service_is_described_without_starting_it(tmp_path, notebook, session):
     session.settings = Settings(home=tmp_path / "absent")
-    session.__dict__.pop("embedded", None)
+    session._connector.__dict__.pop("embedded", None)
     said = repr(notebook.run("%connect"))
     assert said.startswith("the embedded service is not running; it starts when it is needed\n  service    embedded")
     assert repr(notebook.run("%connect embedded --project a/b")).count("a/b") == 1
@@ -292,12 +292,12 @@ def test_a_service_that_only_samples_is_said_to(notebook, session):
         listed = {"data": [{"id": "tiny"}, "odd"]}
         return httpx.Response(200, json=listed) if request.url.path == "/v1/models" else httpx.Response(404)
 
-    session._http = Http(httpx.MockTransport(respond), backoff=0)
+    session._connector.http = HttpClient(httpx.MockTransport(respond), backoff=0)
     assert repr(notebook.run("%connect http://infer.example")).startswith(
         "http://infer.example answers: it samples, but does not train; 1 model by name"
     )
     assert "tiny" in session.seen
-    session._http.close()
+    session._connector.http.close()
 
 
 REFUSALS = {
@@ -338,7 +338,7 @@ def typed(monkeypatch, service):
         return answers[-1]
 
     monkeypatch.setattr("getpass.getpass", ask)
-    monkeypatch.setattr("rolloutlab.session.connect.surroundings", lambda _shell: Surroundings(True, True))
+    monkeypatch.setattr("rolloutlab.widgets.login.frontend.surroundings", lambda _shell: FrontEndContext(True, True))
     return SimpleNamespace(questions=questions, answers=answers)
 
 
@@ -383,7 +383,7 @@ def test_a_key_that_was_forgotten_is_no_longer_sent(notebook, session, ring, typ
     notebook.run("%connect http://localhost --key-keyring")
     notebook.run("%connect http://localhost --key-keyring")
     notebook.run("%logout http://localhost")
-    assert {address.token for address in session._former if address.base_url == "http://localhost"} == {None}
+    assert {address.token for address in session._connector.former if address.base_url == "http://localhost"} == {None}
     assert notebook.error(CHAT).startswith("SignInError")
 
 
@@ -394,7 +394,7 @@ def test_where_no_keyring_is_or_nobody_types_it_is_said_what_to_type(notebook, r
     assert "nobody is here to type it" in said
     assert env in said
     assert "is not encrypted" in notebook.error("%connect http://train.example --key-keyring")
-    monkeypatch.setattr("rolloutlab.auth.keys.has_keyring", lambda: False)
+    monkeypatch.setattr("rolloutlab.auth.api_keys.has_keyring", lambda: False)
     said = notebook.error("%connect http://localhost --key-keyring")
     assert "no keyring that programs can use" in said
     assert env in said

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.http import Http
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
@@ -270,12 +270,12 @@ def test_equal_rewards_are_named_as_the_reason_that_nothing_trains(notebook, ses
 
 def test_an_unreachable_service_is_named_with_what_to_check(notebook, session):
     session.settings = Settings(session.settings.home, Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1"))
-    session._http = Http(backoff=0)
+    session._connector.http = HttpClient(backoff=0)
     assert notebook.error(CHAT) == (
         "UnreachableError: nothing answers at http://127.0.0.1:9: the connection was refused\n"
         "  -> %service log, where it is the embedded one; %connect"
     )
-    session._http.close()
+    session._connector.http.close()
     assert session.collections().empty
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rolloutlab.objective.glossary import OPTIONS
+from rolloutlab.objective.option_docs import OPTIONS
 
 CHAT = "%%chat capitals -n 4 --over countries --max-tokens 8 --seed 1\nsystem: One word.\nuser: Capital of {{country}}?"
 REWARD = '%%reward capitals\nreturn {"length": len(answer) / 8, "right": float(answer == row["capital"])}'

@@ -6,8 +6,8 @@ import re
 import httpx
 import pytest
 
-from rolloutlab.http import Http
-from rolloutlab.store.records import Score
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.store.models import Score
 
 ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "\x1b]0;owned\x07\u202e\u2066"
@@ -74,10 +74,12 @@ def test_what_a_service_calls_its_models_acts_on_no_terminal(notebook, session):
     card = {"id": f"m{EVIL}", "object": "model", "created": 0, "owned_by": "x", "base_model": f"b{EVIL}"}
     refusal = httpx.Response(400, json={"error": {"message": f"no{EVIL}"}})
     answers = {"/v1/models": httpx.Response(200, json={"object": "list", "data": [card]})}
-    session._http = Http(httpx.MockTransport(lambda request: answers.get(request.url.path, refusal)), backoff=0)
+    session._connector.http = HttpClient(
+        httpx.MockTransport(lambda request: answers.get(request.url.path, refusal)), backoff=0
+    )
     for cell in ("%connect", "%connect https://train.example", "%models"):
         result = notebook.shell.run_cell(cell, store_history=False)
         error = result.error_in_exec
         assert not acting(result.result)
         assert not ACTS.search("\n".join(error._render_traceback_()) if error else "")
-    session._http.close()
+    session._connector.http.close()

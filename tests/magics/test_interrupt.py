@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import LabError
-from rolloutlab.http import Http
 from rolloutlab.magics import register
-from rolloutlab.sampling.arrivals import Arrivals
+from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
@@ -40,7 +40,7 @@ class Lab:
 
     def __init__(self, home: Any) -> None:
         url = "http://127.0.0.1:9"
-        http = Http(httpx.MockTransport(self._answer), backoff=0)
+        http = HttpClient(httpx.MockTransport(self._answer), backoff=0)
         self.session = Session(Settings(home=home, service=Address(url, url, None)), http=http)
         self.asked: Counter[str] = Counter()
         self.well = self.at_the_end = self.refused = False
@@ -86,7 +86,7 @@ class Lab:
             if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(tasks, timeout=PATIENCE)
 
-        self.session._http.run(others())
+        self.session._connector.http.run(others())
 
 
 def _answer_to(prompt: str) -> httpx.Response:
@@ -98,8 +98,8 @@ def _answer_to(prompt: str) -> httpx.Response:
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch) -> Iterator[Lab]:
-    lab, take = Lab(tmp_path), Arrivals.take
-    monkeypatch.setattr(Arrivals, "take", lambda *arguments: lab.slowly(lambda: take(*arguments)))
+    lab, take = Lab(tmp_path), TrajectoryWriter.take
+    monkeypatch.setattr(TrajectoryWriter, "take", lambda *arguments: lab.slowly(lambda: take(*arguments)))
     yield lab
     lab.go_on.set()
     lab.session.close()
@@ -129,7 +129,7 @@ def no_end_in_time(monkeypatch) -> Callable[[Callable[[], None]], None]:
             meanwhile()
             return wait(futures, PATIENCE)
 
-        monkeypatch.setattr("rolloutlab.http.wait", waited)
+        monkeypatch.setattr("rolloutlab.api.http.client.wait", waited)
 
     return patch
 
@@ -208,15 +208,15 @@ def test_what_another_kernel_stores_after_a_resume_has_counted_is_not_sampled_ag
     lab.go_on.set()
     cells(CHAT)
     lab.well = True
-    other = Session(lab.session.settings, http=Http(httpx.MockTransport(lab._answer), backoff=0))
-    hold = lab.session.store.hold
+    other = Session(lab.session.settings, http=HttpClient(httpx.MockTransport(lab._answer), backoff=0))
+    lock_for_sampling = lab.session.store.lock_for_sampling
 
     def late(collection: Any) -> Any:
         other.resume("c:1")
-        return hold(collection)
+        return lock_for_sampling(collection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(lab.session.store, "hold", late)
+        patched.setattr(lab.session.store, "lock_for_sampling", late)
         lab.asked.clear()
         [refused, hint] = cells(RESUME)
     other.close()

@@ -15,15 +15,16 @@ def service(start, body):
     service.stop()
     folder = service.folder / "models" / str(model.id)
     (folder / "1").rename(folder / "7")
-    _say_step(folder / "7", 7)
+    as_step_7(folder / "7")
     return start()
 
 
-def _say_step(checkpoint, step):
+def as_step_7(checkpoint):
+    """The checkpoint itself is of step 7 too: what is recorded in it has to agree with the name of its folder."""
     about, sums = checkpoint / "checkpoint.json", checkpoint / "sha256.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"step": step}))
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"step": 7}))
     digest = hashlib.sha256(about.read_bytes()).hexdigest()
-    sums.write_text(json.dumps(json.loads(sums.read_text()) | {"checkpoint.json": digest}))
+    sums.write_text(json.dumps(json.loads(sums.read_text()) | {about.name: digest}))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 
-from rolloutlab.http import Http
+from rolloutlab.api.http.client import HttpClient
 
 CHAT = "%%chat capitals -n 2 --over countries --max-tokens 4 --seed 1\nuser: Capital of {{country}}?"
 
@@ -120,10 +120,10 @@ def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
         return httpx.Response(200, json=completion)
 
     by_hand(scored)
-    session._http = Http(httpx.MockTransport(judge))
+    session._connector.http = HttpClient(httpx.MockTransport(judge))
     scored.shell.user_ns["best"] = "short"
     collection = scored.run("%%reward capitals --judge big --samples 2\n{{capital}}, as {{best}} as can be.")
-    session._http.close()
+    session._connector.http.close()
     assert sorted(asked[i].partition(", as short as can be.")[0].split()[-1] for i in range(4)) == [
         *["Lima"] * 2,
         *["Paris"] * 2,
@@ -230,14 +230,14 @@ def test_what_scored_last_is_what_succeeded_on_that_generation_also_under_a_new_
     scored.run(CHAT)
     lab = session
     first, second = (lab.store.collection(f"capitals:{i}") for i in (1, 2))
-    by = lab._scorer_of(first)
-    assert lab._scorer_of(second) == by
+    by = lab._scorers.of(first)
+    assert lab._scorers.of(second) == by
     scored.error("%%reward capitals\nreturn 'x'")
-    assert lab._scorer_of(second) == by
+    assert lab._scorers.of(second) == by
     scored.run("%%reward capitals\nreturn 2")
-    assert lab._scorer_of(first) == by != lab._scorer_of(second)
+    assert lab._scorers.of(first) == by != lab._scorers.of(second)
     scored.run("%collections --rename capitals cities")
-    assert lab._scorer_of(lab.store.collection("cities:1")) == by
+    assert lab._scorers.of(lab.store.collection("cities:1")) == by
 
 
 def test_rewards_of_several_collections_a_pattern_or_one_group_are_one_table(scored):

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from rolloutlab.branching import Branch
 from rolloutlab.magics import register
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.base import LabMagics
 from rolloutlab.search.dictionary import parse
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.training.job import Job
+from rolloutlab.trajectories.branch import Branch
 
 CALLS = {
     "%%chat\nuser: hi": 'lab.chat("chat", "user: hi\\n", variables=globals())',

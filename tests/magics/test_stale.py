@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.client.logprobs import score
+from rolloutlab.api.logprobs import score
 
 CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
@@ -110,8 +110,8 @@ def test_an_earlier_turn_keeps_the_logprobs_of_the_checkpoint_that_said_it(noteb
     recorded = [entry.logprob for entry in found.choices[0].sampled_tokens()]
     told = []
     for step in found.steps:
-        asked = score(session._http, session.settings.service, f"lab/practice@{step}", found.histories())
-        content = session._http.run(asked).data[0].turns[0].logprobs.content
+        asked = score(session._connector.http, session.settings.service, f"lab/practice@{step}", found.histories())
+        content = session._connector.http.run(asked).data[0].turns[0].logprobs.content
         told.append([entry.logprob for entry in content])
     assert told[0] == pytest.approx(recorded, abs=1e-4)
     assert told[1] != pytest.approx(recorded, abs=1e-3)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rolloutlab.objective.advantages import Member, Reason, Share, balanced, group_advantages, job_shares
+from rolloutlab.objective.advantages import Member, Reason, TokenWeight, balanced, group_advantages, token_weights
 from rolloutlab.objective.options import Options
 
 ANY_REWARD = st.floats(allow_nan=False, allow_infinity=False)
@@ -35,19 +35,19 @@ def jobs(rewards: st.SearchStrategy[float]) -> st.SearchStrategy[list[list[Membe
     return st.lists(groups, max_size=4)
 
 
-def trained(shares: list[list[Share]]) -> list[Share]:
+def trained(shares: list[list[TokenWeight]]) -> list[TokenWeight]:
     return [share for group in shares for share in group if share.reason is None]
 
 
-def advantages(shares: list[list[Share]]) -> list[list[float]]:
+def advantages(shares: list[list[TokenWeight]]) -> list[list[float]]:
     return [[share.advantage for share in group] for group in shares]
 
 
-def weights(shares: list[list[Share]]) -> list[list[float]]:
+def weights(shares: list[list[TokenWeight]]) -> list[list[float]]:
     return [[share.weight for share in group] for group in shares]
 
 
-def reasons(shares: list[list[Share]]) -> list[list[Reason | None]]:
+def reasons(shares: list[list[TokenWeight]]) -> list[list[Reason | None]]:
     return [[share.reason for share in group] for group in shares]
 
 
@@ -107,7 +107,7 @@ def assert_agrees_with_the_naive_one(groups: list[list[Member]], options: Option
     expected = {(g, i): (float(a), float(w)) for g, i, a, w in tokens}
     found = {
         (g, i): (share.advantage, share.weight)
-        for g, group in enumerate(job_shares(groups, options))
+        for g, group in enumerate(token_weights(groups, options))
         for i, share in enumerate(group)
         if share.reason is None
     }
@@ -147,7 +147,7 @@ def test_a_job_with_everything_in_it_agrees_with_the_naive_implementation(scale_
 def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advantage_are_one(
     groups, scale_rewards, balance
 ):
-    training = trained(job_shares(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance)))
+    training = trained(token_weights(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance)))
     tokens = [share for share in training for _ in range(share.member.tokens)]
     assume(tokens)
     assert math.fsum(share.weight for share in tokens) / len(tokens) == pytest.approx(1, rel=1e-9)
@@ -159,7 +159,7 @@ def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advanta
 @given(jobs(ANY_REWARD), st.booleans(), BALANCE)
 @settings(deadline=None)
 def test_nothing_is_ever_nan_or_infinite_and_what_does_not_train_is_zero(groups, scale_rewards, balance):
-    shares = job_shares(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
+    shares = token_weights(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
     assert [[share.member for share in group] for group in shares] == groups
     for share in itertools.chain.from_iterable(shares):
         assert math.isfinite(share.advantage)
@@ -183,7 +183,7 @@ STEPS = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, -1.0))
 def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, balance, factor):
     options = Options(scale_rewards=scale_rewards, advantage_balance=balance)
     scaled = [[m._replace(reward=m.reward * factor) for m in group] for group in groups]
-    shares, of_scaled = job_shares(groups, options), job_shares(scaled, options)
+    shares, of_scaled = token_weights(groups, options), token_weights(scaled, options)
     assert reasons(shares) == reasons(of_scaled)
     assert weights(shares) == weights(of_scaled)
     for row, of_scaled_row in zip(advantages(shares), advantages(of_scaled), strict=True):
@@ -195,7 +195,7 @@ def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, ba
 def test_a_constant_added_to_the_rewards_of_every_group_does_not_matter(groups, scale_rewards, constant):
     options = Options(scale_rewards=scale_rewards)
     shifted = [[m._replace(reward=m.reward + constant) for m in group] for group in groups]
-    shares, of_shifted = job_shares(groups, options), job_shares(shifted, options)
+    shares, of_shifted = token_weights(groups, options), token_weights(shifted, options)
     assert reasons(shares) == reasons(of_shifted)
     for row, of_shifted_row in zip(advantages(shares), advantages(of_shifted), strict=True):
         assert row == pytest.approx(of_shifted_row, rel=1e-9)
@@ -249,48 +249,48 @@ def test_a_reward_within_rounding_of_the_mean_has_advantage_zero():
 
 
 def test_the_residue_of_equal_rewards_does_not_train():
-    shares = job_shares([members(0.1, 0.1, 0.1)], Options())
-    assert shares == [[Share(m, 0.0, 0.0, Reason.EQUAL_REWARDS) for m in members(0.1, 0.1, 0.1)]]
+    shares = token_weights([members(0.1, 0.1, 0.1)], Options())
+    assert shares == [[TokenWeight(m, 0.0, 0.0, Reason.EQUAL_REWARDS) for m in members(0.1, 0.1, 0.1)]]
 
 
 def test_two_members_of_unlike_length_weigh_the_same_in_all():
-    (short, long), *_ = job_shares([[member(1.0, 1), member(0.0, 3)]], Options())
+    (short, long), *_ = token_weights([[member(1.0, 1), member(0.0, 3)]], Options())
     # w is 1 and 1/3, whose mean over the four tokens is 1/2; |A| is the same for both
     assert (short.weight, long.weight) == pytest.approx((2, 2 / 3), rel=2e-6)
     assert (short.advantage, long.advantage) == pytest.approx((1, -1), rel=1e-12)
 
 
 def test_the_length_of_a_member_is_that_of_all_its_histories():
-    assert weights(job_shares([[member(1.0, 1), member(0.0, 1, 0, 2)]], Options())) == weights(
-        job_shares([[member(1.0, 1), member(0.0, 3)]], Options())
+    assert weights(token_weights([[member(1.0, 1), member(0.0, 1, 0, 2)]], Options())) == weights(
+        token_weights([[member(1.0, 1), member(0.0, 3)]], Options())
     )
 
 
 def test_scale_rewards_only_changes_the_weight_between_groups():
     groups = [members(0.0, 1.0), members(0.0, 3.0)]
-    assert advantages(job_shares(groups, Options())) == [pytest.approx([-1, 1], rel=2e-6)] * 2
-    unscaled = advantages(job_shares(groups, Options(scale_rewards=False)))
+    assert advantages(token_weights(groups, Options())) == [pytest.approx([-1, 1], rel=2e-6)] * 2
+    unscaled = advantages(token_weights(groups, Options(scale_rewards=False)))
     # distances from the mean 0.5 and 1.5, whose mean is 1
     assert unscaled == [pytest.approx([-0.5, 0.5], rel=1e-12), pytest.approx([-1.5, 1.5], rel=1e-12)]
 
 
 def test_the_statistics_of_a_group_are_over_all_its_members_also_those_without_tokens():
-    shares = job_shares([[member(0.0, 2), member(1.0, 2), member(5.0, 0)]], Options(scale_rewards=False))
+    shares = token_weights([[member(0.0, 2), member(1.0, 2), member(5.0, 0)]], Options(scale_rewards=False))
     # mean 2: distances -2 and -1, over their mean 1.5
     assert advantages(shares) == [pytest.approx([-4 / 3, -2 / 3, 0], rel=1e-12)]
     assert reasons(shares) == [[None, None, Reason.NO_LOGPROBS]]
 
 
 def test_a_member_at_the_mean_is_dropped_and_does_not_count():
-    shares = job_shares([[member(0.0, 1), member(0.5, 9), member(1.0, 1)]], Options())
+    shares = token_weights([[member(0.0, 1), member(0.5, 9), member(1.0, 1)]], Options())
     assert reasons(shares) == [[None, Reason.MEAN_REWARD, None]]
     assert weights(shares) == [pytest.approx([1, 0, 1], rel=1e-12)]
     assert advantages(shares) == [pytest.approx([-1, 0, 1], rel=1e-12)]
 
 
 def test_a_group_of_equal_rewards_does_not_count_in_the_means_of_the_others():
-    alone = job_shares([members(0.0, 1.0)], Options())
-    beside = job_shares([members(7.0, 7.0, tokens=50), members(0.0, 1.0)], Options())
+    alone = token_weights([members(0.0, 1.0)], Options())
+    beside = token_weights([members(7.0, 7.0, tokens=50), members(0.0, 1.0)], Options())
     assert beside[1] == alone[0]
     assert reasons(beside)[0] == [Reason.EQUAL_REWARDS] * 2
 
@@ -307,14 +307,14 @@ def test_a_group_of_equal_rewards_does_not_count_in_the_means_of_the_others():
     ],
 )
 def test_the_balance_shrinks_one_side_and_the_scale_gives_it_to_the_other(balance, expected):
-    shares = job_shares([members(0.0, 1.0)], Options(advantage_balance=balance))
+    shares = token_weights([members(0.0, 1.0)], Options(advantage_balance=balance))
     assert advantages(shares) == [pytest.approx(expected, rel=1e-12)]
     assert weights(shares) == [pytest.approx([1, 1], rel=1e-12)]
     assert reasons(shares) == [[None, None]]
 
 
 def test_tokens_that_the_balance_sets_to_zero_still_count_in_the_means():
-    (down, up), *_ = job_shares([[member(0.0, 3), member(1.0, 1)]], Options(advantage_balance=1.0))
+    (down, up), *_ = token_weights([[member(0.0, 3), member(1.0, 1)]], Options(advantage_balance=1.0))
     # w is 2/3 and 2 as without a balance; A·w summed over the four tokens is 4
     assert (down.weight, up.weight) == pytest.approx((2 / 3, 2), rel=2e-6)
     assert (down.advantage, up.advantage) == (0, pytest.approx(2, rel=2e-6))
@@ -340,7 +340,7 @@ def test_a_positive_balance_shrinks_negative_advantages_and_a_negative_one_posit
 
 
 def test_a_job_whose_whole_advantage_is_balanced_away_trains_nothing_and_says_why():
-    shares = job_shares([[member(0.0, 2), member(1.0, 0)]], Options(advantage_balance=1.0))
+    shares = token_weights([[member(0.0, 2), member(1.0, 0)]], Options(advantage_balance=1.0))
     assert reasons(shares) == [[Reason.BALANCED_AWAY, Reason.NO_LOGPROBS]]
     assert (advantages(shares), weights(shares)) == ([[0.0, 0.0]], [[0.0, 0.0]])
 
@@ -358,17 +358,17 @@ def test_a_job_whose_whole_advantage_is_balanced_away_trains_nothing_and_says_wh
 )
 def test_each_member_that_does_not_train_says_why(one, reason):
     others = [member(0.0, 2), member(1.0 if one.reward == 0.5 else 0.5, 2)]
-    assert job_shares([[one, *others]], Options())[0][0].reason == reason
+    assert token_weights([[one, *others]], Options())[0][0].reason == reason
 
 
 def test_missing_logprobs_and_equal_rewards_are_reported_apart():
-    shares = job_shares([[member(1.0, 2), member(1.0, 0), member(1.0, 0, too_long=True)]], Options())
+    shares = token_weights([[member(1.0, 2), member(1.0, 0), member(1.0, 0, too_long=True)]], Options())
     assert reasons(shares) == [[Reason.EQUAL_REWARDS, Reason.NO_LOGPROBS, Reason.TOO_LONG]]
 
 
 @pytest.mark.parametrize("groups", [[], [[]], [[], []], [[member(1.0, 3)]], [[member(1.0, 0), member(0.0, 0)]]])
 def test_a_job_with_nothing_to_train_has_shares_of_zero(groups):
-    shares = job_shares(groups, Options())
+    shares = token_weights(groups, Options())
     assert [len(group) for group in shares] == [len(group) for group in groups]
     assert trained(shares) == []
 
@@ -377,15 +377,15 @@ def test_a_job_with_nothing_to_train_has_shares_of_zero(groups):
 @pytest.mark.parametrize("huge", [1e200, 1e300, 1.7976931348623157e308])
 def test_huge_rewards_train_like_any_others(huge, scale_rewards):
     options = Options(scale_rewards=scale_rewards)
-    assert advantages(job_shares([members(-huge, huge)], options)) == [pytest.approx([-1, 1], rel=1e-9)]
-    assert advantages(job_shares([members(huge, -huge, -huge)], options)) == [
+    assert advantages(token_weights([members(-huge, huge)], options)) == [pytest.approx([-1, 1], rel=1e-9)]
+    assert advantages(token_weights([members(huge, -huge, -huge)], options)) == [
         pytest.approx([1.5, -0.75, -0.75], rel=1e-9)
     ]
 
 
 @pytest.mark.parametrize("huge", [1e200, 1e300])
 def test_huge_rewards_of_one_group_do_not_silence_another(huge):
-    shares = job_shares([members(0.0, huge), members(0.0, 1.0)], Options())
+    shares = token_weights([members(0.0, huge), members(0.0, 1.0)], Options())
     assert advantages(shares) == [pytest.approx([-1, 1], rel=2e-6)] * 2
 
 
@@ -395,5 +395,5 @@ def test_advantages_of_a_group_with_huge_rewards_are_those_of_any_other(huge):
 
 
 def test_tiny_rewards_below_the_bound_are_equal_and_above_it_train_fully():
-    assert reasons(job_shares([members(0.0, 1e-10)], Options())) == [[Reason.EQUAL_REWARDS] * 2]
-    assert advantages(job_shares([members(0.0, 1e-8)], Options())) == [pytest.approx([-1, 1], rel=1e-9)]
+    assert reasons(token_weights([members(0.0, 1e-10)], Options())) == [[Reason.EQUAL_REWARDS] * 2]
+    assert advantages(token_weights([members(0.0, 1e-8)], Options())) == [pytest.approx([-1, 1], rel=1e-9)]

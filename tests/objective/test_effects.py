@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.objective.effects import effects
+from rolloutlab.objective.option_docs import effects
 
 BOUND = "max_negative_advantage_importance_sampling_weight"
 

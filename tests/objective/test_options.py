@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.objective.options import Options, settle
-from rolloutlab.wire.training import ExperimentalTrainingConfig
 
 WIRE_NAMES = {"k2_tau": "vendor_k2_tau", "max_weight": "max_negative_advantage_importance_sampling_weight"}
 

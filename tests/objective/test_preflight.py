@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.objective.advantages import Member, Reason, job_shares
+from rolloutlab.api.wire.trajectories import History, Trajectory
+from rolloutlab.objective.advantages import Member, Reason, token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import (
     Preflight,
@@ -15,7 +16,6 @@ from rolloutlab.objective.preflight import (
     sampled_tokens,
     sampling_warnings,
 )
-from rolloutlab.wire.trajectories import History, Trajectory
 
 
 def token(text: str = "a") -> dict[str, Any]:
@@ -49,7 +49,7 @@ GROUPS = [
 
 def test_the_shares_are_the_trainers_own():
     options = Options(advantage_balance=0.5, scale_rewards=False)
-    assert preflight(GROUPS, options).shares == job_shares(GROUPS, options)
+    assert preflight(GROUPS, options).shares == token_weights(GROUPS, options)
 
 
 def test_everything_is_counted():
@@ -139,7 +139,7 @@ def test_an_empty_job_trains_nothing():
 
 
 def test_a_report_made_from_shares_alone_has_the_same_reasons():
-    assert Preflight(job_shares(GROUPS, Options())).reasons() == preflight(GROUPS, Options()).reasons()
+    assert Preflight(token_weights(GROUPS, Options())).reasons() == preflight(GROUPS, Options()).reasons()
 
 
 def test_the_tokens_of_a_history_are_those_of_its_choices_with_logprobs():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rolloutlab.objective.typed import read, written
+from rolloutlab.objective.option_docs import read, written
 
 
 @pytest.mark.parametrize(

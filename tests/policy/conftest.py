@@ -50,7 +50,7 @@ def adapter_of() -> Callable[..., Adapter]:
 
     def make(policy: Policy, seed: int = 1) -> Adapter:
         generator = torch.Generator().manual_seed(seed)
-        adapter = read_adapter(policy.carrier())
+        adapter = read_adapter(policy.lora_copy())
         return {name: t + 0.05 * torch.randn(t.shape, generator=generator) for name, t in adapter.items()}
 
     return make

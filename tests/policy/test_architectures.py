@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import FalconH1Config, GPT2Config, Lfm2Config, MixtralConfig
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import PolicyError
+from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import Ask, Decoder, decode
 from rolloutlab.policy.model import write_adapter
-from rolloutlab.policy.probe import Probe
-from rolloutlab.wire.training import CreateTrainingJob
 
 LFM2 = Lfm2Config, {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
 KINDS = [
@@ -36,7 +36,7 @@ def read_whole(model, ids):
 
 def test_a_speaker_under_an_adapter_says_what_a_carrier_says(other, adapter_of):
     adapter, ids = adapter_of(other), [0, 2, 50, 99, 3, 120]
-    carrier = other.carrier()
+    carrier = other.lora_copy()
     write_adapter(carrier, adapter)
     before = copy.deepcopy(other.base.state_dict())
     said = read_whole(other.speaker(adapter), ids)

@@ -31,7 +31,7 @@ def policy(tiny_policy) -> Policy:
 def state(policy: Policy, seed: int = 0, **overrides: Any) -> State:
     """A trained-looking state: every tensor of the adapter is off its initial value."""
     generator = torch.Generator().manual_seed(seed)
-    names = read_adapter(policy.carrier()).items()
+    names = read_adapter(policy.lora_copy()).items()
     adapter = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in names}
     optimizer = {"a.step": torch.tensor(3.0), "a.exp_avg": torch.randn(4, generator=generator)}
     return State(**{"adapter": adapter, "optimizer": optimizer} | overrides)
@@ -77,7 +77,7 @@ def test_writing_leaves_the_checkpoint_and_nothing_else(policy, tmp_path):
 def test_peft_loads_a_checkpoint_as_it_is(policy, tiny_policy, tmp_path):
     written = state(policy)
     write_checkpoint(tmp_path / "3", written, policy.lora)
-    carrier = policy.carrier()
+    carrier = policy.lora_copy()
     untrained = carrier(IDS).logits.detach()
     write_adapter(carrier, written.adapter)
     base = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32)
@@ -88,7 +88,7 @@ def test_peft_loads_a_checkpoint_as_it_is(policy, tiny_policy, tmp_path):
 
 
 def test_a_checkpoint_written_before_any_carrier_is_made_is_loaded_by_peft_too(tiny_policy, tmp_path):
-    adapter = read_adapter(load_policy(str(tiny_policy)).carrier())
+    adapter = read_adapter(load_policy(str(tiny_policy)).lora_copy())
     write_checkpoint(tmp_path / "0", State(adapter, {}), load_policy(str(tiny_policy)).lora)
     base = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32)
     loaded = read_adapter(PeftModel.from_pretrained(base, tmp_path / "0"))

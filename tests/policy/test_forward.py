@@ -49,7 +49,7 @@ def sequences(group):
 
 
 def carrier(policy, adapter):
-    model = policy.carrier()
+    model = policy.lora_copy()
     write_adapter(model, adapter)
     return model
 
@@ -129,7 +129,7 @@ def test_the_practice_policy_may_share_prompts_and_chunk_its_logits():
 def test_the_head_has_no_adapter(policy, policy_of):
     for each in (policy, policy_of(GPTNeoXConfig)):
         head = each.base.get_output_embeddings().weight
-        model = each.carrier()
+        model = each.lora_copy()
         assert model.get_base_model().get_output_embeddings().weight is head
         assert all(p is not head for p in adapter_parameters(model).values())
 

@@ -40,7 +40,8 @@ def changed(policy: Policy, seed: int = 0) -> dict[str, torch.Tensor]:
     """The values of an adapter that does something."""
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in read_adapter(policy.carrier()).items()
+        name: t + 0.1 * torch.randn(t.shape, generator=generator)
+        for name, t in read_adapter(policy.lora_copy()).items()
     }
 
 
@@ -113,7 +114,7 @@ def test_a_policy_without_a_chat_template_is_refused(folder):
 
 
 def test_a_carrier_uses_the_tensors_of_the_base_and_not_copies(policy):
-    carrier = policy.carrier()
+    carrier = policy.lora_copy()
     places = {t.data_ptr() for t in chain(carrier.parameters(), carrier.buffers())}
     assert places >= {t.data_ptr() for t in chain(policy.base.parameters(), policy.base.buffers())}
     own = sum(t.numel() for t in carrier.parameters()) - sum(t.numel() for t in policy.base.parameters())
@@ -121,7 +122,7 @@ def test_a_carrier_uses_the_tensors_of_the_base_and_not_copies(policy):
 
 
 def test_carriers_have_adapters_of_their_own(policy):
-    first, second = policy.carrier(), policy.carrier()
+    first, second = policy.lora_copy(), policy.lora_copy()
     ours = {t.data_ptr() for t in adapter_parameters(first).values()}
     assert ours.isdisjoint(t.data_ptr() for t in adapter_parameters(second).values())
     before = logits(second)
@@ -132,10 +133,10 @@ def test_carriers_have_adapters_of_their_own(policy):
 
 def test_carriers_are_all_alike_whatever_was_random_before(policy, tiny_policy):
     torch.manual_seed(1)
-    first = read_adapter(policy.carrier())
+    first = read_adapter(policy.lora_copy())
     torch.manual_seed(2)
-    second = read_adapter(policy.carrier())
-    reloaded = read_adapter(load_policy(str(tiny_policy)).carrier())
+    second = read_adapter(policy.lora_copy())
+    reloaded = read_adapter(load_policy(str(tiny_policy)).lora_copy())
     assert first.keys() == second.keys() == reloaded.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name])
@@ -145,32 +146,32 @@ def test_carriers_are_all_alike_whatever_was_random_before(policy, tiny_policy):
 def test_making_a_carrier_does_not_touch_the_global_random_numbers(policy):
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    policy.carrier()
+    policy.lora_copy()
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_new_carrier_says_what_the_base_says(policy):
-    assert torch.allclose(logits(policy.carrier()), logits(policy.base), atol=1e-6)
+    assert torch.allclose(logits(policy.lora_copy()), logits(policy.base), atol=1e-6)
 
 
 def test_the_base_never_trains_and_carries_no_adapter(tiny_policy):
     policy = load_policy(str(tiny_policy))
     assert not any(parameter.requires_grad for parameter in policy.base.parameters())
-    policy.carrier()
+    policy.lora_copy()
     assert not any(parameter.requires_grad for parameter in policy.base.parameters())
     assert not any("lora" in name for name, _ in policy.base.named_parameters())
 
 
 def test_what_trains_is_the_adapter_in_full_precision(policy):
-    parameters = adapter_parameters(policy.carrier())
+    parameters = adapter_parameters(policy.lora_copy())
     assert parameters
     assert all("lora" in name and p.dtype == torch.float32 for name, p in parameters.items())
     trains = sum(p.numel() for p in parameters.values())
-    assert trains == sum(t.numel() for t in read_adapter(policy.carrier()).values())
+    assert trains == sum(t.numel() for t in read_adapter(policy.lora_copy()).values())
 
 
 def test_an_adapter_read_back_is_the_one_that_was_written(policy):
-    carrier, adapter = policy.carrier(), changed(policy)
+    carrier, adapter = policy.lora_copy(), changed(policy)
     write_adapter(carrier, adapter)
     found = read_adapter(carrier)
     assert found.keys() == adapter.keys()
@@ -178,7 +179,7 @@ def test_an_adapter_read_back_is_the_one_that_was_written(policy):
 
 
 def test_an_adapter_is_read_as_a_copy_and_written_into_place(policy):
-    carrier = policy.carrier()
+    carrier = policy.lora_copy()
     initial = read_adapter(carrier)
     kept = {name: tensor.clone() for name, tensor in initial.items()}
     places = [p.data_ptr() for p in adapter_parameters(carrier).values()]
@@ -192,7 +193,7 @@ def test_an_adapter_is_read_as_a_copy_and_written_into_place(policy):
 
 
 def test_writing_the_first_adapter_again_gives_the_first_model_back(policy):
-    carrier = policy.carrier()
+    carrier = policy.lora_copy()
     initial, before = read_adapter(carrier), logits(carrier)
     write_adapter(carrier, changed(policy))
     write_adapter(carrier, initial)
@@ -203,7 +204,7 @@ def test_writing_the_first_adapter_again_gives_the_first_model_back(policy):
 def test_a_speaker_says_what_a_carrier_of_the_adapter_says_and_leaves_the_base_alone(policy, small, monkeypatch):
     monkeypatch.setattr("rolloutlab.policy.model._SMALL", 1e9 if small else 0)
     before = logits(policy.base)
-    carrier = policy.carrier()
+    carrier = policy.lora_copy()
     speaker = None
     for seed in (1, 2):
         write_adapter(carrier, changed(policy, seed))

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, UserMessage
+from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Policy, load_policy
 from rolloutlab.policy.rendering import Renderer, TokenSequence
-from rolloutlab.wire.chat import ChatRequest, FunctionTool, UserMessage
-from rolloutlab.wire.trajectories import History
 
 TOOLS = (
     "<s>{% for t in tools or [] %}[ask]{{ t.function.name }}{% endfor %}"

@@ -37,7 +37,7 @@ def policy(tiny_policy) -> Policy:
 def adapters(policy) -> dict[str, Adapter]:
     """Adapters that say different things, under their keys."""
     generator = torch.Generator().manual_seed(0)
-    initial = read_adapter(policy.carrier())
+    initial = read_adapter(policy.lora_copy())
     return {
         key: {name: t + torch.randn(t.shape, generator=generator) for name, t in initial.items()} for key in ("a", "b")
     }
@@ -96,7 +96,7 @@ def endless(**overrides: Any) -> list[Ask]:
 
 
 def expected(policy: Policy, adapter: Adapter, wanted: list[Ask]) -> list[list[int]]:
-    model = policy.carrier()
+    model = policy.lora_copy()
     write_adapter(model, adapter)
     return [row.tokens for row in decode(model, wanted, policy.end_ids)]
 

@@ -7,13 +7,13 @@ import torch
 
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.decode import Ask, decode
+from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.model import write_adapter
 from rolloutlab.policy.rendering import TokenSequence
-from rolloutlab.policy.scoring import Scorer
 
 
 def naive(policy, adapter, sequence):
-    model = policy.carrier()
+    model = policy.lora_copy()
     write_adapter(model, adapter)
     with torch.no_grad():
         all_TV = model(input_ids=torch.tensor([list(sequence.ids)])).logits[0].log_softmax(-1)
@@ -38,7 +38,7 @@ def test_a_sequence_without_trained_tokens_has_no_logprobs(policy, adapter_of, g
 
 def test_what_was_sampled_has_the_logprobs_that_were_recorded_with_it(policy, adapter_of, group):
     [asked] = group(1, 9, [[1]])
-    adapter, model = adapter_of(policy), policy.carrier()
+    adapter, model = adapter_of(policy), policy.lora_copy()
     write_adapter(model, adapter)
     rows = decode(model, [Ask(tuple(asked.ids[:9]), 20, index=i) for i in range(4)], policy.end_ids)
     sequences = [TokenSequence() for _ in rows]

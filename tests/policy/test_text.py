@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.policy.text import TextStream, cut_at_stop
+from rolloutlab.policy.parsing import TextStream, cut_at_stop
 
 
 def decode(ids):

@@ -17,14 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
+from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import Ask, decode
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
-from rolloutlab.policy.trainer import State, Weighted, pack, train
-from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
-from rolloutlab.wire.trajectories import Trajectory
+from rolloutlab.policy.trainer import State, TrainingSequence, pack, train
 
 Event = tuple[str, dict[str, Any]]
 MODEL_ID = UUID(int=1)
@@ -105,7 +105,7 @@ def run(
     **overrides: Any,
 ) -> tuple[State, list[Event]]:
     events: list[Event] = overrides.pop("events", [])
-    model = overrides.pop("model", None) or policy.carrier()
+    model = overrides.pop("model", None) or policy.lora_copy()
     step = overrides.pop("step", 3)
     end = train(policy, model, state, *parts(job), step, lambda kind, data: events.append((kind, data)), cancelled)
     return end, events
@@ -247,7 +247,7 @@ def naive(
     scale_rewards: bool = True,
 ) -> tuple[Adapter, list[dict[str, float]]]:
     """Jobs one after the other, with one optimiser over all of them; the adapter at the end, and numbers per step."""
-    model = policy.carrier()
+    model = policy.lora_copy()
     write_adapter(model, start.adapter)
     parameters = list(adapter_parameters(model).values())
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
@@ -265,8 +265,8 @@ def naive(
     return read_adapter(model), seen
 
 
-def weighted(tokens: int) -> Weighted:
-    return Weighted(TokenSequence(array("i", [0] * tokens)), 1.0, 1.0)
+def weighted(tokens: int) -> TrainingSequence:
+    return TrainingSequence(TokenSequence(array("i", [0] * tokens)), 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_step_moves_every_weight_by_at_most_the_learning_rate_and_the_decay(po
 
 
 def test_the_same_job_from_the_same_state_gives_the_same_bits(policy, start):
-    used = policy.carrier()
+    used = policy.lora_copy()
     state, _ = run(policy, start, small_job(7), model=used)
     job = as_job(large_groups())
     torch.manual_seed(1)
@@ -410,7 +410,7 @@ def test_training_leaves_the_state_it_started_from_as_it_was(policy, start):
     copied = State(
         {name: t.clone() for name, t in state.adapter.items()}, {name: t.clone() for name, t in state.optimizer.items()}
     )
-    model = policy.carrier()
+    model = policy.lora_copy()
     after, _ = run(policy, state, small_job(1), model=model)
     kept = {name: t.clone() for name, t in after.adapter.items()}
     run(policy, after, small_job(2), model=model)
@@ -430,7 +430,7 @@ def test_a_rewarded_answer_becomes_more_likely_and_the_other_less(policy, start)
     random = Random(0)
     good, bad = told(random, 1.0, 20), told(random, 0.0, 20)
     end, _ = run(policy, start, as_job([[good, bad]]))
-    model = policy.carrier()
+    model = policy.lora_copy()
 
     def logprob(state: State, each: Told) -> float:
         write_adapter(model, state.adapter)
@@ -444,7 +444,7 @@ def test_a_rewarded_answer_becomes_more_likely_and_the_other_less(policy, start)
 
 def test_fresh_data_has_a_ratio_of_1_at_the_first_step(policy, start):
     prompt = policy.tokenizer("<s>[ask]user why?[tell]", add_special_tokens=False)["input_ids"]
-    model = policy.carrier()
+    model = policy.lora_copy()
     write_adapter(model, start.adapter)
     rows = decode(model, [Ask(tuple(prompt), 20 + index, index=index) for index in range(6)], policy.end_ids)
     group = [Told(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
@@ -632,7 +632,7 @@ def test_a_cancelled_job_stops_before_its_next_row(policy, start, rows):
 
 
 def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
-    used, job = policy.carrier(), small_job(1)
+    used, job = policy.lora_copy(), small_job(1)
     clean, _ = run(policy, start, job)
     events: list[Event] = []
     with pytest.raises(Cancelled):
@@ -653,7 +653,7 @@ def test_a_trajectory_is_let_go_once_it_was_read(policy, start):
             yield found
 
     events: list[Event] = []
-    train(policy, policy.carrier(), start, [stream()], None, 0, lambda *event: events.append(event), lambda: False)
+    train(policy, policy.lora_copy(), start, [stream()], None, 0, lambda *event: events.append(event), lambda: False)
     assert len(seen) == 10
     assert len(steps(events)) == 1
 
@@ -662,7 +662,7 @@ def test_a_long_job_shows_that_it_is_being_read_before_it_starts(policy, start):
     [each] = [Trajectory.model_validate(trajectory(told(Random(0), 1.0, 1)))]
     events: list[Event] = []
     groups = [repeat(each, 600), repeat(each, 1500)]
-    train(policy, policy.carrier(), start, groups, None, 0, lambda *event: events.append(event), lambda: False)
+    train(policy, policy.lora_copy(), start, groups, None, 0, lambda *event: events.append(event), lambda: False)
     beats = [("heartbeat", {"trajectories": 1000}), ("heartbeat", {"trajectories": 2000})]
     assert events[:2] == beats
     assert [kind for kind, _ in events[2:]] == ["training_started", "preflight"]
@@ -673,7 +673,7 @@ def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
     rest = repeat(each, 100)
     asked = iter([False] * 9 + [True])
     with pytest.raises(Cancelled):
-        train(policy, policy.carrier(), start, [rest], None, 0, lambda *event: None, lambda: next(asked))
+        train(policy, policy.lora_copy(), start, [rest], None, 0, lambda *event: None, lambda: next(asked))
     assert len(list(rest)) == 90
 
 
@@ -685,7 +685,7 @@ def test_a_job_that_says_something_else_is_seeded_otherwise(policy, start, other
     for first in ({}, {}, other):
         group = [trajectory(answers[0], **first), trajectory(answers[1])]
         body = {"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": group}]}
-        run(policy, start, CreateTrainingJob.model_validate(body), model=policy.carrier())
+        run(policy, start, CreateTrainingJob.model_validate(body), model=policy.lora_copy())
     of_the_job = seeds[1::2]
     assert of_the_job[0] == of_the_job[1] != of_the_job[2]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.api.http.retries import Retries
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import (
     BrokenOffError,
     ConflictError,
@@ -23,13 +25,11 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.retries import Retries
-from rolloutlab.sampling.arrivals import Arrivals
-from rolloutlab.sampling.rollout import Player
+from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.run import Preview, SamplingRun, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.work import Preview, Work, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.lab import Lab
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 Answer = Callable[[ChatRequest], list[dict[str, Any]]]
 
@@ -83,9 +83,9 @@ def lab(tmp_path) -> Iterator[Lab]:
 def play(lab):
     """Plays work against answers, and gives the service and the arrivals."""
 
-    def run(work: Work, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, Arrivals]:
-        service, arrivals = Scripted(answer), Arrivals(lab, work)
-        player = Player(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail)
+    def run(work: SamplingRun, answer: Answer = echo, concurrency: int = 4) -> tuple[Scripted, TrajectoryWriter]:
+        service, arrivals = Scripted(answer), TrajectoryWriter(lab, work)
+        player = RolloutRunner(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail)
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency))
         return service, arrivals
@@ -331,10 +331,12 @@ class Unsteady:
 def play_unsteady(lab):
     """Plays twelve prompts, four at once, against an unsteady service."""
 
-    def run(service: Unsteady, retries: Retries | None) -> Arrivals:
+    def run(service: Unsteady, retries: Retries | None) -> TrajectoryWriter:
         work = new("user: {{c}}", over=[{"c": i} for i in range(12)], n=1)
-        arrivals = Arrivals(lab, work)
-        player = Player(work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail, retries)
+        arrivals = TrajectoryWriter(lab, work)
+        player = RolloutRunner(
+            work.plan, work.groups, service.complete, work.tools, arrivals.take, arrivals.fail, retries
+        )
         with closing(arrivals):
             asyncio.run(player.play(work.rollouts, concurrency=4))
         return arrivals
@@ -382,8 +384,8 @@ def test_answers_that_come_together_are_stored_together_and_count_once_they_are(
         together.append(len(answered))
 
     work = new(over=[{"c": i} for i in range(40)], n=1)
-    arrivals = Arrivals(lab, work)
-    player = Player(work.plan, work.groups, answer, work.tools, take, arrivals.fail)
+    arrivals = TrajectoryWriter(lab, work)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, take, arrivals.fail)
     asyncio.run(player.play(work.rollouts, concurrency=8))
     assert (arrivals.done, sum(together), lab.collection("capitals").trajectories) == (40, 40, 40)
     assert len(together) < 40
@@ -397,7 +399,7 @@ def test_what_cannot_be_stored_ends_it(lab):
         raise LabError("the disk is full")
 
     work = new()
-    player = Player(work.plan, work.groups, answer, work.tools, take, Arrivals(lab, work).fail)
+    player = RolloutRunner(work.plan, work.groups, answer, work.tools, take, TrajectoryWriter(lab, work).fail)
     with pytest.raises(LabError):
         asyncio.run(player.play(work.rollouts, concurrency=2))
 
@@ -570,9 +572,9 @@ def test_a_collection_is_sampled_by_one_at_a_time(play, lab, tmp_path):
         return echo(request)
 
     play(new(), fail)
-    first = Arrivals(lab, resumed(lab, "capitals", Tools()))
+    first = TrajectoryWriter(lab, resumed(lab, "capitals", Tools()))
     with pytest.raises(ConflictError, match="capitals is being sampled by another kernel"):
-        Arrivals(lab, resumed(lab, "capitals", Tools()))
+        TrajectoryWriter(lab, resumed(lab, "capitals", Tools()))
     first.close()
     play(resumed(lab, "capitals", Tools()))
     assert lab.collection("capitals").missing == 0

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError
 from rolloutlab.sampling import rollout
-from rolloutlab.sampling.arrivals import Arrivals
-from rolloutlab.sampling.rollout import Answered, Player
+from rolloutlab.sampling.rollout import Answered, RolloutRunner
+from rolloutlab.sampling.run import sampled
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.sampling.work import sampled
+from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.lab import Lab
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}
 COMPLETION = ChatCompletion.model_validate(
@@ -34,7 +34,7 @@ class Slow:
 
     def __init__(self, lab: Lab, rows: int, asked: int) -> None:
         self.work = sampled("capitals", "{{n}}?", [{"n": n} for n in range(rows)], None, {}, {"model": "m"}, Tools(()))
-        self.arrivals = Arrivals(lab, self.work)
+        self.arrivals = TrajectoryWriter(lab, self.work)
         self.asked = 0
         self.batches: list[int] = []
         self.done: list[int] = []
@@ -56,7 +56,9 @@ class Slow:
         self.arrivals.take(answers)
 
     def play(self, concurrency: int) -> None:
-        player = Player(self.work.plan, self.work.groups, self.complete, self.work.tools, self.take, self.arrivals.fail)
+        player = RolloutRunner(
+            self.work.plan, self.work.groups, self.complete, self.work.tools, self.take, self.arrivals.fail
+        )
         try:
             asyncio.run(player.play(self.work.rollouts, concurrency))
         finally:
@@ -113,12 +115,12 @@ def test_a_disk_that_fails_once_loses_nothing_that_had_arrived(lab, monkeypatch)
 
 def test_a_collection_that_comes_to_be_after_the_end_of_its_sampling_is_let_go(lab):
     work = sampled("capitals", "?", None, None, {}, {"model": "m"}, Tools(()))
-    arrivals = Arrivals(lab, work)
+    arrivals = TrajectoryWriter(lab, work)
     with arrivals.under_way():
         pass
     [rollout] = work.rollouts
     arrivals.take([([rollout], None)])
-    held = lab.hold(lab.collection("capitals"))
+    held = lab.lock_for_sampling(lab.collection("capitals"))
     assert held.is_locked
     held.release()
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from rolloutlab.context.tool import ContextTool
+from rolloutlab.api.wire.chat import CustomToolCall, FunctionToolCall
 from rolloutlab.errors import InputError, SignInError, UnreachableError
+from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.wire.chat import CustomToolCall, FunctionToolCall
 
 
 def add(a: int, b: int = 2) -> int:

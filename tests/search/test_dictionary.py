@@ -13,8 +13,8 @@ from strategies import SEARCHES, WHERES, dictionaries
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Search, Select, SparseVector, Val
 from rolloutlab.search.dictionary import check, check_fields, check_where, dump, parse, parse_rank, parse_where
+from rolloutlab.search.dictionary.parse import KEYS
 from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
-from rolloutlab.search.dictionary.search import KEYS
 from rolloutlab.search.dictionary.where import LOGICAL
 from rolloutlab.search.dictionary.where import OPERATORS as ASKED
 from rolloutlab.search.where import All, Compare

@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.search.documents import record_of, rewards_of
-from rolloutlab.store.news import Entry, Scored
+from rolloutlab.store.changes import Entry, RewardChange
 
 
 @pytest.fixture
@@ -75,7 +75,11 @@ def test_metadata_is_what_is_known_and_what_fits_of_the_row(entry):
 
 
 def test_rewards_say_where_a_member_stands_in_its_group():
-    members = [Scored("a", 1.0, {"right": 1.0}, "function"), Scored("b", 0.0, {}, "hand"), Scored("c", None, {}, None)]
+    members = [
+        RewardChange("a", 1.0, {"right": 1.0}, "function"),
+        RewardChange("b", 0.0, {}, "hand"),
+        RewardChange("c", None, {}, None),
+    ]
     assert rewards_of(members) == {
         "a": {"reward": 1.0, "source": "function", "advantage_sign": 1, "reward.right": 1.0},
         "b": {"reward": 0.0, "source": "hand", "advantage_sign": -1},
@@ -83,5 +87,5 @@ def test_rewards_say_where_a_member_stands_in_its_group():
 
 
 def test_equal_rewards_have_no_advantage():
-    members = [Scored(name, 0.1, {}, "function") for name in "abc"]
+    members = [RewardChange(name, 0.1, {}, "function") for name in "abc"]
     assert {each["advantage_sign"] for each in rewards_of(members).values()} == {0}

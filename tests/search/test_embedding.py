@@ -7,14 +7,14 @@ from threading import Thread
 
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, NotFoundError, ServiceError
-from rolloutlab.http import Http
 from rolloutlab.search.embedding import embedder
 
 
 @pytest.fixture
 def http():
-    http = Http()
+    http = HttpClient()
     yield http
     http.close()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search import Knn, Search, background
 from rolloutlab.search.embedding import Embedder
@@ -17,8 +18,7 @@ from rolloutlab.search.engine import vectors
 from rolloutlab.search.index import Index
 from rolloutlab.search.where import Compare
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup, Score, SubmittedJob
-from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.store.models import Arrival, NewGroup, Score, SubmittedJob
 
 CITIES = ["Paris", "Lyon", "Nice", "Lille"]
 

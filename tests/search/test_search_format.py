@@ -11,15 +11,15 @@ import rolloutlab.search
 from rolloutlab.errors import InputError
 from rolloutlab.search import Rank, Search, SparseVector
 from rolloutlab.search.dictionary import dump, parse
+from rolloutlab.search.dictionary.parse import AGGREGATES
 from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
-from rolloutlab.search.dictionary.search import AGGREGATES
+from rolloutlab.search.dictionary.schema import json_schema
 from rolloutlab.search.dictionary.where import LOGICAL
 from rolloutlab.search.dictionary.where import OPERATORS as ASKED
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records
-from rolloutlab.search.notation import rank_of, where_of
-from rolloutlab.search.schema import json_schema
-from rolloutlab.search.texts import resolved
+from rolloutlab.search.expression import rank_of, where_of
+from rolloutlab.search.query import resolved
 from rolloutlab.search.words import explain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "search_format.md").read_text()

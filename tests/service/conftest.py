@@ -237,8 +237,8 @@ def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What a service has besides who may use it: made once, since nothing here samples or trains."""
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.database import open_service_database
-    from rolloutlab.service.jobs import Jobs
-    from rolloutlab.service.registry import Registry
+    from rolloutlab.service.job_queue import Jobs
+    from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.usage import Ledger
 
     folder = tmp_path_factory.mktemp("parts")
@@ -259,9 +259,9 @@ def visit(parts: tuple[Any, ...], visits: Callable[..., Visitor], tmp_path: Path
     import uvicorn
 
     from rolloutlab.service.app import make_app
-    from rolloutlab.service.context.memory import Memory
     from rolloutlab.service.database import open_service_database
-    from rolloutlab.service.door import Door
+    from rolloutlab.service.listen import ListenAddress
+    from rolloutlab.service.mcp.lab import LabTools
     from rolloutlab.service.oauth.server import AuthorizationServer
 
     closing: list[Callable[[], Any]] = []
@@ -275,10 +275,10 @@ def visit(parts: tuple[Any, ...], visits: Callable[..., Visitor], tmp_path: Path
     ) -> Visitor:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        clock, url = Clock(), Door(host, *(tls or ())).url(port)
+        clock, url = Clock(), ListenAddress(host, *(tls or ())).url(port)
         files = {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}
         settings = Settings(home=tmp_path, embedding=embedding)
-        database, memory = open_service_database(tmp_path / "service"), Memory(settings)
+        database, memory = open_service_database(tmp_path / "service"), LabTools(settings)
         authority = AuthorizationServer(url, database, b"a key", passcode, clock=clock, **options)
         app = make_app(*parts, KEY, {"policy": "tiny"}, authority, memory)
         server = uvicorn.Server(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import FullError, RefusedError, ServiceError, TrainingError
-from rolloutlab.wire.training import CreateTrainingJob
 
 FULL = "I/O error: No space left on device (os error 28)"
 
@@ -47,7 +47,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise TrainingError("x" * 50_000)
 
-    monkeypatch.setattr("rolloutlab.service.jobs.train", fail)
+    monkeypatch.setattr("rolloutlab.service.job_queue.train", fail)
 
 
 def fill(service):
@@ -101,7 +101,7 @@ def test_a_disk_too_full_for_a_body_refuses_the_job(service, body, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rolloutlab.service.body.flush", fail)
+    monkeypatch.setattr("rolloutlab.service.endpoints.body.flush", fail)
     with pytest.raises(ServiceError, match=r"507 .*jobs cannot be written: .*No space left"):
         submit(service, body(model.id))
     assert left_over(service) == set()
@@ -115,7 +115,7 @@ def test_a_job_that_a_full_disk_refused_is_told_as_such_and_is_no_job_of_the_lab
 
     session.chat("capitals", "Capital of Peru?", n=4, max_tokens=4, seed=1)
     session.reward("capitals", lambda trajectory, answer, messages, row: int(trajectory.name[-1]))
-    monkeypatch.setattr("rolloutlab.service.body.flush", fail)
+    monkeypatch.setattr("rolloutlab.service.endpoints.body.flush", fail)
     with pytest.raises(FullError, match=r"507 .*No space left on device \(free some disk space\)"):
         session.train("capitals", say=lambda line: None)
     assert session.jobs().empty

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rolloutlab.client import training
-from rolloutlab.client.embedded import Embedded
+from rolloutlab.api import training
+from rolloutlab.api.embedded import Embedded
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.errors import SignInError, UnreachableError
-from rolloutlab.http import Http
 from rolloutlab.settings import Settings
-from rolloutlab.wire.training import RegisterModel
 
 pytestmark = pytest.mark.process
 
@@ -22,7 +22,7 @@ MEGABYTES = 24
 @pytest.fixture
 def embedded(tmp_path, tiny_policy):
     """The client of a real service, which has ended when the test has."""
-    http = Http()
+    http = HttpClient()
     embedded = Embedded(Settings(home=tmp_path, policy=str(tiny_policy), linger=30.0), http)
     embedded.address()
     yield embedded

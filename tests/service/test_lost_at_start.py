@@ -30,10 +30,10 @@ def copied_while_a_job_runs(monkeypatch, tmp_path):
             with closing(here), closing(there):
                 here.backup(there)
             shutil.copytree(service.folder / "jobs", copy / "jobs")
-            monkeypatch.setattr("rolloutlab.service.jobs.train", train)
+            monkeypatch.setattr("rolloutlab.service.job_queue.train", train)
             return train(*arguments)
 
-        monkeypatch.setattr("rolloutlab.service.jobs.train", copying)
+        monkeypatch.setattr("rolloutlab.service.job_queue.train", copying)
         return copy
 
     return begin
@@ -148,6 +148,6 @@ def test_a_service_that_cannot_say_what_is_set_aside_is_not_taken_for_one_withou
     def refuse(_lost):
         raise ServiceError("models/.lost cannot be read: Input/output error")
 
-    monkeypatch.setattr("rolloutlab.service.lost.LostCheckpoints.all", refuse)
+    monkeypatch.setattr("rolloutlab.service.lost_checkpoints.LostCheckpoints.all", refuse)
     with pytest.raises(ServiceError, match=r"answered 503 models/\.lost cannot be read"):
         session.lost_checkpoints()

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rolloutlab.client.embedded import Embedded
+from rolloutlab.api.embedded import Embedded
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import UnreachableError
-from rolloutlab.http import Http
 from rolloutlab.settings import Settings
 
 pytestmark = pytest.mark.process
@@ -109,7 +109,7 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         refused = httpx.get(health, timeout=60)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
-        client = Embedded(Settings(home=tmp_path), Http(), patience=0.2)
+        client = Embedded(Settings(home=tmp_path), HttpClient(), patience=0.2)
         with pytest.raises(UnreachableError, match="does not answer: it is suspended or overloaded"):
             client.running()
         client._http.close()

@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 from rolloutlab.__main__ import main
-from rolloutlab.client import training
-from rolloutlab.client.embedded import Embedded
+from rolloutlab.api import training
+from rolloutlab.api.embedded import Embedded
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.training import ENDINGS, RegisterModel
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.http import Http
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.settings import Address, Settings
-from rolloutlab.wire.events import ENDINGS
-from rolloutlab.wire.training import RegisterModel
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +35,7 @@ class Lives:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.service_folder
-        self._http = Http(tries=1)
+        self._http = HttpClient(tries=1)
         self._embedded = Embedded(settings, self._http)
         self._command = ["serve", "--home", str(settings.home), "--policy", settings.policy, "--linger", "30"]
         self._context = multiprocessing.get_context("forkserver")
@@ -98,7 +97,7 @@ def submit_on(lives: Lives, body: Any, chance: random.Random, accepted: list[str
         accepted.append(insist(lives, post, body, key))
 
 
-async def post(http: Http, address: Address, body: Any, key: str) -> str:
+async def post(http: HttpClient, address: Address, body: Any, key: str) -> str:
     url, headers = f"{address.base_url}/v1/preview/training-jobs", {"Idempotency-Key": key}
     answer = await http.request("POST", url, token=address.token, json=body, headers=headers)
     return str(answer["id"])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.store.records import Trajectory
-from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.store.models import StoredTrajectory
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def question():
 def trajectory(choice, question):
     """Makes a stored trajectory that was sampled, not yet scored."""
 
-    def make(*items: Any, **overrides: Any) -> Trajectory:
+    def make(*items: Any, **overrides: Any) -> StoredTrajectory:
         record = {
             "id": 1,
             "name": "capitals/0/3",
@@ -45,6 +45,6 @@ def trajectory(choice, question):
             "sampling": {"temperature": 1.0, "top_p": 1.0, "seed": 7},
             "created_at": "2026-01-31T12:00:00.123456+00:00",
         }
-        return Trajectory(**record | overrides)
+        return StoredTrajectory(**record | overrides)
 
     return make

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
 from rolloutlab.errors import LabError, PolicyError
 from rolloutlab.service.database import open_service_database
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Recorded
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.store.models import Recorded
 
 TO_MEND = "%service check says what is damaged, and what to do"
 

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from rolloutlab.descriptors import TO_HAVE_MORE
+from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.fsutil import TO_HAVE_MORE
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.store.records import Recorded
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.store.models import Recorded
 
 SHORT = """
 import os, resource, sys
@@ -20,7 +20,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
 session = Session(Settings(home=Path(sys.argv[1]), service=Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)))
-session._http._tries = 1
+session._connector.http._tries = 1
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 def short(left):
@@ -83,8 +83,8 @@ def test_a_lock_that_cannot_be_opened_says_so(lab):
     script = """
 session.collections()
 found = session.store.find("capitals")
-tried(lambda: session.store.hold(found), 0)
-tried(lambda: session.store.hold(found), 40)
+tried(lambda: session.store.lock_for_sampling(found), 0)
+tried(lambda: session.store.lock_for_sampling(found), 40)
 """
     refused, later = printed(lab, script)
     assert refused.startswith(f"LabError: {lab / 'sampling'}")
@@ -97,9 +97,9 @@ def test_a_connection_that_cannot_be_made_says_so(lab):
     script = """
 chat = lambda: session.chat("capitals", "?", model="m")
 tried(chat, 40)
-session._http.close()
+session._connector.http.close()
 tried(chat, 0)
-session._http._loop
+session._connector.http._loop
 tried(chat, 0)
 tried(chat, 40)
 """

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import LabError, RolloutlabError
-from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 
@@ -22,7 +22,7 @@ def session(tmp_path):
     """A notebook of a lab folder, beside a service that always says the same."""
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=COMPLETION))
     address = Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)
-    session = Session(Settings(home=tmp_path / "lab", service=address), http=Http(transport))
+    session = Session(Settings(home=tmp_path / "lab", service=address), http=HttpClient(transport))
     session.chat("capitals", "Capital of France?", model="m")
     yield session
     session.close()

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
 from rolloutlab.search.engine import records as records_module
 from rolloutlab.search.engine.backend import Snapshot
 from rolloutlab.search.engine.records import Record, Records
 from rolloutlab.search.where import Compare
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.store import rewards, sqlite, uninterrupted
-from rolloutlab.store.records import Arrival, NewGroup, Score
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.store import file_thread as uninterrupted
+from rolloutlab.store import rewards, sqlite
+from rolloutlab.store.models import Arrival, NewGroup, Score
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for something is a test that fails."""

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
+from rolloutlab.api.wire.chat import SystemMessage, ToolMessage, UserMessage
+from rolloutlab.api.wire.training import Event
 from rolloutlab.errors import InputError, LabError, NotFoundError
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Score, SubmittedJob, Trajectory
-from rolloutlab.store.schema import FIRST
-from rolloutlab.wire.chat import SystemMessage, ToolMessage, UserMessage
-from rolloutlab.wire.events import Event
+from rolloutlab.store.migrations import FIRST
+from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup, Score, StoredTrajectory, SubmittedJob
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
 
@@ -52,7 +52,7 @@ def sample(lab, choice, question):
     return make
 
 
-def trajectories(lab: Lab, label: str = "capitals") -> list[Trajectory]:
+def trajectories(lab: Lab, label: str = "capitals") -> list[StoredTrajectory]:
     return [t for group in lab.groups(lab.collection(label)) for t in group.trajectories]
 
 
@@ -276,8 +276,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival
-from rolloutlab.wire.chat import Choice
+from rolloutlab.store.models import Arrival
+from rolloutlab.api.wire.chat import Choice
 
 lab = Lab(Path(sys.argv[1]))
 (group,) = lab.groups(lab.collection("capitals"))

@@ -4,13 +4,13 @@ import gc
 
 import pytest
 
-from rolloutlab.selection import select
+from rolloutlab.api.wire import trajectories as wire
+from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.store.records import Arrival, NewGroup, Trajectory
+from rolloutlab.store.models import Arrival, NewGroup, StoredTrajectory
 from rolloutlab.training.submission import prepare
-from rolloutlab.wire import trajectories as wire
-from rolloutlab.wire.chat import Choice, UserMessage
+from rolloutlab.trajectories.collection import select
 
 AT_ONCE = 300
 """More trajectories than are read at a time, far fewer than there are."""
@@ -37,7 +37,7 @@ def session(tmp_path):
 
 def alive() -> int:
     gc.collect()
-    return sum(type(each) in {Trajectory, wire.Trajectory} for each in gc.get_objects())
+    return sum(type(each) in {StoredTrajectory, wire.Trajectory} for each in gc.get_objects())
 
 
 class Watch:
@@ -72,8 +72,8 @@ def test_the_mean_reward_and_the_size_of_a_collection_need_no_conversation(sessi
 
 def test_a_job_is_checked_and_sent_with_few_trajectories_in_memory(session, monkeypatch):
     session.reward("many", lambda trajectory, *_: float(trajectory.id % 2))
-    watch, to_wire = Watch(), Trajectory.to_wire
-    monkeypatch.setattr(Trajectory, "to_wire", lambda self: (watch(), to_wire(self))[1])
+    watch, to_wire = Watch(), StoredTrajectory.to_wire
+    monkeypatch.setattr(StoredTrajectory, "to_wire", lambda self: (watch(), to_wire(self))[1])
     submission = prepare(select(session.store, "many"), {}, "m")
     assert submission.check.trainable_trajectories == 800
     assert sum(len(group.trajectories) for group in submission.groups) == 800

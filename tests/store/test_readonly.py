@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.fsutil import Lock
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.settings_file import EMBEDDED
-from rolloutlab.store.disk import Lock
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Recorded, SubmittedJob
-from rolloutlab.store.schema import MIGRATIONS
-from rolloutlab.wire.chat import AssistantMessage, UserMessage
+from rolloutlab.store.migrations import MIGRATIONS
+from rolloutlab.store.models import Recorded, SubmittedJob
 
 JOB = "0b7d1c9e-0000-4000-8000-000000000001"
 ELSEWHERE = Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)

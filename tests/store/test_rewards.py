@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup, Score, Trajectory
+from rolloutlab.store.models import Arrival, NewGroup, Score, StoredTrajectory
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def lab(tmp_path, choice, question):
     lab.close()
 
 
-def members(lab: Lab, name: str = "capitals") -> list[Trajectory]:
+def members(lab: Lab, name: str = "capitals") -> list[StoredTrajectory]:
     return [t for group in lab.groups(lab.collection(name)) for t in group.trajectories]
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rolloutlab.training import clock
-from rolloutlab.training.clock import Clock
+from rolloutlab.training import events as clock
+from rolloutlab.training.events import Clock
 
 
 @pytest.fixture

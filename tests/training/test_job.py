@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, JobFailedError, UnreachableError
-from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.training.job import Job
@@ -78,7 +78,7 @@ def test_what_a_page_heard_of_the_end_is_in_the_lab(scored):
 def test_an_ended_job_is_the_same_when_its_service_is_gone(scored, tmp_path):
     job = scored.train("capitals", say=quiet)
     other = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
-    later = Session(Settings(home=tmp_path, service=other), http=Http(backoff=0))
+    later = Session(Settings(home=tmp_path, service=other), http=HttpClient(backoff=0))
     again = later.job(job.id)
     assert repr(again) == repr(job)
     was, now = job.state(), again.state()

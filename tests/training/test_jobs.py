@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import NotFoundError
-from rolloutlab.http import Http
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
-from rolloutlab.store.records import SubmittedJob
+from rolloutlab.store.models import SubmittedJob
 
 LOST = "00000000-0000-4000-8000-000000000001"
 
@@ -44,7 +44,7 @@ def scored(session):
 def elsewhere(tmp_path, service) -> Iterator[Session]:
     """A session on the same lab that talks to another service, which nobody runs."""
     address = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
-    session = Session(Settings(home=tmp_path, service=address), http=Http(backoff=0))
+    session = Session(Settings(home=tmp_path, service=address), http=HttpClient(backoff=0))
     yield session
     session.close()
 

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from rolloutlab import Judge
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import InputError
+from rolloutlab.sanitize import without_mathjax
 from rolloutlab.session import Session
-from rolloutlab.visible import as_written
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
 BEST = "best lab/practice@0: held-out 0.250 with other seeds than it was chosen by"
@@ -77,7 +77,7 @@ def asked(monkeypatch):
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": request.model, "choices": [choice]}
         return ChatCompletion.model_validate(body)
 
-    monkeypatch.setattr("rolloutlab.session.reward.complete", answer)
+    monkeypatch.setattr("rolloutlab.trajectories.judge.complete", answer)
     return requests
 
 
@@ -200,7 +200,7 @@ def test_before_the_first_round_there_is_nothing_to_tell(session):
     assert made.history.empty
     assert made.best is None
     assert repr(made) == "loop capitals on lab/practice: 0 rounds\nwhat it trains on  -"
-    assert made._repr_html_() == as_written("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
+    assert made._repr_html_() == without_mathjax("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
 
 
 def test_a_round_in_which_nothing_trains_is_kept_and_the_loop_goes_on(session):

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.collection import Collection, members_of
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.objective.advantages import job_shares
-from rolloutlab.objective.glossary import OPTIONS
+from rolloutlab.objective.advantages import token_weights
+from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.records import Arrival, NewGroup, Score
+from rolloutlab.store.models import Arrival, NewGroup, Score
 from rolloutlab.training.submission import checked_config, gather, prepare
-from rolloutlab.wire.chat import Choice, UserMessage
-from rolloutlab.wire.training import CreateTrainingJob
+from rolloutlab.trajectories.collection import Collection, members_of
 
 OUT_OF_RANGE = {
     "advantage_balance": -1.5,
@@ -168,7 +168,7 @@ def test_the_check_is_over_exactly_what_is_sent(collect):
 def test_the_check_is_made_with_the_options_of_the_job(collect):
     collection, options = collect([1.0, 0.0, 0.25], [10.0, 2.0]), {"scale_rewards": False, "advantage_balance": 0.5}
     shares = prepare([collection], options, MODEL).check.shares
-    assert shares == job_shares(members_of(collection.groups), settle(checked_config(options)))
+    assert shares == token_weights(members_of(collection.groups), settle(checked_config(options)))
     assert shares != prepare([collection], {}, MODEL).check.shares
 
 

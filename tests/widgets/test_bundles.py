@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rolloutlab.widgets.interactive import BUNDLES
+from rolloutlab.widgets.base import BUNDLES
 
 ROOT = Path(__file__).parents[2]
-MODULES = BUNDLES.with_name("modules")
+MODULES = BUNDLES.with_name("js")
 KILOBYTES = {"rewards.js": 320, "group.js": 40, "job.js": 80, "form.js": 90, "login.js": 10}
 """The most that each may weigh; a saved notebook holds one copy for each view that it shows."""
 STYLE_KILOBYTES = 45

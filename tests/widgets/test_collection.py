@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.collection import members_of
-from rolloutlab.objective.advantages import Reason, job_shares
+from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
+from rolloutlab.objective.advantages import Reason, token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import preflight
-from rolloutlab.store.records import Group, Trajectory
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.trajectories.collection import members_of
 from rolloutlab.widgets import collection as view
-from rolloutlab.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
 TAGS = {"p", "b", "div", "details", "summary", "code", "table", "tr", "th", "td"}
@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 def trajectory(
     answer: str = "Paris", reward: float | None = None, position: int = 0, tokens: int = 2, **overrides: Any
-) -> Trajectory:
+) -> StoredTrajectory:
     message, content = {"role": "assistant", "content": answer}, [{"token": "a", "logprob": -0.5, "top_logprobs": []}]
     record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content * tokens}}
     choice = Choice.model_validate(record)
@@ -70,10 +70,10 @@ def trajectory(
         "created_at": "2026-01-31T12:00:00+00:00",
         "reward": reward,
     }
-    return Trajectory(**record | overrides)
+    return StoredTrajectory(**record | overrides)
 
 
-def group(*trajectories: Trajectory, name: str = "capitals/0", prompt: Any = "Capital of France?") -> Group:
+def group(*trajectories: StoredTrajectory, name: str = "capitals/0", prompt: Any = "Capital of France?") -> Group:
     return Group(0, name, (UserMessage(role="user", content=prompt),), {}, trajectories)
 
 
@@ -115,7 +115,7 @@ def test_the_html_has_the_same_rows_as_the_text():
 def test_an_advantage_is_the_one_that_the_trainer_uses(show):
     groups = [scored(0.1, 0.9, 0.4), scored(1.0, 0.0, 0.0, 0.0, number=1, tokens=7)]
     shown = re.findall(r"[+-]\d\.\d\d", show("a", groups))
-    shares = job_shares(members_of(groups), Options())
+    shares = token_weights(members_of(groups), Options())
     assert shown == [f"{share.advantage:+.2f}" for of_group in shares for share in of_group]
 
 

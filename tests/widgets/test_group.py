@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.store.records import Trajectory
-from rolloutlab.widgets.group import Texts, conversation, piece, tokens_of, turns
-from rolloutlab.wire.chat import AssistantMessage, Choice, ToolMessage, UserMessage
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, ToolMessage, UserMessage
+from rolloutlab.store.models import StoredTrajectory
+from rolloutlab.widgets.group import ConversationTexts, conversation, piece, tokens_of, turns
 
 
 def choice(answer: str | None, *tokens: Any, **message: Any) -> Choice:
@@ -17,15 +17,15 @@ def choice(answer: str | None, *tokens: Any, **message: Any) -> Choice:
     return Choice.model_validate(record)
 
 
-def trajectory(*items: Any, **overrides: Any) -> Trajectory:
+def trajectory(*items: Any, **overrides: Any) -> StoredTrajectory:
     record = {"id": 1, "name": "capitals/0/3", "row": {}, "model": "lab/x", "step": 2, "sampling": {}}
-    return Trajectory(**record | {"created_at": "", "items": items, "given": 0} | overrides)
+    return StoredTrajectory(**record | {"created_at": "", "items": items, "given": 0} | overrides)
 
 
 def test_what_a_tool_answered_is_inside_the_call_that_asked() -> None:
     calls = [{"id": str(i), "type": "function", "function": {"name": f"f{i}", "arguments": "{}"}} for i in range(2)]
     told = [ToolMessage(role="tool", content=f"answer {i}", tool_call_id=str(i)) for i in (1, 0, 7)]
-    found = turns([choice(None, "x", tool_calls=calls), *told], Texts())
+    found = turns([choice(None, "x", tool_calls=calls), *told], ConversationTexts())
     assert [(call["name"], call["result"]["text"]) for call in found[0]["calls"]] == [
         ("f0", "answer 0"),
         ("f1", "answer 1"),
@@ -41,7 +41,7 @@ def test_only_what_was_sampled_with_logprobs_is_said_to_be_sampled() -> None:
         AssistantMessage(role="assistant", content="c"),
         UserMessage(role="user", content="d"),
     ]
-    assert [turn["sampled"] for turn in turns(items, Texts())] == [True, False, False, False]
+    assert [turn["sampled"] for turn in turns(items, ConversationTexts())] == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -53,25 +53,25 @@ def test_only_what_was_sampled_with_logprobs_is_said_to_be_sampled() -> None:
     ],
 )
 def test_every_part_of_a_message_is_shown(message: dict[str, Any], name: str, text: str) -> None:
-    (turn,) = turns([AssistantMessage.model_validate({"role": "assistant", **message})], Texts())
+    (turn,) = turns([AssistantMessage.model_validate({"role": "assistant", **message})], ConversationTexts())
     assert turn[name]["text"] == text
 
 
 def test_what_is_no_text_is_named() -> None:
     parts = [{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
-    (turn,) = turns([UserMessage.model_validate({"role": "user", "content": parts})], Texts())
+    (turn,) = turns([UserMessage.model_validate({"role": "user", "content": parts})], ConversationTexts())
     assert turn["said"]["text"] == "Look: [image_url: https://a.example/b.png]"
 
 
 def test_an_unusual_end_is_flagged_in_words() -> None:
     cut = choice("a", "a").model_copy(update={"finish_reason": "length"})
-    assert conversation(trajectory(cut), Texts())["flag"] == "cut off at the token limit"
-    assert conversation(trajectory(choice("a", "a")), Texts())["flag"] is None
-    assert conversation(trajectory(), Texts())["finish"] == "nothing was sampled"
+    assert conversation(trajectory(cut), ConversationTexts())["flag"] == "cut off at the token limit"
+    assert conversation(trajectory(choice("a", "a")), ConversationTexts())["flag"] is None
+    assert conversation(trajectory(), ConversationTexts())["finish"] == "nothing was sampled"
 
 
 def test_of_many_long_texts_the_first_show_more_than_the_last() -> None:
-    texts = Texts(1000)
+    texts = ConversationTexts(1000)
     shown = [len(texts.shown("x" * 700)["text"]) for _ in range(3)]
     assert shown == [700, 300, 300]
 
@@ -83,7 +83,7 @@ def test_a_piece_never_ends_inside_a_line_end() -> None:
 def test_further_conversations_and_logs_are_there() -> None:
     further = {"messages_and_choices": [{"role": "user", "content": "more"}]}
     shown = conversation(
-        trajectory(choice("a", "a"), extra={"additional_histories": [further], "logs": ["late"]}), Texts()
+        trajectory(choice("a", "a"), extra={"additional_histories": [further], "logs": ["late"]}), ConversationTexts()
     )
     assert shown["further"][0][0]["said"]["text"] == "more"
     assert shown["logs"][0]["text"] == "late"

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.widgets.job import head, html, progress, status, text
-from rolloutlab.wire.events import ENDINGS, Event
+from rolloutlab.api.events import job_progress, status
+from rolloutlab.api.wire.training import ENDINGS, Event
+from rolloutlab.widgets.job import head, html, text
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&\"'"
 ESCAPED = "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&lt;img src=x onerror=&#x27;y&#x27;&gt;&amp;&quot;&#x27;"
@@ -78,7 +79,7 @@ def test_what_was_read_in_pieces_looks_as_what_was_read_at_once():
 def test_events_of_unknown_types_change_nothing(place):
     more = [*WHOLE[:place], event("heartbeat"), event("seen_tomorrow", loss=9, step=7), *WHOLE[place:]]
     assert (text(MODEL, more), html(MODEL, more)) == (text(MODEL, WHOLE), html(MODEL, WHOLE))
-    assert progress(more) == progress(WHOLE)
+    assert job_progress(more) == job_progress(WHOLE)
 
 
 def test_a_job_that_started_over_looks_live_as_it_does_replayed():
@@ -86,7 +87,7 @@ def test_a_job_that_started_over_looks_live_as_it_does_replayed():
     replayed = [restarted, *WHOLE]  # the service forgets what came before
     live = [started(), gradient_step(loss=9.0), gradient_step(loss=9.0), *replayed]
     assert (text(MODEL, live), html(MODEL, live)) == (text(MODEL, replayed), html(MODEL, replayed))
-    assert progress(live) == progress(replayed)
+    assert job_progress(live) == job_progress(replayed)
 
 
 def test_a_job_that_starts_over_waits_until_it_runs_again():
@@ -115,14 +116,14 @@ def test_a_job_that_failed_says_why(show):
 
 
 def test_progress_counts_the_rows_and_tells_the_last_loss():
-    assert progress([]) == (0, None, "queued")
-    assert progress(WHOLE[:1]) == (0, 2, "running")
-    assert progress(WHOLE[:3]) == (1, 2, "loss 0.5000")
-    assert progress(WHOLE) == (2, 2, "loss 1.5000")
+    assert job_progress([]) == (0, None, "queued")
+    assert job_progress(WHOLE[:1]) == (0, 2, "running")
+    assert job_progress(WHOLE[:3]) == (1, 2, "loss 0.5000")
+    assert job_progress(WHOLE) == (2, 2, "loss 1.5000")
 
 
 def test_a_step_that_tells_no_loss_is_counted_all_the_same():
-    assert progress([started(), event("gradient_step", grad_norm=1.0)]) == (1, 2, "running")
+    assert job_progress([started(), event("gradient_step", grad_norm=1.0)]) == (1, 2, "running")
 
 
 def test_a_number_that_only_some_steps_tell_is_the_mean_of_those():

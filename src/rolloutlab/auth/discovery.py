@@ -2,18 +2,74 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rolloutlab.auth.addresses import checked_endpoint, covers, host, origin
+from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.challenges import Challenge
-from rolloutlab.auth.documents import Document, ResourceMetadata, ServerMetadata
-from rolloutlab.auth.messages import Flow, Request
 from rolloutlab.auth.pkce import METHOD
+from rolloutlab.auth.sans_io import Flow, Request
+from rolloutlab.auth.urls import checked_endpoint, covers, host, origin
 from rolloutlab.errors import InputError, ServiceError, SignInError
-from rolloutlab.resource import canonical
+
+
+class Document(BaseModel):
+    """Unknown members are nobody's business."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, document: Any) -> Any:
+        """A member that is null is as one that is not there."""
+        if not isinstance(document, dict):
+            return document
+        return {name: value for name, value in document.items() if value is not None}
+
+
+class ResourceMetadata(Document):
+    """A protected resource (RFC 9728, 2)."""
+
+    resource: str
+    authorization_servers: tuple[str, ...] = Field(min_length=1)
+    scopes_supported: tuple[str, ...] | None = None
+
+
+class ServerMetadata(Document):
+    """An authorization server (RFC 8414, 2, and OpenID Connect Discovery)."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    registration_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    scopes_supported: tuple[str, ...] = ()
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+    client_id_metadata_document_supported: bool = False
+    authorization_response_iss_parameter_supported: bool = False
+
+
+class Registration(Document):
+    """What a server registered (RFC 7591, 3.2.1)."""
+
+    client_id: str = Field(min_length=1)
+    client_secret: str | None = Field(None, repr=False)
+    client_secret_expires_at: float = 0
+    token_endpoint_auth_method: str | None = None
+
+
+class TokenAnswer(Document):
+    """Tokens (RFC 6749, 5.1). expires_in: seconds."""
+
+    access_token: str = Field(min_length=1, repr=False)
+    token_type: str
+    expires_in: float | None = None
+    refresh_token: str | None = Field(None, repr=False)
+    scope: str | None = None
+
 
 D = TypeVar("D", bound=Document)
 
@@ -25,7 +81,7 @@ _OPENID = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredResource:
     """A resource and who issues tokens for it. scopes: all that the resource says it knows; None where it does not."""
 
     resource: str
@@ -42,7 +98,7 @@ class Found:
 
 def discover(
     server: str, challenge: Challenge | None, issuer: str | None = None, *, without_pkce: bool = False
-) -> Flow[Found]:
+) -> Flow[DiscoveredResource]:
     """What is known of a canonical server address.
 
     challenge: of its first 401, if any. issuer: what was configured for a server that does not describe itself. Of
@@ -64,7 +120,7 @@ def discover(
             "ask its makers, or go on at your own risk",
             hint=f"%login {server} --dangerously-without-pkce",
         )
-    return Found(
+    return DiscoveredResource(
         described.resource if described else server,
         described.scopes_supported if described else None,
         chosen,
@@ -114,7 +170,7 @@ def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata
 def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
     """A server describes itself and nothing else (RFC 9728, 3.3); who writes at an origin's root may mean all of it."""
     try:
-        described = canonical(resource) if resource.isascii() and resource == resource.strip() else None
+        described = canonical_resource(resource) if resource.isascii() and resource == resource.strip() else None
     except InputError:
         described = None
     if described is None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from rolloutlab.auth.addresses import host
-from rolloutlab.auth.documents import Registration, ServerMetadata
-from rolloutlab.auth.messages import Flow, Request
+from rolloutlab.auth.discovery import Registration, ServerMetadata
+from rolloutlab.auth.sans_io import Flow, Request
+from rolloutlab.auth.urls import host
 from rolloutlab.errors import SignInError
 
 NAME = "rolloutlab"
@@ -16,7 +16,7 @@ _METHODS = ("none", "client_secret_basic", "client_secret_post")
 
 
 @dataclass(frozen=True)
-class Client:
+class RegisteredClient:
     """A client as an authorization server knows it. redirect_uri: what it was registered with; None is any."""
 
     id: str
@@ -36,9 +36,9 @@ def registered(
     redirect_uri: str,
     *,
     server: str,
-    preset: Client | None = None,
+    preset: RegisteredClient | None = None,
     document: str | None = None,
-) -> Flow[Client]:
+) -> Flow[RegisteredClient]:
     """A client for a redirect URI: what was configured, else our metadata document, else a new registration.
 
     server: the one to sign in to. document: the https address of a client ID metadata document of ours, which is then
@@ -50,7 +50,7 @@ def registered(
     if preset:
         return preset
     if document and authority.client_id_metadata_document_supported:
-        return Client(document)
+        return RegisteredClient(document)
     if authority.registration_endpoint is None:
         raise SignInError(
             f"{host(authority.issuer)} registers no client by itself; register rolloutlab there for an ID",
@@ -59,7 +59,7 @@ def registered(
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
 
 
-def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Flow[Client]:
+def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Flow[RegisteredClient]:
     """No scope is registered: a later step-up would be refused for what is not in it."""
     method = next((each for each in _METHODS if each in authority.token_endpoint_auth_methods_supported), _METHODS[0])
     wanted = {
@@ -80,4 +80,4 @@ def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Fl
     said = answer.token_endpoint_auth_method or (method if answer.client_secret or method == "none" else "none")
     if said not in _METHODS:
         raise SignInError(f"{host(endpoint)} wants clients to say who they are by {said[:40]!r}, which we cannot")
-    return Client(answer.client_id, answer.client_secret, said, redirect_uri, answer.client_secret_expires_at)
+    return RegisteredClient(answer.client_id, answer.client_secret, said, redirect_uri, answer.client_secret_expires_at)

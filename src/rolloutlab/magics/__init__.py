@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.magics import completion
-from rolloutlab.magics.cells import LabMagics, Opened, with_body
+from rolloutlab.magics.base import LabMagics, Opened, with_body
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -16,16 +16,13 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     from rolloutlab.magics.chat import ChatMagics
     from rolloutlab.magics.collections import CollectionMagics
     from rolloutlab.magics.compare import CompareMagics
-    from rolloutlab.magics.connect import ConnectMagics
-    from rolloutlab.magics.exchange import ExchangeMagics
-    from rolloutlab.magics.jobs import JobMagics
-    from rolloutlab.magics.model import ModelMagics
+    from rolloutlab.magics.connect import ConnectMagics, ModelMagics, ServiceMagics
+    from rolloutlab.magics.files import ExchangeMagics
+    from rolloutlab.magics.login import SignInMagics
     from rolloutlab.magics.reward import RewardMagics
     from rolloutlab.magics.search import SearchMagics
-    from rolloutlab.magics.service import ServiceMagics
-    from rolloutlab.magics.sign_in import SignInMagics
     from rolloutlab.magics.tools import ToolMagics
-    from rolloutlab.magics.train import TrainMagics
+    from rolloutlab.magics.train import JobMagics, TrainMagics
 
     kinds = (
         ChatMagics,

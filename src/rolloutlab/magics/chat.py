@@ -7,11 +7,11 @@ from IPython.core.magic import cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics, literal
+from rolloutlab.magics.base import LabMagics, literal
 
 if TYPE_CHECKING:
-    from rolloutlab.collection import Collection
-    from rolloutlab.sampling.work import Preview
+    from rolloutlab.sampling.run import Preview
+    from rolloutlab.trajectories.collection import Collection
 
 _BEGINNING = ("n", "over", "system")
 """Options that only the beginning of a collection can have."""

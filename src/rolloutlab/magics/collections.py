@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from rolloutlab.magics.cells import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rolloutlab.collection import Collection
+    from rolloutlab.trajectories.collection import Collection
 
 
 def ranking(text: str) -> list[int | list[int]]:

@@ -6,11 +6,11 @@ from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics
+from rolloutlab.magics.base import LabMagics
 from rolloutlab.magics.reward import compile_reward
 
 if TYPE_CHECKING:
-    from rolloutlab.comparison import Comparison
+    from rolloutlab.trajectories.comparison import Comparison
 
 
 @magics_class

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.magics.cells import LabMagics, takes
-from rolloutlab.objective.glossary import OPTIONS
+from rolloutlab.magics.base import LabMagics, takes
+from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.settings_file import EMBEDDED
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _policies(magics: LabMagics) -> Iterable[str]:
 def _steps(magics: LabMagics) -> list[str]:
     """Checkpoints of the selected model, by their steps."""
     known = (name.partition("@") for name in _policies(magics))
-    return sorted({"0", *(step for name, at, step in known if at and name == magics.session._selected)}, key=int)
+    return sorted({"0", *(step for name, at, step in known if at and name == magics.session.selected)}, key=int)
 
 
 def _steps_or_latest(magics: LabMagics) -> Iterable[str]:
@@ -85,17 +85,17 @@ def _services(magics: LabMagics) -> Iterable[str]:
 def _servers(magics: LabMagics) -> Iterable[str]:
     """Servers that can be signed in to: those that were, and those whose tools were added."""
     session = magics.session
-    added = (tools.url for tools in session._context.values())
+    added = (tools.url for tools in session.mcp_servers.values())
     return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
 
 
 def _tools(magics: LabMagics) -> Iterable[str]:
     """What a policy may call: functions, and what context servers have."""
-    return [*_functions(magics), *magics.session._context, *_called(magics)]
+    return [*_functions(magics), *magics.session.mcp_servers, *_called(magics)]
 
 
 def _called(magics: LabMagics) -> list[str]:
-    names = (f"{tools.name}.{tool.name}" for tools in magics.session._context.values() for tool in tools)
+    names = (f"{tools.name}.{tool.name}" for tools in magics.session.mcp_servers.values() for tool in tools)
     return [name for name in names if name.isprintable() and " " not in name]
 
 
@@ -201,7 +201,7 @@ def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
     if begun.startswith("-"):
         return None
     known = {
-        (): ["add", "call", *magics.session._context],
+        (): ["add", "call", *magics.session.mcp_servers],
         ("add",): _servers(magics),
         ("call",): _called(magics),
     }

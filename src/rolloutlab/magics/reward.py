@@ -10,14 +10,14 @@ from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expa
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics, unquoted
+from rolloutlab.magics.base import LabMagics, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rolloutlab.collection import Collection
-    from rolloutlab.scoring import Functions, RewardFunction
-    from rolloutlab.views.rewards import RewardsView
+    from rolloutlab.trajectories.collection import Collection
+    from rolloutlab.trajectories.rewards_view import RewardsView
+    from rolloutlab.trajectories.scoring import Functions, RewardFunction
 
 
 @magics_class

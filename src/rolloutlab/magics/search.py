@@ -9,13 +9,13 @@ from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.errors import InputError, RolloutlabError
-from rolloutlab.magics.cells import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, unquoted
 
 if TYPE_CHECKING:
-    from rolloutlab.branching import Branch
     from rolloutlab.search.index import IndexStatus
     from rolloutlab.search.query import Search
-    from rolloutlab.views.search import SearchResult
+    from rolloutlab.trajectories.branch import Branch
+    from rolloutlab.trajectories.search_view import SearchResult
 
 
 @magics_class

@@ -7,11 +7,11 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics, argument, unquoted
-from rolloutlab.visible import visible_line
+from rolloutlab.magics.base import LabMagics, argument, unquoted
+from rolloutlab.sanitize import escape_to_one_line
 
 if TYPE_CHECKING:
-    from rolloutlab.context.tool import AddedTools, ContextTools, ToolAnswer
+    from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 
 _ADD = "%tools add https://tools.example/mcp as docs"
 _CALL = '%tools call docs.find {"query": "paris"}'
@@ -62,8 +62,8 @@ class ToolMagics(LabMagics):
 
     def _call(self) -> str:
         """A call that could be typed: of a tool that there is, if there is one."""
-        tools = next(filter(None, self.session._context.values()), None)
-        return f"%tools call {tools.name}.{visible_line(tools[0].name)} {{}}" if tools else _CALL
+        tools = next(filter(None, self.session.mcp_servers.values()), None)
+        return f"%tools call {tools.name}.{escape_to_one_line(tools[0].name)} {{}}" if tools else _CALL
 
 
 def _arguments(text: str) -> dict[str, Any]:

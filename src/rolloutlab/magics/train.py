@@ -5,16 +5,17 @@ from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from IPython.core.magic import cell_magic, magics_class, no_var_expand
+from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.cells import LabMagics
-from rolloutlab.objective.glossary import help_lines
-from rolloutlab.objective.typed import read
+from rolloutlab.magics.base import LabMagics
+from rolloutlab.objective.option_docs import help_lines, read
 
 if TYPE_CHECKING:
-    from rolloutlab.training.check import Check
+    import pandas as pd
+
+    from rolloutlab.training.dry_run import DryRun
     from rolloutlab.training.form import TrainingForm
     from rolloutlab.training.job import Job
 
@@ -46,7 +47,7 @@ class TrainMagics(LabMagics):
     @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
     @_with_options
-    def train(self, line: str, cell: str) -> "Job | Check | TrainingForm":
+    def train(self, line: str, cell: str) -> "Job | DryRun | TrainingForm":
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -73,7 +74,7 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: a line is of another form, or names an option twice.
     """
-    from rolloutlab.prompt import fill_text
+    from rolloutlab.sampling.prompt import fill_text
 
     found: dict[str, Any] = {}
     for number, line in enumerate(cell.splitlines(), start=1):
@@ -87,3 +88,36 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{name} is given twice", hint=f"{name}: {value}")
         found[name] = read(value)
     return found
+
+
+@magics_class
+class JobMagics(LabMagics):
+    """Look at submitted jobs."""
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
+    @line_magic
+    def jobs(self, line: str) -> "pd.DataFrame":
+        """List every job that this lab submitted, newest first, with its status and the step it made."""
+        options = self.options(self.jobs, line)
+        return self.bound(options.output, self.session.jobs())
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
+    @argument("--wait", action="store_true", help="follow it until it has ended")
+    @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
+    @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
+    @line_magic
+    def job(self, line: str) -> "Job":
+        """Attach to a job, from this kernel or any other of the lab."""
+        options = self.options(self.job, line)
+        job = self.session.job(options.job_id)
+        if options.cancel:
+            job.cancel()
+        if options.wait:
+            job.wait()
+        else:
+            job.events()
+        return self.bound(options.output, job)

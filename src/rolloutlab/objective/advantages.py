@@ -47,7 +47,7 @@ class Member(NamedTuple):
         return sum(self.tokens_H)
 
 
-class Share(NamedTuple):
+class TokenWeight(NamedTuple):
     """What one trajectory contributes to the loss: every trainable token of it has this advantage and this weight.
 
     `reason` says why nothing of it trains; `advantage` and `weight` are then 0.
@@ -81,7 +81,7 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, uni
     return [0.0 if abs(d) <= bound else d / scale for d in from_mean_G]
 
 
-class GroupShares(NamedTuple):
+class GroupWeights(NamedTuple):
     """What the members of one group contribute before the scale of their job is known, and what they add to it.
 
     advantages_G, weights_G: 0 where there is a reason. trains, tokens, weight, size: of the members that train, their
@@ -105,7 +105,7 @@ class Scale(NamedTuple):
     size: float
 
 
-def job_shares(groups: Sequence[Sequence[Member]], options: Options) -> list[list[Share]]:
+def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[list[TokenWeight]]:
     """What each trajectory of a job contributes: one list of Shares per group, in order.
 
     Group statistics are over all members; everything after is over the members that train. Token weights are
@@ -133,7 +133,7 @@ def job_unit(largest_g: Iterable[float], options: Options) -> float:
     return 1.0 if options.scale_rewards else max(1.0, max(largest_g, default=0.0) / _HUGE)
 
 
-def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupShares:
+def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
     """What the members of a group contribute to any job of this unit; nothing of another group comes in."""
     raw_G = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
     counted_G = [sum(m.tokens_H) for m in members_G]
@@ -148,7 +148,7 @@ def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.
     heavy_G = [w * n for w, n in zip(weights_G, counted_G, strict=True)]
     size = math.fsum([abs(a) * heavy for a, heavy in zip(raw_G, heavy_G, strict=True)])
     sums = reasons_G.count(None), sum(counted_G), math.fsum(heavy_G), size
-    return GroupShares(members_G, raw_G, weights_G, reasons_G, *sums)
+    return GroupWeights(members_G, raw_G, weights_G, reasons_G, *sums)
 
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
@@ -160,14 +160,14 @@ def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequen
     return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)
 
 
-def scaled_shares(group: GroupShares, scale: Scale | None) -> list[Share]:
+def scaled_shares(group: GroupWeights, scale: Scale | None) -> list[TokenWeight]:
     """What each member of a group contributes to a job of this scale."""
     if scale and not scale.size:
         away_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
-        return [Share(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, away_G, strict=True)]
+        return [TokenWeight(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, away_G, strict=True)]
     weight, size = scale or (1.0, 1.0)
     told_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
-    return [Share(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in told_G]
+    return [TokenWeight(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in told_G]
 
 
 def _reasons(members_G: Sequence[Member], raw_G: Sequence[float], tokens_G: Sequence[int]) -> list[Reason | None]:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutlab.wire.levels import ImportanceSamplingLevel
-from rolloutlab.wire.training import ExperimentalTrainingConfig
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.glossary`.
+    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.option_docs`.
 
     k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
     None means the policy's own. max_weight: None is off. unknown: names of options this version does not know; they

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from rolloutlab.objective.advantages import Member, Reason, Share, job_shares
+from rolloutlab.api.wire.chat import Choice
+from rolloutlab.api.wire.trajectories import History, Trajectory
+from rolloutlab.objective.advantages import Member, Reason, TokenWeight, token_weights
 from rolloutlab.objective.options import Options
-from rolloutlab.wire.chat import Choice
-from rolloutlab.wire.trajectories import History, Trajectory
 
 WHY = {
     Reason.UNSCORED: "no reward yet",
@@ -31,11 +31,19 @@ _FIX = {
 }
 
 
+class Seat(NamedTuple):
+    """A stored trajectory as far as a dry run shows it. tokens: how many of it train."""
+
+    name: str
+    reward: float | None
+    tokens: int
+
+
 @dataclass(frozen=True)
 class Preflight:
     """What a job would train. `shares` has one list per group, in order; unscored trajectories are in `unscored`."""
 
-    shares: list[list[Share]]
+    shares: list[list[TokenWeight]]
     unscored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     skipped: Mapping[Reason, tuple[str, ...]] = field(init=False)
@@ -47,7 +55,7 @@ class Preflight:
                 names.setdefault(share.reason, []).append(share.member.name)
         object.__setattr__(self, "skipped", {reason: tuple(found) for reason, found in names.items()})
 
-    def all_shares(self) -> Iterable[Share]:
+    def all_shares(self) -> Iterable[TokenWeight]:
         return (share for group in self.shares for share in group)
 
     @property
@@ -108,7 +116,7 @@ def preflight(
 ) -> Preflight:
     """Check a job before it is sent: the trainer's own shares, and why anything is left out."""
     ignored = [f"unknown option {name!r} has no effect here" for name in options.unknown]
-    return Preflight(job_shares(groups, options), tuple(unscored), (*ignored, *warnings))
+    return Preflight(token_weights(groups, options), tuple(unscored), (*ignored, *warnings))
 
 
 def member(name: str, trajectory: Trajectory) -> Member:

@@ -20,11 +20,11 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from rolloutlab.api.wire.base import DateTime, Integer, Number, Wire
+from rolloutlab.api.wire.training import LARGEST_STEP, LONGEST_NAME, NAME
 from rolloutlab.errors import CheckpointError, LabError, ServiceError
+from rolloutlab.fsutil import flush
 from rolloutlab.policy.trainer import State
-from rolloutlab.store.disk import flush
-from rolloutlab.wire.base import DateTime, Integer, Number, Wire
-from rolloutlab.wire.training import LARGEST_STEP, LONGEST_NAME, NAME
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
 _ABOUT = "checkpoint.json"

@@ -3,6 +3,7 @@
 Axes: B, L, T as in `policy.bundles`; D the hidden states; V the vocabulary.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from rolloutlab.policy.bundles import Batch, batches, bundles, lay_out, parts
-from rolloutlab.policy.model import Policy
+from rolloutlab.errors import RenderingError
+from rolloutlab.policy.model import Adapter, Policy, write_adapter
+from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
 from rolloutlab.policy.rendering import TokenSequence
 
 CHUNK = 1 << 22
@@ -42,7 +44,7 @@ class Forward:
         """
         for part in parts(sequences, self._workers):
             for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
-                yield lay_out(batch, sequences, self._dtype)
+                yield collate(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logprob of each trained token, with gradients, and entropy of its distribution, without; in fp32, in nats."""
@@ -111,3 +113,28 @@ class _Head(torch.autograd.Function):
     def backward(ctx: Any, slope_T: Tensor, _entropy_T: Tensor) -> tuple[Tensor, None, None, None]:
         (slope_TD,) = ctx.saved_tensors
         return (slope_T[:, None] * slope_TD).to(slope_TD.dtype), None, None, None
+
+
+class Scorer:
+    """Scores on a copy of the policy of its own, beside sampling and training; one call at a time, others wait."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._context = policy.context
+        self._model = policy.lora_copy()
+        self._forward = Forward(policy, self._model)
+        self._lock = threading.Lock()
+
+    def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """The logprob of each trained token of each sequence, in nats, of the unscaled full-vocabulary distribution.
+
+        Raises:
+            RenderingError: a sequence is longer than the policy's context.
+        """
+        longest = max(map(len, sequences), default=0)
+        if longest > self._context:
+            raise RenderingError(
+                f"a conversation of {longest:,} tokens is longer than the policy's context of {self._context:,}"
+            )
+        with self._lock:
+            write_adapter(self._model, adapter)
+            return [scored_T.tolist() for scored_T in self._forward.logprobs(sequences)]

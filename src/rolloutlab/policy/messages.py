@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
+from rolloutlab.api.wire.chat import Choice, FunctionTool, MessageOrChoice
 from rolloutlab.errors import RenderingError
-from rolloutlab.wire.chat import Choice, FunctionTool, MessageOrChoice
 
 Tools = Sequence[FunctionTool] | None
 Template = Callable[[list[dict[str, Any]], Tools], str]

@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
+from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import Ask, Decoder
-from rolloutlab.policy.probe import Probe
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
@@ -56,7 +56,7 @@ class Policy:
     def device(self) -> torch.device:
         return self.base.device
 
-    def carrier(self) -> PeftModel:
+    def lora_copy(self) -> PeftModel:
         """A copy of the base with a LoRA adapter, seeded by the base's name; the base's own tensors are shared."""
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.filterwarnings(
@@ -74,7 +74,7 @@ class Policy:
         """
         if self.small and self.base.dtype == torch.float32 and (merged := self._merged(adapter)):
             return merged
-        model = previous or self.carrier()
+        model = previous or self.lora_copy()
         write_adapter(model, adapter)
         return model
 
@@ -151,7 +151,7 @@ def load_policy(name: str) -> Policy:
 def _try(policy: Policy) -> None:
     """Sample a token of a completion, and one more beside another that joins: what cannot, is not served."""
     try:
-        decoder = Decoder(policy.speaker(read_adapter(policy.carrier())), frozenset())
+        decoder = Decoder(policy.speaker(read_adapter(policy.lora_copy())), frozenset())
         for prompt in ((0,), (0, 1)):
             decoder.admit([Ask(prompt, max_tokens=2)])
             decoder.step()

@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from rolloutlab.api.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.messages import Messages
-from rolloutlab.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
-from rolloutlab.wire.trajectories import History
 
 _QUICK = 100_000
 """Characters that are tokenised in a moment."""

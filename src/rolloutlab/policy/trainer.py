@@ -13,17 +13,17 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.policy.bundles import Batch, trained_at
 from rolloutlab.policy.forward import Forward
+from rolloutlab.policy.job_reader import Garbled, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
-from rolloutlab.policy.reading import Garbled, ReadJob, read_job
+from rolloutlab.policy.packing import Batch, trained_at
 from rolloutlab.policy.rendering import Renderer, TokenSequence
-from rolloutlab.wire.training import ExperimentalTrainingConfig
-from rolloutlab.wire.trajectories import Trajectory
 
 _LARGEST = 1e18
 _BEAT = 1000
@@ -42,7 +42,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class TrainingSequence:
     """A sequence that trains, with the advantage and the weight of its trajectory."""
 
     tokens: TokenSequence
@@ -50,7 +50,7 @@ class Weighted:
     weight: float
 
 
-Row = list[Weighted]
+Row = list[TrainingSequence]
 
 
 def train(
@@ -127,7 +127,7 @@ def _in_fp32(options: Options) -> Options:
     return replace(options, **bounded)
 
 
-def pack(groups: Iterable[Sequence[Weighted]], budget: int) -> Iterator[Row]:
+def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
     """Rows of whole sequences, in order, each of at most `budget` tokens or of one sequence.
 
     A group that fits into a row is not split over two: its members share their prompt.
@@ -144,17 +144,17 @@ def pack(groups: Iterable[Sequence[Weighted]], budget: int) -> Iterator[Row]:
         yield row
 
 
-def _tokens(sequences: Sequence[Weighted]) -> int:
+def _tokens(sequences: Sequence[TrainingSequence]) -> int:
     return sum(len(s.tokens) for s in sequences)
 
 
-def _weighted(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[list[Weighted]]:
+def _weighted(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[list[TrainingSequence]]:
     """What trains of each group."""
     histories_of = iter(sequences)
     for group in check.shares:
         found = [(share, histories) for share, histories in zip(group, histories_of, strict=False)]
         yield [
-            Weighted(history, share.advantage, share.weight)
+            TrainingSequence(history, share.advantage, share.weight)
             for share, histories in found
             if share.reason is None
             for history in histories

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from rolloutlab.api.http.retries import Retries
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError
-from rolloutlab.retries import Retries
-from rolloutlab.wire.chat import ChatCompletion, ChatRequest
 
 Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 

@@ -7,13 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rolloutlab.errors import LabError, RefusedError, ServiceError
-from rolloutlab.retries import Retries
-from rolloutlab.sampling.outage import Complete, Outage, ends_all
-from rolloutlab.sampling.plan import Plan
-from rolloutlab.sampling.tools import Tools
-from rolloutlab.store.records import Group, NewGroup, Trajectory
-from rolloutlab.wire.chat import (
+from rolloutlab.api.http.retries import Retries
+from rolloutlab.api.wire.chat import (
     AssistantMessage,
     ChatCompletion,
     ChatRequest,
@@ -22,6 +17,11 @@ from rolloutlab.wire.chat import (
     MessageOrChoice,
     ToolMessage,
 )
+from rolloutlab.errors import LabError, RefusedError, ServiceError
+from rolloutlab.sampling.config import SamplingConfig
+from rolloutlab.sampling.outage import Complete, Outage, ends_all
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
 _MOST_PER_REQUEST = 128
 """OpenAI's own limit of `n`."""
@@ -59,7 +59,7 @@ def fresh(place: int, positions: Sequence[int], turns: int) -> list[Rollout]:
     return [Rollout(place, tuple(chunk), turns) for chunk in chunks]
 
 
-def left(place: int, group: Group, plan: Plan) -> list[Rollout]:
+def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
     """What a stored group still wants: conversations that were cut short, and those that never began."""
     stored = {_position(t): t for t in group.trajectories}
     begun = [
@@ -86,14 +86,14 @@ def prompted(rollout: Rollout, group: Group | NewGroup) -> Rollout:
     return replace(rollout, items=(*rollout.items, *group.script[len(group.script) - rollout.pending]))
 
 
-def request_of(rollout: Rollout, group: Group | NewGroup, plan: Plan) -> ChatRequest:
+def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) -> ChatRequest:
     """The request for the next answer of a rollout."""
     turn = sum(isinstance(item, Choice) for item in rollout.items)
     seed = plan.seed_of(rollout.place, rollout.positions[0], turn)
     return plan.request([*group.prompt, *map(_as_message, rollout.items)], len(rollout.positions), seed)
 
 
-class Player:
+class RolloutRunner:
     """Plays rollouts with so many requests under way at once.
 
     taken: gets what was answered, the moment it is there, and together what came together; it is called in a thread, so
@@ -103,7 +103,7 @@ class Player:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SamplingConfig,
         groups: Sequence[Group | NewGroup],
         complete: Complete,
         tools: Tools,
@@ -300,11 +300,11 @@ def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
     return count
 
 
-def _position(trajectory: Trajectory) -> int:
+def _position(trajectory: StoredTrajectory) -> int:
     return int(trajectory.name.rpartition("/")[2])
 
 
-def _closed(trajectory: Trajectory) -> list[ToolMessage]:
+def _closed(trajectory: StoredTrajectory) -> list[ToolMessage]:
     last = trajectory.items[-1] if trajectory.items else None
     calls = (last.message.tool_calls or []) if isinstance(last, Choice) else []
     return [ToolMessage(role="tool", tool_call_id=call.id, content="error: not called") for call in calls]

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
-from rolloutlab.context.tool import ContextTool
+from rolloutlab.api.wire.chat import FunctionTool, ToolCall, ToolMessage
 from rolloutlab.errors import InputError, RefusedError, RolloutlabError, SignInError
-from rolloutlab.wire.chat import FunctionTool, ToolCall, ToolMessage
+from rolloutlab.sampling.mcp.tools import ContextTool
 
 _PARAMETER = re.compile(r"^\s*(?::param )?\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:[ \t]+(?P<text>.+)$", re.MULTILINE)
 

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rolloutlab.api.wire.base import moment
 from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.search.engine.records import Record
-from rolloutlab.store.news import Entry, Scored
-from rolloutlab.store.records import plain_text
-from rolloutlab.wire.base import moment
+from rolloutlab.store.changes import Entry, RewardChange
+from rolloutlab.store.models import plain_text
 
 FIELDS = {
     "collection": "the collection's name",
@@ -57,7 +57,7 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
     return Record(id=entry.name, document=document_of(messages), metadata=metadata)
 
 
-def rewards_of(members_G: Sequence[Scored]) -> dict[str, dict[str, Any]]:
+def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
     """What the rewards of one group say of each member, by name; nothing of those without a reward.
 
     An imported reward may have no source, which is then no field.

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, ServiceError
-from rolloutlab.http import Http
+from rolloutlab.fsutil import Lock
+from rolloutlab.search.engine.mirror import MirroredRecords
 from rolloutlab.search.engine.records import EmbeddingModel
 
 Vectors = Sequence[Sequence[float]]
@@ -81,7 +83,7 @@ _SHAPE = "def embed(texts): return [[0.1, 0.2], ...], a vector per text, all of 
 
 
 def embedder(
-    http: Http,
+    http: HttpClient,
     model: str | Embed,
     name: str | None = None,
     key_env: str | None = None,
@@ -140,7 +142,7 @@ class _Local:
             ) from error
 
 
-def _asked(http: Http, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
+def _asked(http: HttpClient, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
     """POST /embeddings (OpenAI API reference, Embeddings): `data[i].embedding` belongs to text `data[i].index`."""
     body = {"model": model, "input": list(texts), "encoding_format": "float"}
     answer = http.run(
@@ -153,3 +155,55 @@ def _asked(http: Http, url: str, model: str, token: str | None, texts: Sequence[
         raise ServiceError(
             f"{url} answered something else than embeddings", hint="an address that ends in /v1"
         ) from error
+
+
+_TEXTS = 64
+_LONGEST_WAIT = 24_000
+"""Characters of a document that an embedding model is given; models cut further themselves."""
+
+
+class VectorUpdater:
+    """Gives records their vectors. One process at a time does; searches go on meanwhile with those that are there.
+
+    embedder: the model; None where texts are compared by their words.
+    """
+
+    def __init__(self, records: MirroredRecords, lock: Path, embedder: Embedder | None) -> None:
+        self.embedder = embedder
+        self._records = records
+        self.lock = Lock(lock)
+
+    def mixed(self) -> str | None:
+        """What is wrong where the vectors there are of another embedding model than the one there is."""
+        known = self._records.model
+        if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
+            return None
+        name, dimension = self.embedder.model.name, self.embedder.model.dimension
+        return (
+            f"mixed embedding spaces: the index has vectors of {known.name} ({known.dimension}), "
+            f"the model here is {name} ({dimension})"
+        )
+
+    def check(self) -> None:
+        """InputError where vectors would be mixed."""
+        if mixed := self.mixed():
+            raise InputError(mixed, hint="%search --reindex makes all vectors anew")
+
+    def update(self, told: Callable[[str, int, int], None], *, patience: float = -1) -> None:
+        """Give a vector to every document that has none. What was done before an interrupt is not done again.
+
+        patience: seconds to wait for another process that does it; filelock's Timeout after them.
+        """
+        embedder = self.embedder  # another one may be put in its place meanwhile
+        if embedder is None or self._records.embedded() == self._records.count or self.mixed():
+            return
+        with self.lock.acquire(timeout=patience):
+            model = embedder.model
+            if self._records.model != model:
+                self._records.set_model(model.name, model.dimension, model.digest)
+            total, done, last = self._records.count, self._records.embedded(), 0
+            while batch := self._records.without_vectors(last, _TEXTS):
+                told("embedding", done, total)
+                vectors = embedder([bare.document[:_LONGEST_WAIT] for bare in batch])
+                self._records.embed({bare.id: vector for bare, vector in zip(batch, vectors, strict=True)})
+                done, last = done + len(batch), batch[-1].row

@@ -11,24 +11,22 @@ from typing import Any
 from filelock import Timeout
 
 from rolloutlab.errors import InputError, LabError
+from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
-from rolloutlab.search.answer import Answer, odd_conditions
 from rolloutlab.search.background import Background
 from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewards_of
-from rolloutlab.search.embedding import Embedder
+from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
-from rolloutlab.search.engine.kept import KeptRecords
+from rolloutlab.search.engine.explain import Breakdown, breakdown
+from rolloutlab.search.engine.mirror import MirroredRecords
 from rolloutlab.search.engine.patterns import Finder, found_here
 from rolloutlab.search.engine.records import discard
-from rolloutlab.search.engine.scores import Breakdown, breakdown
 from rolloutlab.search.engine.table import REBUILD
-from rolloutlab.search.meaning import Meaning
-from rolloutlab.search.query import METADATA, SCORE, Search
+from rolloutlab.search.query import METADATA, SCORE, Search, resolved, texts_of
 from rolloutlab.search.rank import EMBEDDING, Knn, terms_of
-from rolloutlab.search.texts import resolved, texts_of
-from rolloutlab.store.disk import Lock
+from rolloutlab.search.result import Answer, odd_conditions
+from rolloutlab.store.changes import Changes, Cursor
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.news import Mark, News
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, and how many of how many."""
@@ -96,13 +94,13 @@ class Index:
         self._kept_up: tuple[int, int] | None = None
 
     @cached_property
-    def records(self) -> KeptRecords:
+    def records(self) -> MirroredRecords:
         """What is indexed; LabError when the file is damaged."""
-        return KeptRecords(self._path, finder=self._finder)
+        return MirroredRecords(self._path, finder=self._finder)
 
     @cached_property
-    def _meaning(self) -> Meaning:
-        return Meaning(self.records, self._path.with_suffix(".vectors.lock"), self._embedder)
+    def _meaning(self) -> VectorUpdater:
+        return VectorUpdater(self.records, self._path.with_suffix(".vectors.lock"), self._embedder)
 
     @property
     def embedder(self) -> Embedder | None:
@@ -237,17 +235,17 @@ class Index:
         if "records" in self.__dict__:
             self.records.close()
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> Cursor:
         text = self.records.mark
         try:
-            return Mark.from_json(text) if text else Mark()
+            return Cursor.from_json(text) if text else Cursor()
         except ValueError as error:
             raise LabError(f"{self._path}: the search index is damaged: {error}", hint=REBUILD) from error
 
     def _follow(self, give_way: Callable[[], None]) -> None:
         with suppress(Timeout):  # another process does it
             while (now := self._lab.changes()) != self._kept_up:
-                with suppress(_Moved):
+                with suppress(_IndexMovedError):
                     self.update(self._aside(self._lock, give_way), patience=0)
                     self._meaning.update(self._aside(self._meaning.lock, give_way), patience=0)
                     self._kept_up = now
@@ -261,11 +259,11 @@ class Index:
             give_way()
             lock.acquire(timeout=0)
             if (self.records.revision, self._lab.changes()) != before:
-                raise _Moved
+                raise _IndexMovedError
 
         return pause
 
-    def _take(self, news: News, progress: Progress) -> None:
+    def _take(self, news: Changes, progress: Progress) -> None:
         for label in news.gone:
             self.records.forget(f"{label}/")
         for old, new in news.renamed.items():
@@ -385,5 +383,5 @@ def _unread(number: int) -> str:
     return f"{count(number, 'trajectory')} unreadable and left out of every search"
 
 
-class _Moved(Exception):  # noqa: N818 - no error: there is something else to do first
+class _IndexMovedError(Exception):
     """Another process or thread changed the lab or its index meanwhile."""

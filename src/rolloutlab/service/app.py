@@ -9,22 +9,22 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from rolloutlab.api.http.proof import proof
+from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.policy.scoring import Scorer
-from rolloutlab.proof import proof
-from rolloutlab.service import chat, logprobs, models, training_jobs
-from rolloutlab.service.body import add_schemas
-from rolloutlab.service.completer import Completer
-from rolloutlab.service.context.memory import Memory
-from rolloutlab.service.context.server import ContextServer
-from rolloutlab.service.door import PLAIN_HOSTS
-from rolloutlab.service.jobs import Jobs
-from rolloutlab.service.oauth.guard import Guard
-from rolloutlab.service.oauth.refusal import OAuthRefusal, answer_refusal
-from rolloutlab.service.oauth.resources import SERVICE
+from rolloutlab.service.endpoints import chat, logprobs, models, training_jobs
+from rolloutlab.service.endpoints.body import add_schemas
+from rolloutlab.service.endpoints.completer import Completer
+from rolloutlab.service.endpoints.errors import CHAT, TRAINING, add_refusals
+from rolloutlab.service.job_queue import Jobs
+from rolloutlab.service.listen import PLAIN_HOSTS
+from rolloutlab.service.mcp.app import McpApp
+from rolloutlab.service.mcp.lab import LabTools
+from rolloutlab.service.model_registry import Registry
+from rolloutlab.service.oauth.bearer import Guard
+from rolloutlab.service.oauth.errors import OAuthRefusal, answer_refusal
+from rolloutlab.service.oauth.metadata import SERVICE
 from rolloutlab.service.oauth.server import AuthorizationServer
-from rolloutlab.service.refusals import CHAT, TRAINING, add_refusals
-from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 
 _NONCE = r"^[0-9a-f]{16,128}$"
@@ -39,7 +39,7 @@ def make_app(
     token: str,
     identity: dict[str, str],
     authority: AuthorizationServer,
-    memory: Memory,
+    memory: LabTools,
 ) -> FastAPI:
     """The application over its parts.
 
@@ -49,7 +49,7 @@ def make_app(
     """
     local = _host(authority.issuer) in _THIS_MACHINE
     hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
-    context = ContextServer(memory, authority.guards_context(), authority.issuer, hosts)
+    context = McpApp(memory, authority.guards_context(), authority.issuer, hosts)
     described: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}
     app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=context.lifespan, **described)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)

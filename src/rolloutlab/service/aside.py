@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rolloutlab.store.disk import flush, refused
-from rolloutlab.wire.base import Wire
+from rolloutlab.api.wire.base import Wire
+from rolloutlab.fsutil import flush, refused
 
 UNLISTED = "the service's database does not list it"
 

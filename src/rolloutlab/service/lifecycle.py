@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.store.disk import Lock, alone, flush, own, refused, remove
+from rolloutlab.fsutil import Lock, flush, locked, own, refused, remove
 
 _LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters and digits that nobody takes for another."""
@@ -69,7 +69,7 @@ class Folder:
             or another process makes one without an end.
         """
         path = self.path / "passcode"
-        with alone(self.path / "passcode.lock"):  # the service and a command line may both be first
+        with locked(self.path / "passcode.lock"):  # the service and a command line may both be first
             if not path.exists() or not path.read_text().strip():
                 chars = [secrets.choice(_LEGIBLE) for _ in range(_SHORTEST)]
                 self._keep_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))

@@ -17,13 +17,13 @@ from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
 from rolloutlab.service.connections import ACCEPTED_AT_ONCE, bounded, most_connections
-from rolloutlab.service.context.memory import Memory
 from rolloutlab.service.database import open_service_database
-from rolloutlab.service.door import Door
-from rolloutlab.service.jobs import Jobs
+from rolloutlab.service.job_queue import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
+from rolloutlab.service.listen import ListenAddress
+from rolloutlab.service.mcp.lab import LabTools
+from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.oauth.server import AuthorizationServer
-from rolloutlab.service.registry import Registry
 from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy, read_settings
 from rolloutlab.store.sqlite import Database
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
 
 def serve(
     folder: Folder,
-    door: Door,
+    door: ListenAddress,
     port: int,
     policy_name: str,
     linger: float | None,
@@ -81,7 +81,7 @@ def serve(
     database, registry, jobs = _opened(folder, policy_name, start_empty=start_empty)
     sampler = Sampler(registry.policy)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
-    memory = Memory(replace(read_settings(), home=folder.path.parent))
+    memory = LabTools(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
     app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, memory)
 
@@ -129,7 +129,7 @@ def _opened(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Dat
         raise
 
 
-def _listening(door: Door, folder: Folder, port: int) -> socket.socket:
+def _listening(door: ListenAddress, folder: Folder, port: int) -> socket.socket:
     """The socket of the service, whose port is kept for the next start."""
     listener = door.listen(port) if port else _listen_again(door, folder)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
@@ -137,7 +137,7 @@ def _listening(door: Door, folder: Folder, port: int) -> socket.socket:
     return listener
 
 
-def _listen_again(door: Door, folder: Folder) -> socket.socket:
+def _listen_again(door: ListenAddress, folder: Folder) -> socket.socket:
     """Where the service listened last, so that what was granted for that address still holds; else anywhere."""
     try:
         return door.listen(folder.last_port())

@@ -1,8 +1,8 @@
 """Tokens by project: the header that a client sends with its chats, and what they came to."""
 
+from rolloutlab.api.wire.chat import Usage
+from rolloutlab.api.wire.training import UsageEntry
 from rolloutlab.store.sqlite import Database
-from rolloutlab.wire.chat import Usage
-from rolloutlab.wire.training import UsageEntry
 
 
 class Ledger:

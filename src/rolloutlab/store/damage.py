@@ -1,4 +1,4 @@
-"""Whether the files of a lab are sound, and what to do about those that are not."""
+"""Integrity check of a lab's SQLite files, with a remedy for each that is damaged."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -6,12 +6,26 @@ from contextlib import closing
 from pathlib import Path
 
 from rolloutlab.errors import LabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.settings import Settings
 from rolloutlab.store.readonly import connected
 
 _PATIENCE = 5.0
 """Seconds to wait for another process that has a file to itself."""
 _FIRST = 3
 """Complaints that are shown of one file."""
+
+
+def check_lab(settings: Settings) -> list[str]:
+    """A line for each database of the lab folder, and one where the service keeps bodies of jobs that it lost."""
+    remedies = {
+        settings.database: "%export NAME FILE saves what can be read, if it opens at all; then put a backup in its "
+        "place, or move it away, with its -wal and -shm, to begin an empty lab",
+        settings.search_database: "%search --reindex makes it anew",
+        settings.service_folder / "service.db": "put a backup in its place, or move it away and "
+        "%models --recover, which lists the checkpoints anew",
+    }
+    return [*checked(remedies), *_lost_bodies(settings.service_folder)]
 
 
 def checked(files: Mapping[Path, str]) -> list[str]:
@@ -27,6 +41,14 @@ def _line(path: Path, remedy: str) -> str:
         return f"{path}: not there"
     complaints = _complaints(path)
     return f"{path}: damaged: {'; '.join(complaints[:_FIRST])} -> {remedy}" if complaints else f"{path}: sound"
+
+
+def _lost_bodies(service_folder: Path) -> list[str]:
+    folder = service_folder / "jobs" / ".lost"
+    if not (bodies := [path for path in folder.glob("*.json") if not path.name.endswith(".reason.json")]):
+        return []
+    typed = "POST each to /v1/preview/training-jobs to train on it, with its name as Idempotency-Key"
+    return [f"{folder}: {count(len(bodies), 'body')} of jobs that service.db does not list -> {typed}"]
 
 
 def _complaints(path: Path) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from rolloutlab.store.records import SubmittedJob
+from rolloutlab.api.wire.training import Event
+from rolloutlab.store.models import SubmittedJob
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.events import Event
 
 _EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 

@@ -10,20 +10,30 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from rolloutlab.api.wire.chat import Message, MessageOrChoice
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.store.disk import Lock
-from rolloutlab.store.drafts import Draft
-from rolloutlab.store.holds import hold
+from rolloutlab.fsutil import Lock
+from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.news import Newsroom
-from rolloutlab.store.notation import dumped, now, parts_of
-from rolloutlab.store.outlines import Outlines, outline_of
-from rolloutlab.store.records import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection, Trajectory
+from rolloutlab.store.lifecycle import CollectionLifecycle
+from rolloutlab.store.locks import lock_for_sampling
+from rolloutlab.store.migrations import MIGRATIONS
+from rolloutlab.store.models import (
+    Arrival,
+    CollectionSummary,
+    Group,
+    NewGroup,
+    Placed,
+    StoredCollection,
+    StoredTrajectory,
+    dumped,
+    now,
+    parts_of,
+)
 from rolloutlab.store.rewards import Rewards
-from rolloutlab.store.schema import MIGRATIONS
-from rolloutlab.store.shelf import Shelf
 from rolloutlab.store.sqlite import Database, Row
-from rolloutlab.wire.chat import Message, MessageOrChoice
+from rolloutlab.store.staging import Draft
+from rolloutlab.store.summaries import TrajectorySummaries, outline_of
 
 T = TypeVar("T")
 _NAME = re.compile(r"[\w.-]+")
@@ -81,10 +91,10 @@ class Lab:
     def __init__(self, path: Path) -> None:
         self._database = Database(path, MIGRATIONS, durable=True)
         self.rewards = Rewards(self._database)
-        self.outlines = Outlines(self._database)
+        self.outlines = TrajectorySummaries(self._database)
         self.jobs = SubmittedJobs(self._database)
-        self.shelf = Shelf(self._database)
-        self.news = Newsroom(self._database)
+        self.shelf = CollectionLifecycle(self._database)
+        self.news = ChangeFeed(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -231,9 +241,9 @@ class Lab:
 
         self._database.change(put)
 
-    def hold(self, collection: StoredCollection) -> Lock:
+    def lock_for_sampling(self, collection: StoredCollection) -> Lock:
         """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
-        return hold(self._database.path.parent / "sampling", collection.id, collection.label)
+        return lock_for_sampling(self._database.path.parent / "sampling", collection.id, collection.label)
 
     def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
         """Add to the tokens that a collection has cost."""
@@ -318,8 +328,8 @@ def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
     return Group(row["id"], name, prompt, json.loads(row["row"]), trajectories, script)
 
 
-def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> Trajectory:
-    return Trajectory(
+def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> StoredTrajectory:
+    return StoredTrajectory(
         id=row["id"],
         name=f"{group}/{row['position']}",
         items=(*prompt, *_ITEMS.validate_json(row["items"])),

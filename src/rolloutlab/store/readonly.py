@@ -6,31 +6,12 @@ neither: files made here would be in its owner's way. That is right as long as n
 tells when one does.
 """
 
-import os
-import shlex
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
 from rolloutlab.errors import LabError
-
-
-def is_read_only(path: Path) -> bool:
-    """Whether a file that is there cannot be written, or nothing can be made beside it."""
-    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
-
-
-def may_fill(folder: Path) -> bool:
-    """Whether something can be made in a folder, which is made first where it is not there."""
-    there = next(path for path in (folder, *folder.parents) if path.is_dir())
-    return os.access(there, os.W_OK | os.X_OK)
-
-
-def to_copy(folder: Path) -> str:
-    """What to type to have what is in a folder in one that can be written."""
-    return (
-        f"!cp -r --no-preserve=mode {shlex.quote(str(folder))} my-lab, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
-    )
+from rolloutlab.fsutil import is_read_only, to_copy
 
 
 def files(path: Path) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from rolloutlab.errors import RewardError
-from rolloutlab.store.records import Edit, Named, Score, StoredCollection
+from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.sqlite import Database, Row
 
 _STATE = """
@@ -132,7 +132,7 @@ class Rewards:
         found = {row_id: _before_hand(newest_first) for row_id, newest_first in edits.items()}
         return {row_id: reward for row_id, reward in found.items() if reward is not None}
 
-    def history(self, trajectory: Named) -> list[Edit]:
+    def history(self, trajectory: TrajectoryKey) -> list[Edit]:
         """Every change of a trajectory's reward, oldest first."""
         rows = self._database.read("SELECT * FROM edits WHERE trajectory_id = ? ORDER BY id", trajectory.id)
         return [_edit(trajectory.name, row) for row in rows]

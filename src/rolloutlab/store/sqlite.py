@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rolloutlab.descriptors import NONE_LEFT, TO_HAVE_MORE, any_left
 from rolloutlab.errors import LabError
+from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, any_left, is_read_only, own, to_copy
 from rolloutlab.store import readonly
-from rolloutlab.store.disk import own
-from rolloutlab.store.uninterrupted import Abandoned, Uninterrupted
+from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 
 T = TypeVar("T")
 Row = sqlite3.Row
@@ -140,7 +139,7 @@ class Database:
         """LabError when the file is only read."""
         if self.read_only:
             raise LabError(
-                f"{self.path.parent} is read-only: nothing can be stored in it", hint=readonly.to_copy(self.path.parent)
+                f"{self.path.parent} is read-only: nothing can be stored in it", hint=to_copy(self.path.parent)
             )
 
     def changes(self) -> tuple[int, int]:
@@ -202,7 +201,7 @@ class Database:
         """Open the file and bring it up to date; its journal mode."""
         try:
             own(self.path.parent)
-            self.read_only = readonly.is_read_only(self.path)
+            self.read_only = is_read_only(self.path)
             as_opened = readonly.files(self.path) if self.read_only else None
             self._connection = readonly.connected(self.path, _PATIENCE) if self.read_only else self._connected()
             self._connection.row_factory = Row
@@ -278,7 +277,7 @@ class Database:
             outdated = (
                 f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
             )
-            raise LabError(outdated, hint=readonly.to_copy(self.path.parent))
+            raise LabError(outdated, hint=to_copy(self.path.parent))
 
 
 def _is_damage(error: Exception) -> bool:

@@ -5,24 +5,22 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from rolloutlab.collection import Collection
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
-from rolloutlab.objective.effects import effects
-from rolloutlab.objective.glossary import OPTIONS, problems, proper_name
-from rolloutlab.objective.typed import read, written
-from rolloutlab.training.check import Check
+from rolloutlab.objective.option_docs import OPTIONS, effects, problems, proper_name, read, written
+from rolloutlab.sanitize import without_mathjax
+from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.job import Job
 from rolloutlab.training.submission import Submission
-from rolloutlab.visible import as_written
+from rolloutlab.trajectories.collection import Collection
 from rolloutlab.widgets import form as view
+from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.form import Outlook
-from rolloutlab.widgets.interactive import Interactive
 
 Listen = Callable[[Callable[[Set[int]], None]], None]
 """Has a method told, while its object lives, which trajectories got other rewards."""
 
 
-class TrainingForm(Interactive):
+class TrainingForm(NotebookView):
     """The eleven options for training on some collections; in a notebook, to be filled in.
 
     It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
@@ -76,13 +74,13 @@ class TrainingForm(Interactive):
         """What was submitted, once it was."""
         return self._job
 
-    def check(self) -> Check:
+    def check(self) -> DryRun:
         """What would train with these options, and why the rest would not.
 
         Raises:
             InputError: an option is wrong. NotFoundError: a collection is gone.
         """
-        return Check(self._check(self.options))
+        return DryRun(self._check(self.options))
 
     def submit(self) -> Job:
         """Submit the job, after a check of what there is now. Asked again, it is the same job.
@@ -174,7 +172,7 @@ class TrainingForm(Interactive):
         return view.text(self._outlook()) + job
 
     def _repr_html_(self) -> str:
-        return as_written(view.html(self._outlook(), self._texts)) + (self._job._repr_html_() if self._job else "")
+        return without_mathjax(view.html(self._outlook(), self._texts)) + (self._job._repr_html_() if self._job else "")
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

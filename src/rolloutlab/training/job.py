@@ -6,18 +6,19 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rolloutlab.client import training
+from rolloutlab.api import training
+from rolloutlab.api.events import job_progress, since_restart, status, step_made
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.wire.training import Event
 from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError, interrupted
-from rolloutlab.http import Http
+from rolloutlab.sanitize import escape_control_chars, without_mathjax
 from rolloutlab.settings import Address
-from rolloutlab.training.feed import Feed
-from rolloutlab.visible import as_written, visible
-from rolloutlab.widgets import curves
+from rolloutlab.training.events import EventReader
 from rolloutlab.widgets import job as view
-from rolloutlab.widgets.interactive import Bundle, Interactive
+from rolloutlab.widgets import job_curves as curves
+from rolloutlab.widgets.base import Bundle, NotebookView
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
-from rolloutlab.wire.events import Event
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,7 @@ _LEASE = 900.0
 """Seconds after which a job is not followed any more for a view that has said nothing; a page says so each minute."""
 
 
-class Job(Interactive):
+class Job(NotebookView):
     """A submitted job. What it shows is a fold over the events that it has read; `wait` reads on until the end.
 
     In a notebook it is a live view: whoever looks at it sees the events as they come.
@@ -41,7 +42,7 @@ class Job(Interactive):
 
     def __init__(
         self,
-        http: Http,
+        http: HttpClient,
         find: Callable[[bool], Address],
         job_id: str,
         model: str,
@@ -57,7 +58,7 @@ class Job(Interactive):
         self.model = model
         self._collections = tuple(collections)
         self._compare = compare
-        self._feed = Feed(http, job_id, known, self._news)
+        self._feed = EventReader(http, job_id, known, self._news)
         self._follower: Future[Any] | None = None
         self._waits = False
         self._looked_at = 0.0
@@ -75,23 +76,23 @@ class Job(Interactive):
     def status(self) -> str:
         """queued, running, succeeded, failed or cancelled."""
         self.events()
-        return view.status(self._events)
+        return status(self._events)
 
     @property
     def step(self) -> int | None:
         """The checkpoint that the job made, once it has."""
         self.events()
-        return view.step_made(self._events)
+        return step_made(self._events)
 
     def metrics(self) -> "pd.DataFrame":
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
-        from rolloutlab.widgets.frame import Frame
+        from rolloutlab.trajectories.frame import Frame
 
-        return Frame([e.data for e in view.since_restart(self.events()) if e.type == "gradient_step"])
+        return Frame([e.data for e in since_restart(self.events()) if e.type == "gradient_step"])
 
     def plot(self, *names: str) -> Panels:
         """A chart of each of these numbers over the gradient steps: reward, loss, entropy and grad_norm by default."""
-        steps = [e.data for e in view.since_restart(self.events()) if e.type == "gradient_step"]
+        steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
         return view.plot(self.model, steps, names or view.PLOTTED)
 
     def wait(self, *, progress: bool = True) -> "Job":
@@ -118,14 +119,14 @@ class Job(Interactive):
         with Progress(f"training {self.model}", visible=progress, view=live) as shown:
             self._waits = True
             try:
-                self._http.run(self._feed.follow(address), lambda: shown.update(*view.progress(self._events)))
+                self._http.run(self._feed.follow(address), lambda: shown.update(*job_progress(self._events)))
             except KeyboardInterrupt as error:
                 short = self.id[:8]
                 interrupted(error, "the job goes on", f"%job {short} --wait follows it, %job {short} --cancel ends it")
                 raise
             finally:
                 self._waits = False
-                if view.status(self._events) != "succeeded":
+                if status(self._events) != "succeeded":
                     shown.leave()
                     self.follow()
 
@@ -152,7 +153,7 @@ class Job(Interactive):
 
     def state(self) -> Mapping[str, Any]:
         """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
-        numbers = curves.numbers(view.since_restart(list(self._events)))
+        numbers = curves.numbers(since_restart(list(self._events)))
         shown = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in curves.CURVES]
         return {"head": self._head(), "curves": shown, "numbers": numbers}
 
@@ -197,7 +198,7 @@ class Job(Interactive):
         """Push what new events change."""
         self._trouble = ""
         if self._is_seen():
-            numbers = curves.numbers(view.since_restart(self._events), before)
+            numbers = curves.numbers(since_restart(self._events), before)
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
@@ -216,8 +217,8 @@ class Job(Interactive):
                 raise
 
     def _complain(self, trouble: str) -> None:
-        self._trouble = visible(trouble)
-        self.push("news", head=self._head(), begin=view.progress(self._events)[0], numbers={})
+        self._trouble = escape_control_chars(trouble)
+        self.push("news", head=self._head(), begin=job_progress(self._events)[0], numbers={})
 
     def _is_watched(self) -> bool:
         return monotonic() - self._looked_at < _LEASE
@@ -226,4 +227,4 @@ class Job(Interactive):
         return view.text(self.model, self._events) + f"\n  {_SILENT}" * self._feed.silent
 
     def _repr_html_(self) -> str:
-        return as_written(view.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)
+        return without_mathjax(view.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)

@@ -1,18 +1,22 @@
-"""Sample, score, train, and again: a loop of rounds, each of which is a generation of one collection."""
+"""The sample-score-train loop: each round is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from inspect import signature
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rolloutlab.collection import Collection, members_of
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
-from rolloutlab.objective.options import Options
+from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sanitize import without_mathjax
 from rolloutlab.store.lab import Lab
-from rolloutlab.visible import as_written
+from rolloutlab.training.submission import checked_config
+from rolloutlab.trajectories.collection import Collection, members_of
+from rolloutlab.trajectories.judge import Judge, hearings
+from rolloutlab.trajectories.scoring import Functions, check_functions
 from rolloutlab.widgets import loop as view
 from rolloutlab.widgets.live import Live, ShownLive
 from rolloutlab.widgets.loop import Round
@@ -66,7 +70,7 @@ class Loop(ShownLive):
         """
         import pandas as pd
 
-        from rolloutlab.widgets.frame import Frame
+        from rolloutlab.trajectories.frame import Frame
 
         rows = [[getattr(one, column) for column in _COLUMNS] for one in self.rounds]
         index = pd.Index([one.number for one in self.rounds], name="round")
@@ -101,7 +105,7 @@ class Loop(ShownLive):
         return view.text(self.heading(), self.rounds, self.ended)
 
     def _repr_html_(self) -> str:
-        return as_written(view.html(self.heading(), self.plot(), self.rounds, self.ended))
+        return without_mathjax(view.html(self.heading(), self.plot(), self.rounds, self.ended))
 
     def heading(self) -> str:
         """What it came to, in a line."""
@@ -113,7 +117,7 @@ class Loop(ShownLive):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopConfig:
     """What a loop does in a round.
 
     sample: from a collection's name, rows and the round to a scored collection; the round is None for the held-out
@@ -147,6 +151,99 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
         raise InputError(f"there is no setting {name!r}", hint=f"{close[0]}=..." if close else "lab.chat?")
 
 
+def check_reward(reward: Functions | Judge, held_out: Any) -> None:
+    """InputError or RewardError unless these can score what a loop samples; none is called."""
+    if not isinstance(reward, Judge):
+        check_functions(reward)
+        return
+    hearings((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
+    if held_out is not None:
+        raise InputError(
+            "a judge compares completions of one group: its mean over held-out rows says nothing about a checkpoint",
+            hint="held_out=None, or a reward function",
+        )
+
+
+class LoopCalls(Protocol):
+    """The calls of a session that a loop makes, and the name of the model that is sampled and trained."""
+
+    @property
+    def selected(self) -> str: ...
+    @property
+    def preview(self) -> Callable[..., object]: ...
+    @property
+    def chat(self) -> Callable[..., Collection]: ...
+    @property
+    def reward(self) -> Callable[..., Collection]: ...
+    @property
+    def judge(self) -> Callable[..., Collection]: ...
+    @property
+    def train(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True)
+class LoopSteps:
+    """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`."""
+
+    calls: LoopCalls
+    name: str
+    prompt: str | Sequence[Mapping[str, Any]]
+    reward: Functions | Judge
+    n: int
+    seed: int | None
+    options: Mapping[str, Any] | None
+    held_out: Any
+    sampling: Mapping[str, Any]
+
+    def check(self, *rows: Any) -> None:
+        """Raise what the calls would raise for these rows, before anything is sampled; None are no rows."""
+        check_sampling(self.sampling, signature(self.calls.chat).parameters)
+        check_reward(self.reward, self.held_out)
+        for each in rows:
+            if each is not None:
+                self.calls.preview(self.name, self.prompt, over=each, n=self.n, seed=self.seed, **self.sampling)
+
+    def sample(self, label: str, rows: Any, number: int | None) -> Collection:
+        """Sample and score rows; number: of the round, None for held-out rows, which have the same seeds each time."""
+        seed = (
+            (self.seed or 0) if number is None else None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
+        )
+        return self._scored(self.calls.chat(label, self.prompt, n=self.n, over=rows, seed=seed, **self.sampling))
+
+    def again(self, step: int) -> Collection:
+        """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
+        model, seed = f"{self.calls.selected}@{step}", (self.seed or 0) - SEEDS_PER_ROUND
+        settings = {"n": self.n, "over": self.held_out, "seed": seed, "model": model, **self.sampling}
+        return self._scored(self.calls.chat(again_name(self.name), self.prompt, **settings))
+
+    def train(self, label: str) -> None:
+        """Train on a round until its job has ended."""
+        self.calls.train(label, self.options, wait=False, say=_quiet).wait(progress=False)
+
+    def _scored(self, collection: Collection) -> Collection:
+        label, judge = collection.label, self.reward
+        if not isinstance(judge, Judge):
+            return self.calls.reward(label, judge, say=_quiet)
+        settings = {"model": judge.model, "samples": judge.samples, "seed": judge.seed}
+        return self.calls.judge(label, judge.rubric, **settings, say=_quiet)
+
+
+def _quiet(_line: str) -> None:
+    """Instead of the reports of single calls: the loop reports its rounds."""
+
+
+def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, every: int, patience: int) -> Loop:
+    """Check everything, then play `jobs` rounds after those that the lab has. Arguments and errors: `Session.loop`."""
+    options = settle(checked_config(steps.options or {}))
+    check_counts(jobs=jobs, every=every, patience=patience)
+    steps.check(*(None if callable(over) else over, steps.held_out) if jobs else ())
+    lab.check_name(steps.name)
+    rows = over if callable(over) else lambda _: over
+    plan = LoopConfig(steps.sample, rows, steps.train, steps.again, steps.held_out, every, patience)
+    known = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
+    return play(known, plan, jobs, options, live)
+
+
 def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
     """The loop as the lab's collections tell it: a round for each generation of `name`."""
     found = lab.collections()[::-1]
@@ -171,7 +268,7 @@ def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round
     return rounds
 
 
-def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loop:
+def play(loop: Loop, plan: LoopConfig, jobs: int, options: Options, live: Live) -> Loop:
     """Make up to `jobs` more rounds; after each, `live` shows the loop.
 
     It ends early, and says why, when nothing has trained for `plan.patience` rounds in a row. Whatever else stops it,
@@ -192,7 +289,7 @@ def play(loop: Loop, plan: Plan, jobs: int, options: Options, live: Live) -> Loo
     return loop
 
 
-def _rounds(loop: Loop, plan: Plan, jobs: int, options: Options) -> Iterator[str]:
+def _rounds(loop: Loop, plan: LoopConfig, jobs: int, options: Options) -> Iterator[str]:
     """Each round is added to the loop, and told in a line."""
     idle, measured = 0, loop.rounds.pop() if jobs and loop.rounds and loop.rounds[-1].trained is None else None
     for i in range(jobs):
@@ -225,7 +322,7 @@ def _rounds(loop: Loop, plan: Plan, jobs: int, options: Options) -> Iterator[str
             yield loop.heading()
 
 
-def _trained(plan: Plan, collection: Collection) -> str:
+def _trained(plan: LoopConfig, collection: Collection) -> str:
     """Train on a round; why nothing of it trained, or nothing."""
     try:
         plan.train(collection.label)
@@ -234,7 +331,7 @@ def _trained(plan: Plan, collection: Collection) -> str:
     return ""
 
 
-def _measure(loop: Loop, plan: Plan, options: Options) -> Round | None:
+def _measure(loop: Loop, plan: LoopConfig, options: Options) -> Round | None:
     """The held-out mean under the newest checkpoint, as the beginning of the next round."""
     if plan.held_out is None:
         return None

@@ -1,18 +1,25 @@
-"""From scored collections and options to a training job, with everything checked before it is sent."""
+"""A training job from scored collections and options: checked before it is sent, recorded, submitted."""
 
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from rolloutlab.collection import Collection, members_of, unscored_names
-from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.api.training import deliver, never_arrived
+from rolloutlab.api.wire import trajectories as wire
+from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
+from rolloutlab.api.wire.trajectories import TrajectoryGroup
+from rolloutlab.connection import Connector
+from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
-from rolloutlab.objective.glossary import problems
+from rolloutlab.objective.option_docs import problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
     Preflight,
+    Seat,
     count,
     lag_warnings,
     no_text,
@@ -20,11 +27,11 @@ from rolloutlab.objective.preflight import (
     preflight,
     setting_warnings,
 )
-from rolloutlab.store.records import Group, Trajectory
-from rolloutlab.widgets.check import Seat
-from rolloutlab.wire import trajectories as wire
-from rolloutlab.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
-from rolloutlab.wire.trajectories import TrajectoryGroup
+from rolloutlab.settings import Address
+from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob
+from rolloutlab.training.models import Models
+from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Submission:
     collections: tuple[str, ...]
     config: ExperimentalTrainingConfig
     seats: list[list[Seat]]
-    groups: "Scored"
+    groups: "ScoredTrajectories"
     members: list[list[Member]]
     warnings: tuple[str, ...]
     sampled: Counter[int]
@@ -79,13 +86,13 @@ class Submission:
         return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=self.config)
 
 
-class Scored:
+class ScoredTrajectories:
     """The scored trajectories of collections as a job carries them, read some groups at a time, as often as is wanted.
 
     They have the rewards that they had when they were checked, and those that were scored since are not among them.
     """
 
-    def __init__(self, collections: Sequence[Collection], rewards: Mapping[int, "_Reward"]) -> None:
+    def __init__(self, collections: Sequence[Collection], rewards: Mapping[int, "_RewardColumn"]) -> None:
         self._collections = collections
         self._rewards = rewards
 
@@ -96,7 +103,7 @@ class Scored:
                 yield TrajectoryGroup(trajectories=scored)
 
 
-class _Reward(NamedTuple):
+class _RewardColumn(NamedTuple):
     """What a trajectory was given when it was checked."""
 
     reward: float
@@ -110,7 +117,7 @@ class _Read:
     seats: list[list[Seat]] = field(default_factory=list)
     members: list[list[Member]] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
-    rewards: dict[int, _Reward] = field(default_factory=dict)
+    rewards: dict[int, _RewardColumn] = field(default_factory=dict)
     settings: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     sampled: Counter[int] = field(default_factory=Counter)
@@ -126,12 +133,12 @@ class _Read:
             if not text_only and no_text(t.histories()):
                 self.odd.append(t.name)
             if t.reward is not None:
-                self.rewards[t.id] = _Reward(t.reward, t.components)
+                self.rewards[t.id] = _RewardColumn(t.reward, t.components)
                 self.settings.update(odd_settings(t.to_wire()))
                 self.sampled.update([min(t.steps)] if source == model and t.steps else [])
 
 
-def _sent(trajectory: Trajectory, given: _Reward) -> wire.Trajectory:
+def _sent(trajectory: StoredTrajectory, given: _RewardColumn) -> wire.Trajectory:
     return replace(trajectory, reward=given.reward, components=given.components).to_wire()
 
 
@@ -199,6 +206,36 @@ def gather(
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
     check = preflight(read.members, settle(config), read.unscored, warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
-    sent = Scored(collections, read.rewards)
+    sent = ScoredTrajectories(collections, read.rewards)
     warned = tuple(warnings)
     return Submission(model, names, labels, config, read.seats, sent, read.members, warned, read.sampled, check)
+
+
+def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
+    """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
+    return gather(collections, options, models.selected, models.text_only).beginning(models.newest_step())
+
+
+def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:
+    """The id of the job once the service has accepted it; it is in `jobs` then.
+
+    address: of the present service. model_id: of the model there.
+
+    Raises:
+        BrokenOffError: the answer was lost, and the job may train; it stays in `jobs`. Other errors as of `deliver`.
+    """
+    key, now = str(uuid.uuid4()), datetime.now(UTC).isoformat()
+    options = submission.config.to_wire()
+    # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
+    jobs.add(SubmittedJob(key, connector.name, submission.model, submission.collections, options, now))
+    try:
+        job_id = connector.http.run(
+            deliver(connector.http, address, submission.to_job(model_id), key, submission.groups)
+        )
+    except RolloutlabError as error:
+        if never_arrived(error):
+            jobs.forget(key)
+        raise
+    jobs.rename(key, job_id)
+    jobs.heard(job_id, "queued")
+    return job_id

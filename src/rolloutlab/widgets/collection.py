@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rolloutlab.objective.advantages import Reason, Share
+from rolloutlab.api.wire.chat import Choice, MessageOrChoice
+from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import Preflight, count
-from rolloutlab.store.records import Group, Trajectory, plain_text
-from rolloutlab.visible import visible_line
-from rolloutlab.widgets import page
-from rolloutlab.wire.chat import Choice, MessageOrChoice
+from rolloutlab.sanitize import escape_to_one_line
+from rolloutlab.store.models import Group, StoredTrajectory, plain_text
+from rolloutlab.widgets import group_html as page
 
 MOST_GROUPS = 8
 _MOST_MESSAGES = 20
@@ -89,7 +89,7 @@ def _rest(counts: Counts) -> list[str]:
     return ["", f"... and {count(left, 'more group')}: %group {counts.next}"] if left > 0 else []
 
 
-def _by_name(check: Preflight) -> dict[str, Share]:
+def _by_name(check: Preflight) -> dict[str, TokenWeight]:
     return {share.member.name: share for share in check.all_shares()}
 
 
@@ -103,7 +103,7 @@ def _given(group: Group) -> list[str]:
     return [f"  {_short(_line(message))}" for message in group.prompt[:_MOST_MESSAGES]] if len(group.prompt) > 1 else []
 
 
-def _said(trajectory: Trajectory) -> str:
+def _said(trajectory: StoredTrajectory) -> str:
     """What was said after the prompt, with a mark where the token limit cut it off, and what the lab notes about it."""
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
     later = trajectory.items[first:]
@@ -118,11 +118,11 @@ def _line(item: MessageOrChoice) -> str:
     return " ".join([f"{role}:", *filter(None, [said]), *called])
 
 
-def _reward(trajectory: Trajectory) -> str:
+def _reward(trajectory: StoredTrajectory) -> str:
     return "-" if trajectory.reward is None else f"{trajectory.reward:.3g}"
 
 
-def _effect(share: Share | None) -> str:
+def _effect(share: TokenWeight | None) -> str:
     """The advantage that every token would train with, or why none would; nothing where there is no reward."""
     if share is None:
         return ""
@@ -130,4 +130,4 @@ def _effect(share: Share | None) -> str:
 
 
 def _short(words: str) -> str:
-    return visible_line(words, _WIDEST)
+    return escape_to_one_line(words, _WIDEST)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from rolloutlab.visible import visible_line
+from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.plot import Plot, Series
 
 _WIDEST = 80
@@ -50,4 +50,4 @@ def _rest(rows: Sequence[Row]) -> list[str]:
 
 
 def _short(words: str) -> str:
-    return visible_line(words, _WIDEST)
+    return escape_to_one_line(words, _WIDEST)

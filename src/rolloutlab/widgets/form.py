@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from rolloutlab.objective.glossary import OPTIONS, Option
+from rolloutlab.objective.option_docs import OPTIONS, Option
 from rolloutlab.objective.preflight import Preflight
-from rolloutlab.visible import visible
-from rolloutlab.widgets.check import with_fix
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.widgets.dry_run import with_fix
 from rolloutlab.widgets.html import heading, words
 
 _BINS = 24
@@ -37,13 +37,13 @@ class Outlook:
         first, *rest = self.report or ("",)
         return {
             "cell": self.cell,
-            "model": visible(self.model),
-            "headline": visible(first),
+            "model": escape_control_chars(self.model),
+            "headline": escape_control_chars(first),
             "rest": [with_fix(line) for line in rest],
             "spread": self.spread,
             "problems": dict(self.problems),
             "notes": {name: list(said) for name, said in self.notes.items()},
-            "blocked": visible(self.blocked),
+            "blocked": escape_control_chars(self.blocked),
         }
 
 
@@ -82,7 +82,7 @@ def text(outlook: Outlook) -> str:
     notes = [f"{name}: {note}" for name, notes in outlook.notes.items() for note in notes]
     blocked = [outlook.blocked] if outlook.blocked and not wrong else []
     model = [f"for {outlook.model}"] if outlook.model else []
-    return visible("\n".join([outlook.cell, "", *model, *outlook.report, *wrong, *blocked, *notes]))
+    return escape_control_chars("\n".join([outlook.cell, "", *model, *outlook.report, *wrong, *blocked, *notes]))
 
 
 def html(outlook: Outlook, texts: Mapping[str, str]) -> str:
@@ -90,14 +90,14 @@ def html(outlook: Outlook, texts: Mapping[str, str]) -> str:
     head = f"<tr>{''.join(map(heading, ('option', 'value', 'default', 'does')))}</tr>"
     rows = "".join(_row(option, texts.get(option.name, ""), outlook) for option in OPTIONS.values())
     said = [*outlook.report, *([outlook.blocked] if outlook.blocked else [])]
-    words = "".join(f"<p>{escape(visible(line))}</p>" for line in said)
-    return f"<pre><code>{escape(visible(outlook.cell))}</code></pre>{words}<table>{head}{rows}</table>"
+    words = "".join(f"<p>{escape(escape_control_chars(line))}</p>" for line in said)
+    return f"<pre><code>{escape(escape_control_chars(outlook.cell))}</code></pre>{words}<table>{head}{rows}</table>"
 
 
 def _row(option: Option, typed: str, outlook: Outlook) -> str:
     wrong = outlook.problems.get(option.name)
     said = [option.does, *([wrong] if wrong else []), *outlook.notes.get(option.name, ())]
-    value = f"<b>{escape(visible(typed))}</b>" if typed else ""
-    does = "<br>".join(escape(visible(line)) for line in said)
+    value = f"<b>{escape(escape_control_chars(typed))}</b>" if typed else ""
+    does = "<br>".join(escape(escape_control_chars(line)) for line in said)
     cells = (f"<code>{option.name}</code>", value, escape(option.default), does)
     return f"<tr>{''.join(map(words, cells))}</tr>"

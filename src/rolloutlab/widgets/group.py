@@ -8,14 +8,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rolloutlab.objective.advantages import Share
+from rolloutlab.api.wire.chat import Choice, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.trajectories import ScoredHistories
+from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.objective.preflight import WHY
-from rolloutlab.store.records import Group, Outline, Trajectory
-from rolloutlab.visible import visible
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
 from rolloutlab.widgets.collection import WHY_NOT
-from rolloutlab.widgets.page import FLAGS
-from rolloutlab.wire.chat import Choice, MessageOrChoice, TokenLogprob
-from rolloutlab.wire.logprobs import ScoredHistories
+from rolloutlab.widgets.group_html import FLAGS
 
 SHOWN = 20_000
 """Characters of a text that are shown at first."""
@@ -26,7 +26,7 @@ PIECE = 200_000
 """Characters of a text that are sent when more is wanted."""
 
 
-class Texts:
+class ConversationTexts:
     """The texts of one conversation, numbered as they are met; of all together about `room` characters are shown."""
 
     def __init__(self, room: int = SHOWN) -> None:
@@ -45,62 +45,65 @@ def piece(text: str, start: int, most: int = PIECE) -> dict[str, Any]:
     """Characters of a text from `start`, and where they end: never between the two characters of a line end."""
     end = min(len(text), start + most)
     end += text[end - 1 : end + 1] == "\r\n"
-    return {"text": visible(text[start:end]), "end": end, "size": len(text)}
+    return {"text": escape_control_chars(text[start:end]), "end": end, "size": len(text)}
 
 
 def described(group: Group) -> dict[str, Any]:
     """The group but for what may change: its prompt once, the tools that were offered, and its conversations."""
     room = min(SHOWN, _WHOLE // max(1, len(group.trajectories)))
     return {
-        "name": visible(group.name),
+        "name": escape_control_chars(group.name),
         "position": group.position,
-        "row": {visible(str(name)): visible(str(value))[:_LEAST] for name, value in group.row.items()},
-        **asked(group, Texts()),
-        "members": [conversation(trajectory, Texts(room)) for trajectory in group.trajectories],
+        "row": {
+            escape_control_chars(str(name)): escape_control_chars(str(value))[:_LEAST]
+            for name, value in group.row.items()
+        },
+        **asked(group, ConversationTexts()),
+        "members": [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories],
     }
 
 
-def asked(group: Group, texts: Texts) -> dict[str, Any]:
+def asked(group: Group, texts: ConversationTexts) -> dict[str, Any]:
     """The prompt of a group, and the tools that its first trajectory with some was offered."""
     tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
     return {"prompt": turns(group.prompt, texts), "tools": [_tool(tool, texts) for tool in tools]}
 
 
-def conversation(trajectory: Trajectory, texts: Texts) -> dict[str, Any]:
+def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
     """What one trajectory says after the prompt, turn by turn, and all that never changes about it."""
     finish = trajectory.finish_reason
     return {
         "seat": seat_of(trajectory),
-        "name": visible(trajectory.name),
+        "name": escape_control_chars(trajectory.name),
         "tokens": trajectory.tokens,
         "finish": finish or "nothing was sampled",
         "flag": FLAGS.get(finish or "") if finish else None,
-        "model": visible(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
+        "model": escape_control_chars(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
         "turns": turns(trajectory.items[trajectory.given or 0 :], texts),
         "further": [turns(each.messages_and_choices, texts) for each in trajectory.additional],
         "logs": [texts.shown(str(log)) for log in trajectory.extra.get("logs") or ()],
     }
 
 
-def standing(given: Outline, share: Share | None) -> dict[str, Any]:
+def reward_state(given: TrajectorySummary, share: TokenWeight | None) -> dict[str, Any]:
     """What may change about a trajectory: its reward, and what it would train with or why it would not."""
     reason = share.reason if share else None
     return {
         "seat": given.position,
         "reward": given.reward,
-        "components": {visible(name): value for name, value in given.components.items()},
+        "components": {escape_control_chars(name): value for name, value in given.components.items()},
         "source": given.source,
         "advantage": share.advantage if share and not reason else None,
         "why": [WHY_NOT[reason], WHY[reason]] if reason else None if share else ["no reward", "no reward yet"],
     }
 
 
-def seat_of(trajectory: Trajectory) -> int:
+def seat_of(trajectory: StoredTrajectory) -> int:
     """The place of a trajectory in its group."""
     return int(trajectory.name.rpartition("/")[2])
 
 
-def turns(items: Iterable[MessageOrChoice], texts: Texts) -> list[dict[str, Any]]:
+def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[dict[str, Any]]:
     """The messages of a conversation, with what a tool answered inside the call that asked for it."""
     found: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}
@@ -115,7 +118,7 @@ def turns(items: Iterable[MessageOrChoice], texts: Texts) -> list[dict[str, Any]
 
 
 def _turn(
-    item: MessageOrChoice, message: Mapping[str, Any], texts: Texts, calls: dict[str, dict[str, Any]]
+    item: MessageOrChoice, message: Mapping[str, Any], texts: ConversationTexts, calls: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     content, refusal = _content(message.get("content")), message.get("refusal")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -134,17 +137,24 @@ def _turn(
     }
 
 
-def _call(call: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     function = call.get("function") or call.get("custom") or call
     arguments = str(function.get("arguments", function.get("input", "")))
-    return {"name": visible(str(function.get("name"))), "arguments": texts.shown(arguments), "result": None}
+    return {
+        "name": escape_control_chars(str(function.get("name"))),
+        "arguments": texts.shown(arguments),
+        "result": None,
+    }
 
 
-def _tool(tool: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     function = tool.get("function") or tool
     told = json.dumps(function.get("parameters") or {}, ensure_ascii=False, indent=2)
     about = function.get("description")
-    return {"name": visible(str(function.get("name"))), "told": texts.shown(f"{about}\n{told}" if about else told)}
+    return {
+        "name": escape_control_chars(str(function.get("name"))),
+        "told": texts.shown(f"{about}\n{told}" if about else told),
+    }
 
 
 def _content(content: Any) -> str:
@@ -163,7 +173,7 @@ def _part(part: Mapping[str, Any]) -> str:
     return f"[{kind}{f': {said[:80]}' if said else ''}]"
 
 
-def tokens_of(trajectory: Trajectory, start: int, most: int = 2000) -> dict[str, Any]:
+def tokens_of(trajectory: StoredTrajectory, start: int, most: int = 2000) -> dict[str, Any]:
     """Sampled tokens of a conversation from the one numbered `start`, at most so many, and how many there are.
 
     Each turn that has some is `{turn, text, logprob, rank, instead, outside}`: its number among the turns that carry
@@ -193,7 +203,7 @@ def tokens_of(trajectory: Trajectory, start: int, most: int = 2000) -> dict[str,
     return {"turns": found, "start": start, "end": min(total, start + most), "total": total}
 
 
-def _everything(trajectory: Trajectory) -> Iterator[MessageOrChoice]:
+def _everything(trajectory: StoredTrajectory) -> Iterator[MessageOrChoice]:
     yield from trajectory.items
     for each in trajectory.additional:
         yield from each.messages_and_choices
@@ -213,9 +223,9 @@ def _outside(choice: Choice) -> Iterator[bool]:
 def _token(text: str, raw: Sequence[int] | None) -> str:
     """A token's text; its bytes where they are only a part of a character."""
     if raw is None:
-        return visible(text)
+        return escape_control_chars(text)
     try:
-        return visible(_raw(raw).decode()) or visible(text)
+        return escape_control_chars(_raw(raw).decode()) or escape_control_chars(text)
     except ValueError:
         return f"⟨{_raw(raw).hex(' ')}⟩"
 
@@ -235,7 +245,7 @@ def _instead(token: TokenLogprob) -> list[list[Any]] | None:
     return [[_token(each.token, each.bytes), each.logprob] for each in others] or None
 
 
-def gaps_of(trajectory: Trajectory, scored: ScoredHistories) -> list[list[float | None]]:
+def gaps_of(trajectory: StoredTrajectory, scored: ScoredHistories) -> list[list[float | None]]:
     """Of each turn with tokens and each of those, its logprob in `scored` minus the one it was sampled with.
 
     scored: of its histories, in order. None where it was not scored.

@@ -4,21 +4,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from rolloutlab.api.events import gradient_steps, job_progress, last_value, since_restart, status
+from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.objective.preflight import count, explained
-from rolloutlab.visible import visible
-from rolloutlab.widgets import curves
-from rolloutlab.widgets.check import with_fix
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.widgets import job_curves as curves
+from rolloutlab.widgets.dry_run import with_fix
 from rolloutlab.widgets.html import heading, words
 from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
-from rolloutlab.wire.events import ENDINGS, Event
 
-_STATUS = {
-    "restarted": "queued",
-    "training_started": "running",
-    "training_ended": "succeeded",
-    "training_failed": "failed",
-    "training_cancelled": "cancelled",
-}
 _MOST_POINTS = 120
 _MOST_PLACES = 3
 _PARTS = (
@@ -30,38 +24,11 @@ _SHOWN = ("reward", "loss", "grad_norm", "entropy", "kl", "old_new_correlation",
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
-def since_restart(events: Sequence[Event]) -> Sequence[Event]:
-    """The events from the last restart on: a job that starts over makes its steps again."""
-    restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
-    return events[restarts[-1] :] if restarts else events
-
-
-def status(events: Sequence[Event]) -> str:
-    """queued, running, succeeded, failed or cancelled."""
-    said = [_STATUS[event.type] for event in events if event.type in _STATUS]
-    return said[-1] if said else "queued"
-
-
-def step_made(events: Sequence[Event]) -> int | None:
-    """The checkpoint that a job made, once it has ended well."""
-    made: int | None = _last(events, "training_ended", "step")
-    return made
-
-
-def progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
-    """Rows done, rows in all if known, and a note."""
-    events = since_restart(events)
-    steps = _steps(events)
-    started = [event.data.get("num_sequences") for event in events if event.type == "training_started"]
-    note = f"loss {steps[-1]['loss']:.4f}" if steps and "loss" in steps[-1] else status(events)
-    return len(steps), started[-1] if started else None, note
-
-
 def text(model: str, events: Sequence[Event]) -> str:
     """The job as plain text."""
     events = since_restart(events)
     lines = [_heading(model, events), *_reasons(events)]
-    steps = _steps(events)
+    steps = gradient_steps(events)
     if steps:
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _means(steps).items()))
     return "\n".join(lines)
@@ -72,7 +39,7 @@ def html(model: str, events: Sequence[Event]) -> str:
     events = since_restart(events)
     parts = [f"<p><b>{escape(_heading(model, events))}</b></p>"]
     parts += [f"<p>{escape(line.strip())}</p>" for line in _reasons(events)]
-    steps = _steps(events)
+    steps = gradient_steps(events)
     means = _means(steps)
     if means:
         head = "".join(f"<th>{escape(name)}</th>" for name in means)
@@ -90,19 +57,19 @@ def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), c
     on one of them, where any was sampled from prompts that can be sampled again.
     """
     events = since_restart(events)
-    done, rows, _ = progress(events)
-    made = _last(events, "checkpoint_saved", "step")
+    done, rows, _ = job_progress(events)
+    made = last_value(events, "checkpoint_saved", "step")
     return {
         "status": status(events),
         "ended": bool(events) and events[-1].type in ENDINGS,
-        "model": visible(model),
+        "model": escape_control_chars(model),
         "done": done,
         "rows": rows,
-        "made": None if made is None else visible(f"{model}@{made}"),
+        "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "facts": _facts(events),
         "notes": _notes(events, collections[0] if collections else "NAME"),
         "odd": curves.oddities(curves.numbers(events)),
-        "next": [visible(line) for line in _next(events, collections, made, compare)],
+        "next": [escape_control_chars(line) for line in _next(events, collections, made, compare)],
     }
 
 
@@ -121,7 +88,7 @@ def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> P
 
 
 def _heading(model: str, events: Sequence[Event]) -> str:
-    done, rows, _ = progress(events)
+    done, rows, _ = job_progress(events)
     made = [event.data["step"] for event in events if event.type == "checkpoint_saved"]
     became = f" -> {model}@{made[-1]}" if made else ""
     steps = "" if rows is None else f", {done} of {count(rows, 'gradient step')}"
@@ -137,7 +104,7 @@ def _reasons(events: Sequence[Event]) -> list[str]:
 def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
     """What a person should know: kind (`failed`, `left out` or `warning`), text, and fix: what to type about it."""
     found = [
-        {"kind": "failed", "text": visible(str(event.data.get("error_message"))), "fix": "%service log"}
+        {"kind": "failed", "text": escape_control_chars(str(event.data.get("error_message"))), "fix": "%service log"}
         for event in events
         if event.type == "training_failed"
     ]
@@ -158,7 +125,7 @@ def _note(kind: str, line: str) -> dict[str, str]:
 
 def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
     """What is the same for the whole job, as name and value."""
-    steps = _steps(events)
+    steps = gradient_steps(events)
     last = steps[-1] if steps else {}
     facts = []
     if isinstance(mean := last.get("reward"), int | float):
@@ -171,7 +138,7 @@ def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
                 for noun, part, whole in _PARTS
                 if all(isinstance(event.data.get(name), int) for name in (part, whole))
             ]
-    rate = _last(events, "training_started", "learning_rate")
+    rate = last_value(events, "training_started", "learning_rate")
     return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
 
 
@@ -180,17 +147,9 @@ def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compar
     name = collections[0] if collections else "NAME"
     if made is None:
         return [f"%%train {' '.join(collections) or name}"] if status(events) in {"failed", "cancelled"} else []
-    begun = _last(events, "training_started", "step")
+    begun = last_value(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
     return [*([f"{compare}{before} --after {made}"] if compare else []), f"%%chat {name}"]
-
-
-def _last(events: Sequence[Event], kind: str, name: str) -> Any:
-    return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)
-
-
-def _steps(events: Sequence[Event]) -> list[dict[str, Any]]:
-    return [event.data for event in events if event.type == "gradient_step"]
 
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:

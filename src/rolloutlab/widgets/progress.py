@@ -5,7 +5,7 @@ import time
 from html import escape
 from typing import Any, Self
 
-from rolloutlab.visible import as_written
+from rolloutlab.sanitize import without_mathjax
 
 _UNSEEN = 1.0
 _WIDEST = 100
@@ -36,6 +36,10 @@ class Progress:
         if line != self._line:
             self._line = line
             self._show(line, done, total)
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """As `update`, for work of several steps: what is done, and how many of how many."""
+        self.update(done, total, what)
 
     def keep(self, line: str) -> None:
         """Leave this line behind when the work is over."""
@@ -86,7 +90,7 @@ class _Bar:
         return self._line
 
     def _repr_html_(self) -> str:
-        return as_written(f"{self._bar} {escape(self._line)}".strip())
+        return without_mathjax(f"{self._bar} {escape(self._line)}".strip())
 
 
 def in_notebook() -> bool:

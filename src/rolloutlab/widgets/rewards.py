@@ -6,14 +6,14 @@ from itertools import accumulate
 from typing import Any
 from unicodedata import east_asian_width
 
+from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
-from rolloutlab.store.records import Edit, Trajectory
-from rolloutlab.visible import visible
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.store.models import Edit, StoredTrajectory
 from rolloutlab.widgets.collection import WHY_NOT
+from rolloutlab.widgets.group_html import spoken
 from rolloutlab.widgets.html import heading, words
-from rolloutlab.widgets.page import spoken
-from rolloutlab.wire.chat import MessageOrChoice
 
 LINES = 12
 """Rows of the plain text."""
@@ -44,7 +44,7 @@ def html(
     fitting: int,
 ) -> str:
     """The first rows as HTML; what people and policies wrote appears as text only."""
-    figures = "".join(f"<th>{escape(visible(name))}</th>" for name in ("reward", "advantage", *components))
+    figures = "".join(f"<th>{escape(escape_control_chars(name))}</th>" for name in ("reward", "advantage", *components))
     head = f"{heading('trajectory')}{figures}{''.join(map(heading, ('source', 'prompt', 'completion')))}"
     body = "".join(_row(row, components) for row in rows)
     said = "".join(
@@ -77,18 +77,19 @@ def undone(edits: Sequence[Edit]) -> str:
 def line(edit: Edit) -> str:
     """One change of a reward."""
     by = f"undo of change {edit.undoes}" if edit.undoes else edit.source
-    note = f" ({visible(edit.note)})" if edit.note else ""
-    return f"{edit.at[:16].replace('T', ' ')} {visible(edit.who)}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
+    note = f" ({escape_control_chars(edit.note)})" if edit.note else ""
+    who = escape_control_chars(edit.who)
+    return f"{edit.at[:16].replace('T', ' ')} {who}, {by}: {number(edit.old)} -> {number(edit.new)}{note}"
 
 
-def turns(trajectory: Trajectory) -> list[dict[str, str]]:
+def turns(trajectory: StoredTrajectory) -> list[dict[str, str]]:
     """Who said what, turn by turn."""
     return [_turn(item) for item in trajectory.items]
 
 
 def _turn(item: MessageOrChoice) -> dict[str, str]:
     role, said, called = spoken(item)
-    return {"role": role, "text": visible("\n".join([*filter(None, [said]), *called]))}
+    return {"role": role, "text": escape_control_chars("\n".join([*filter(None, [said]), *called]))}
 
 
 def _heading(title: str, summary: Mapping[str, Any]) -> list[str]:

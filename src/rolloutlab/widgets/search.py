@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from rolloutlab.visible import visible
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.html import heading, words
 
 LINES = 20
@@ -39,8 +39,8 @@ def text(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], tota
     for i, row in enumerate(rows[:LINES]):
         told = [f"{i:>3}", *([f"{row.score:>9.4f}"] if row.score is not None else []), row.name]
         told += [f"{field} {cell(value)}" for field, value in row.values.items() if value is not None]
-        lines.append(visible(f"{'  '.join(told)}\n       {passage(row.document, wanted, _LINE)}"))
-    return "\n".join([*map(visible, head), *lines, *_more(min(len(rows), LINES), total)])
+        lines.append(escape_control_chars(f"{'  '.join(told)}\n       {passage(row.document, wanted, _LINE)}"))
+    return "\n".join([*map(escape_control_chars, head), *lines, *_more(min(len(rows), LINES), total)])
 
 
 def html(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], total: int) -> str:
@@ -48,10 +48,10 @@ def html(head: Sequence[str], rows: Sequence[Shown], wanted: Sequence[str], tota
     ranked = any(row.score is not None for row in rows)
     fields = list(dict.fromkeys(field for row in rows for field in row.values))
     names = [*(["score"] if ranked else []), *fields]
-    top = "".join(f"<th>{escape(visible(name))}</th>" for name in names)
+    top = "".join(f"<th>{escape(escape_control_chars(name))}</th>" for name in names)
     body = "".join(_row(i, row, fields, wanted, ranked) for i, row in enumerate(rows[:ROWS]))
     table = f"<table><tr><th></th>{heading('trajectory')}{top}{heading('passage')}</tr>{body}</table>" if rows else ""
-    first, *others = [escape(visible(line)) for line in head]
+    first, *others = [escape(escape_control_chars(line)) for line in head]
     more = escape("".join(_more(min(len(rows), ROWS), total)))
     return f"<p>{first}</p>{''.join(f'<p><b>{line}</b></p>' for line in others)}{table}<p>{more}</p>"
 
@@ -81,16 +81,16 @@ def cell(value: Any) -> str:
         return "" if value is None else str(value).lower()
     if isinstance(value, float):
         return f"{value:.4g}"
-    return visible(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return escape_control_chars(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _row(i: int, row: Shown, fields: Sequence[str], wanted: Sequence[str], ranked: bool) -> str:
-    cells = [f"<td>{i}</td>", words(f"<code>{escape(visible(row.name))}</code>")]
+    cells = [f"<td>{i}</td>", words(f"<code>{escape(escape_control_chars(row.name))}</code>")]
     if ranked:
         cells.append(f"<td>{'' if row.score is None else f'{row.score:.4f}'}</td>")
     cells += [f"<td>{escape(cell(row.values.get(field)))}</td>" for field in fields]
     marked = _marked(passage(row.document, wanted), wanted)
-    whole = visible(row.document[:_DOCUMENT]) + ("…" if len(row.document) > _DOCUMENT else "")
+    whole = escape_control_chars(row.document[:_DOCUMENT]) + ("…" if len(row.document) > _DOCUMENT else "")
     opened = f"<details><summary>{marked}</summary><pre>{escape(whole)}</pre></details>" if row.document else ""
     return f"<tr>{''.join(cells)}{words(opened)}</tr>"
 
@@ -99,7 +99,7 @@ def _marked(text: str, wanted: Sequence[str]) -> str:
     """A text as HTML, with some words in it marked."""
     places = [found.span() for found in _any_of(wanted).finditer(text)] if wanted else []
     ends = [0, *(end for place in places for end in place), len(text)]
-    pieces = [escape(visible(text[begin:end])) for begin, end in pairwise(ends)]
+    pieces = [escape(escape_control_chars(text[begin:end])) for begin, end in pairwise(ends)]
     return "".join(f"<mark>{piece}</mark>" if i % 2 else piece for i, piece in enumerate(pieces))
 
 

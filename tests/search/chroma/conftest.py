@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.http import Http
+from rolloutlab.api.http.client import HttpClient
 
 BASE = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 COLLECTION = {
@@ -95,7 +95,7 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def http() -> Iterator[Http]:
-    http = Http(backoff=0)
+def http() -> Iterator[HttpClient]:
+    http = HttpClient(backoff=0)
     yield http
     http.close()

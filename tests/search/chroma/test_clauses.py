@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.chroma.clauses import Narrowed, clause, narrowed, qualifies
+from rolloutlab.search.chroma.server import Narrowed, clause, narrowed, qualifies
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches
 
 REWARD, MODEL = Compare("reward", "$gt", 0.5), Compare("model", "$eq", "lab/practice")

@@ -9,7 +9,7 @@ from rolloutlab.errors import BrokenOffError, InputError, RefusedError, ServiceE
 from rolloutlab.search.chroma import ChromaServer, connect_search
 from rolloutlab.search.engine.backend import MISSING
 from rolloutlab.search.engine.execute import Hit
-from rolloutlab.search.engine.scores import breakdown
+from rolloutlab.search.engine.explain import breakdown
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rolloutlab.search import GroupBy, Limit, Rank, Search, Select, Where
-from rolloutlab.search.engine.execute import Found, execute
+from rolloutlab.search.engine.execute import SearchOutcome, execute
 from rolloutlab.search.engine.records import Record, Records
 
-Find = Callable[..., Found]
+Find = Callable[..., SearchOutcome]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def find(records: Records) -> Find:
         group_by: GroupBy | None = None,
         limit: Limit | None = None,
         *select: str,
-    ) -> Found:
+    ) -> SearchOutcome:
         return execute(Search(where, rank, group_by, limit or Limit(), Select(select)), records)
 
     return run

@@ -7,14 +7,14 @@ import pytest
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Rank, Rrf, Search, SparseVector, Val
-from rolloutlab.search.engine.execute import Found, execute
+from rolloutlab.search.engine.execute import SearchOutcome, execute
+from rolloutlab.search.engine.explain import breakdown
 from rolloutlab.search.engine.records import Record, Records
-from rolloutlab.search.engine.scores import breakdown
 from rolloutlab.search.where import Compare
 
 Ids = Callable[..., str]
 Fill = Callable[..., None]
-Find = Callable[..., Found]
+Find = Callable[..., SearchOutcome]
 Scores = Callable[[Rank], dict[str, float | None]]
 
 

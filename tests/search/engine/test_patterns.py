@@ -1,7 +1,7 @@
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.engine.patterns import Bounded, found_here
+from rolloutlab.search.engine.patterns import TimedSearch, found_here
 
 TEXTS = ["answer: 42\nno: 7", "Paris, paris", "naïve strasse STRASSE 🦊", "\ud800 alone", "", "aa{e<=1}", "éé"]
 PATTERNS = [
@@ -15,22 +15,22 @@ PATTERNS = [
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
 def test_elsewhere_the_same_is_found_as_here(pattern: str) -> None:
     documents = list(enumerate(TEXTS, 10))
-    assert list(Bounded(30)(pattern, documents)) == list(found_here(pattern, documents))
+    assert list(TimedSearch(30)(pattern, documents)) == list(found_here(pattern, documents))
 
 
 def test_many_documents_are_looked_through_in_parts() -> None:
     documents = [(i, "x" * (1 << 20) + ("." if i % 5 else "!")) for i in range(20)]
-    assert list(Bounded(60)("x!$", documents)) == [0, 5, 10, 15]
+    assert list(TimedSearch(60)("x!$", documents)) == [0, 5, 10, 15]
 
 
 def test_a_pattern_that_would_take_years_is_given_up() -> None:
     with pytest.raises(InputError, match=r"took more than 0\.5 s and was given up") as caught:
-        list(Bounded(0.5)("(a+)+$", [(0, "a" * 60 + "!")]))
+        list(TimedSearch(0.5)("(a+)+$", [(0, "a" * 60 + "!")]))
     assert "$contains" in str(caught.value.hint)
 
 
 def test_the_patterns_of_one_search_have_the_time_together() -> None:
-    find = Bounded(0.5)
+    find = TimedSearch(0.5)
     with pytest.raises(InputError):
         list(find("(a+)+$", [(0, "a" * 60 + "!")]))
     with pytest.raises(InputError, match="given up"):

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import (
     BrokenOffError,
     NotFoundError,
@@ -15,7 +16,6 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
-from rolloutlab.http import Http
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ _LISTED = TypeAdapter(list[_Named])
 
 
 @dataclass(frozen=True)
-class Collection:
+class ServedCollection:
     """Where records are. space: how distances are measured: cosine, l2 or ip. dimension: of vectors, once there are."""
 
     id: str
@@ -67,13 +67,13 @@ class Chroma:
     origin: such as `http://127.0.0.1:8000`. key: sent with every request, shown in none of its messages.
     """
 
-    http: Http
+    http: HttpClient
     origin: str
     tenant: str = TENANT
     database: str = DATABASE
     key: str | None = field(default=None, repr=False)
 
-    def collection(self, name: str) -> Collection:
+    def collection(self, name: str) -> ServedCollection:
         """A collection by name.
 
         Raises:
@@ -82,7 +82,7 @@ class Chroma:
         described = self.read(_Described, self.ask("GET", f"collections/{quote(name, safe='')}"))
         configuration = described.configuration_json
         configured = configuration.hnsw or configuration.spann or _Configured()
-        return Collection(described.id, described.name, configured.space or "l2", described.dimension)
+        return ServedCollection(described.id, described.name, configured.space or "l2", described.dimension)
 
     def names(self) -> list[str]:
         """What collections there are, as far as it says so."""
@@ -106,7 +106,7 @@ class Chroma:
             return False
         return isinstance(said, dict) and "nanosecond heartbeat" in said
 
-    def post(self, collection: Collection, call: str, body: Any, *, retry: bool = True) -> Any:
+    def post(self, collection: ServedCollection, call: str, body: Any, *, retry: bool = True) -> Any:
         """What `get`, `query` or `search` answers; they only read, so they are tried again when that can help."""
         return self.ask("POST", f"collections/{collection.id}/{call}", body, retry=retry)
 

@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from rolloutlab.search.chroma.api import Chroma, Collection
-from rolloutlab.search.engine.execute import Found, Hit
+from rolloutlab.search.chroma.api import Chroma, ServedCollection
+from rolloutlab.search.chroma.payload import cloud_payload
+from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.plan import ServerPlan
-from rolloutlab.search.payload import cloud_payload
 from rolloutlab.search.query import Search
 
 Column = list[list[Any] | None] | None
@@ -38,11 +38,11 @@ class _Searched(BaseModel):
 class ChromaCloud:
     """A collection of a Chroma that executes searches."""
 
-    def __init__(self, chroma: Chroma, collection: Collection) -> None:
+    def __init__(self, chroma: Chroma, collection: ServedCollection) -> None:
         self.chroma = chroma
         self.collection = collection
 
-    def search(self, search: Search) -> Found:
+    def search(self, search: Search) -> SearchOutcome:
         """What it finds.
 
         Raises:
@@ -53,4 +53,4 @@ class ChromaCloud:
         began = perf_counter()
         answer = self.chroma.read(_Searched, self.chroma.post(self.collection, "search", body))
         hits = tuple(Hit(*values) for values in zip(answer.ids[0], *answer.columns(), strict=True))
-        return Found(hits, ServerPlan(self.chroma.origin, len(hits), perf_counter() - began), ())
+        return SearchOutcome(hits, ServerPlan(self.chroma.origin, len(hits), perf_counter() - began), ())

@@ -3,9 +3,9 @@
 from difflib import get_close_matches
 from urllib.parse import quote, unquote, urlsplit
 
+from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
-from rolloutlab.http import Http
-from rolloutlab.search.chroma.api import CONNECT, DATABASE, TENANT, Chroma, Collection
+from rolloutlab.search.chroma.api import CONNECT, DATABASE, TENANT, Chroma, ServedCollection
 from rolloutlab.search.chroma.cloud import ChromaCloud
 from rolloutlab.search.chroma.server import ChromaServer
 
@@ -13,7 +13,7 @@ _LISTED = 8
 _FORMS = f"{CONNECT}, such as http://127.0.0.1:8000/COLLECTION or https://api.trychroma.com/TENANT/DATABASE/COLLECTION"
 
 
-def connect_search(http: Http, url: str, key: str | None = None) -> ChromaServer | ChromaCloud:
+def connect_search(http: HttpClient, url: str, key: str | None = None) -> ChromaServer | ChromaCloud:
     """What searches a collection: the cloud does it itself, a server (which answers 501 to a search) has it done here.
 
     url: ORIGIN/COLLECTION or ORIGIN/TENANT/DATABASE/COLLECTION.
@@ -38,7 +38,7 @@ def connect_search(http: Http, url: str, key: str | None = None) -> ChromaServer
     return ChromaCloud(chroma, collection) if _searches(chroma, collection) else ChromaServer(chroma, collection)
 
 
-def _parts(http: Http, url: str, key: str | None) -> tuple[Chroma, str]:
+def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
     """The database and the collection's name, which is empty where the address has none."""
     try:
         split = urlsplit(url.strip())
@@ -69,7 +69,7 @@ def _others(chroma: Chroma, name: str) -> str | None:
     return f"%connect --search {address}; there {are}"
 
 
-def _searches(chroma: Chroma, collection: Collection) -> bool:
+def _searches(chroma: Chroma, collection: ServedCollection) -> bool:
     """Whether it executes a whole search itself."""
     try:
         chroma.post(collection, "search", {"searches": [{"limit": {"limit": 1}}]}, retry=False)

@@ -1,8 +1,8 @@
 """A search as a dictionary: read with errors that say where, what and what instead, and written back."""
 
 from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
-from rolloutlab.search.dictionary.rules import check_where
-from rolloutlab.search.dictionary.search import check, check_fields, parse, parse_rank, parse_where
+from rolloutlab.search.dictionary.parse import check, check_fields, parse, parse_rank, parse_where
+from rolloutlab.search.rules import check_where
 
 __all__ = [
     "check",

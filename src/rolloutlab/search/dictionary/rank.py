@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rolloutlab.search.dictionary.cursor import JsonCursor, shown
 from rolloutlab.search.dictionary.dump import dump_rank
-from rolloutlab.search.dictionary.spot import Spot, shown
 from rolloutlab.search.rank import (
     APPLIED,
     COMBINED,
@@ -36,7 +36,7 @@ TAG, SPARSE = "#type", "sparse_vector"
 HIGHEST_INDEX = 2**32 - 1
 
 
-def rank_at(spot: Spot) -> Rank:
+def rank_at(spot: JsonCursor) -> Rank:
     """The rank at a spot; a bare number is one."""
     if isinstance(spot.value, Rank):
         return rank_at(replace(spot, value=dump_rank(spot.value)))
@@ -65,13 +65,13 @@ def _meant(value: Any) -> Any:
     return {"$sum": [KNN, 0.5]} if isinstance(value, list | tuple) and len(value) > 1 else KNN
 
 
-def _sides(spot: Spot) -> tuple[Rank, Rank]:
+def _sides(spot: JsonCursor) -> tuple[Rank, Rank]:
     pair = spot.value if isinstance(spot.value, list | tuple) and len(spot.value) == 2 else (1, KNN)
     found = spot.object(("left", "right"), (), {"left": pair[0], "right": pair[1]})
     return rank_at(found["left"]), rank_at(found["right"])
 
 
-def _knn(spot: Spot) -> Knn:
+def _knn(spot: JsonCursor) -> Knn:
     found = spot.object(("query",), ("key", "limit", "default", "return_rank"), KNN["$knn"])
     return Knn(
         query=_query(found["query"]),
@@ -82,12 +82,12 @@ def _knn(spot: Spot) -> Knn:
     )
 
 
-def _vectors(spot: Spot) -> str:
+def _vectors(spot: JsonCursor) -> str:
     """What has vectors: the embedding, or sparse ones under a name, which need not be a metadata field."""
     return replace(spot, known=None).field(EMBEDDING, (EMBEDDING,))
 
 
-def _query(spot: Spot) -> str | tuple[float, ...] | SparseVector:
+def _query(spot: JsonCursor) -> str | tuple[float, ...] | SparseVector:
     if isinstance(spot.value, str):
         return spot.text("text")
     if isinstance(spot.value, SparseVector):
@@ -102,7 +102,7 @@ def _query(spot: Spot) -> str | tuple[float, ...] | SparseVector:
     return tuple(float(item.number(0.5)) for item in spot.items([0.1, 0.2]))
 
 
-def _sparse(spot: Spot) -> SparseVector:
+def _sparse(spot: JsonCursor) -> SparseVector:
     fix = {"indices": [3, 17], "values": [0.5, 1.5]}
     found = spot.object(("indices", "values"), (TAG,), fix)
     if TAG in found and found[TAG].value != SPARSE:
@@ -119,7 +119,7 @@ def _sparse(spot: Spot) -> SparseVector:
     return SparseVector(indices, values)
 
 
-def _field(spot: Spot) -> FieldTerm:
+def _field(spot: JsonCursor) -> FieldTerm:
     if isinstance(spot.value, str):
         raise spot.wrong("it has to be an object", {"key": spot.value or "reward"})
     found = spot.object(("key",), ("default",), FIELD["$field"])

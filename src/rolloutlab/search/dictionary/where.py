@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary.cursor import JsonCursor, name_fault, nearest, shown
 from rolloutlab.search.dictionary.dump import dump_where
-from rolloutlab.search.dictionary.rules import fault, settled, settled_value, value_fault
-from rolloutlab.search.dictionary.spot import Spot, name_fault, nearest, shown
+from rolloutlab.search.rules import normalized, settled_value, value_fault, violation
 from rolloutlab.search.where import COMPARISONS, DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 EXAMPLE = {"reward": {"$gt": 0.5}}
@@ -18,7 +18,7 @@ OPERATORS = (*COMPARISONS, *NEGATED)
 """What may be asked of a field."""
 
 
-def where_at(spot: Spot) -> Where:
+def where_at(spot: JsonCursor) -> Where:
     """The condition at a spot: its fields are all asked for."""
     if isinstance(spot.value, Where):
         return where_at(replace(spot, value=dump_where(spot.value)))
@@ -31,7 +31,7 @@ def where_at(spot: Spot) -> Where:
     return parts[0] if len(parts) == 1 else All(parts)
 
 
-def _condition(name: str, spot: Spot) -> Where:
+def _condition(name: str, spot: JsonCursor) -> Where:
     at = spot.key(name)
     if name in LOGICAL:
         parts = tuple(map(where_at, at.items([EXAMPLE, {"model": "lab/practice"}])))
@@ -48,7 +48,7 @@ def _condition(name: str, spot: Spot) -> Where:
     return _checked(_leaf(name, operator, operand), operand)
 
 
-def _leaf(name: str, operator: str, operand: Spot) -> Where:
+def _leaf(name: str, operator: str, operand: JsonCursor) -> Where:
     if operator in COMPARISONS:
         return Compare(name, operator, operand.value)
     negated = NEGATED[operator]
@@ -64,15 +64,15 @@ def _leaf(name: str, operator: str, operand: Spot) -> Where:
     return Among(name, tuple(at.value for at in values), negated)
 
 
-def _checked(where: Where, operand: Spot) -> Where:
-    where = settled(where)
-    wrong = fault(where)
+def _checked(where: Where, operand: JsonCursor) -> Where:
+    where = normalized(where)
+    wrong = violation(where)
     if wrong:
         raise operand.wrong(wrong[0], dump_where(wrong[1]))
     return where
 
 
-def _one_operator(name: str, at: Spot) -> None:
+def _one_operator(name: str, at: JsonCursor) -> None:
     """The mistakes that have a fix of their own: several operators, and a name where an operator is expected."""
     found = at.mapping({"$eq": 0.5})
     if len(found) > 1 and all(operator in OPERATORS for operator in found):
@@ -83,7 +83,7 @@ def _one_operator(name: str, at: Spot) -> None:
             raise at.unknown(inner, OPERATORS, "operator", hint=shown({f"{name}.{inner}": operand}))
 
 
-def _operator_without_field(name: str, spot: Spot) -> InputError:
+def _operator_without_field(name: str, spot: JsonCursor) -> InputError:
     if name in OPERATORS:
         return spot.wrong(f"{name} is asked of a field", {"reward": {name: spot.value[name]}})
     if name == "$not":

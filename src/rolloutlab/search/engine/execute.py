@@ -1,5 +1,6 @@
 """A search, executed: filter, nearest, arithmetic, groups, order, page, and what is wanted of each record."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,57 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
-from rolloutlab.search.engine.grouping import Grouped, grouped
-from rolloutlab.search.engine.plan import Plan, ServerPlan, warnings
-from rolloutlab.search.query import METADATA, SCORE, SHOWN, GroupBy, Search
+from rolloutlab.search.engine.plan import ExecutionPlan, ServerPlan, warnings
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, GroupBy, MaxK, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID
+
+_KINDS = {bool: 1, int: 2, float: 3, str: 4}
+_LIST = 5
+_Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Which records are kept, as indices in their order; how many groups there are, and the size of the smallest."""
+
+    kept: list[int]
+    groups: int
+    smallest: int
+
+
+def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int) -> Grouped:
+    """The records to keep, of a number of them that are in the order of their scores, or of storage without a rank.
+
+    columns: the values of every key, `MISSING` where a record has none, which is a value of its own. Values of another
+    type are others: 1, 1.0 and "1" are three groups. Records with the same aggregate keys stay in that order.
+    """
+    groups: dict[_Key, list[int]] = {}
+    for i in range(total):
+        groups.setdefault(tuple(ordinal(columns[key][i]) for key in group_by.keys), []).append(i)
+    aggregate = group_by.aggregate
+    largest = isinstance(aggregate, MaxK)
+    kept = [
+        i
+        for members in groups.values()
+        for i in sorted(
+            members,
+            key=lambda i: tuple(ordinal(columns[key][i], nan=-1 if largest else 1) for key in aggregate.keys),
+            reverse=largest,
+        )[: aggregate.k]
+    ]
+    return Grouped(sorted(kept), len(groups), min(map(len, groups.values()), default=0))
+
+
+def ordinal(value: Any, nan: int = 1) -> _Key:
+    """A key that sorts: missing < bool < int < float < str < list, then values. nan: -1 before floats, 1 after."""
+    if value is MISSING:
+        return (0,)
+    if isinstance(value, list | tuple):
+        return (_LIST, *(ordinal(element, nan) for element in value))
+    if isinstance(value, float) and math.isnan(value):
+        return (_KINDS[float], nan, 0.0)
+    return (_KINDS[type(value)], 0, value)
 
 
 @dataclass(frozen=True)
@@ -30,15 +77,15 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchOutcome:
     """What a search found, best first. warnings: where rows may be missing, in words."""
 
     hits: tuple[Hit, ...]
-    plan: Plan | ServerPlan
+    plan: ExecutionPlan | ServerPlan
     warnings: tuple[str, ...]
 
 
-def execute(search: Search, backend: Backend) -> Found:
+def execute(search: Search, backend: Backend) -> SearchOutcome:
     """Find what a search asks for, in one snapshot of a backend.
 
     Raises:
@@ -48,7 +95,7 @@ def execute(search: Search, backend: Backend) -> Found:
     return backend.within(partial(_executed, search, time.perf_counter()))
 
 
-def _executed(search: Search, started: float, snapshot: Snapshot) -> Found:
+def _executed(search: Search, started: float, snapshot: Snapshot) -> SearchOutcome:
     places = snapshot.filter(search.where)
     qualified, scores, scored, groups = len(places), None, None, None
     scoring = Scoring(snapshot, places)
@@ -62,7 +109,7 @@ def _executed(search: Search, started: float, snapshot: Snapshot) -> Found:
     available = len(places)
     page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
     hits = tuple(_hits(search, snapshot, places[page], None if scores is None else scores[page]))
-    plan = Plan(
+    plan = ExecutionPlan(
         total=snapshot.total,
         qualified=qualified,
         filtered=search.where is not None,
@@ -74,7 +121,7 @@ def _executed(search: Search, started: float, snapshot: Snapshot) -> Found:
     )
     smallest = 0 if groups is None else groups.smallest
     told = warnings(search, plan, scoring.hits, available=available, smallest=smallest, nans=nans)
-    return Found(hits, plan, tuple(told))
+    return SearchOutcome(hits, plan, tuple(told))
 
 
 def _check(search: Search) -> None:

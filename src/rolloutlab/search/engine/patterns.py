@@ -19,7 +19,7 @@ Documents = Iterable[tuple[int, str]]
 Finder = Callable[[str, Documents], Iterable[int]]
 """In which of some documents a pattern is found."""
 
-_PROGRAM = Path(__file__).with_name("look.py")
+_PROGRAM = Path(__file__).with_name("regex_worker.py")
 _AT_ONCE = 8 << 20
 """Characters that are looked through by one process."""
 
@@ -37,7 +37,7 @@ def found_here(pattern: str, documents: Documents) -> Iterator[int]:
     return (place for place, text in documents if search(text))
 
 
-class Bounded:
+class TimedSearch:
     """For patterns of anybody: all of one search have some seconds together."""
 
     def __init__(self, seconds: float) -> None:

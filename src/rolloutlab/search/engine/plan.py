@@ -9,7 +9,7 @@ from rolloutlab.search.rank import EMBEDDING, Knn
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """`str()` of it is "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
 
     found: how many records each knn found, by its key. scored: records with a score; None without a rank.
@@ -48,7 +48,7 @@ class ServerPlan:
 
 
 def warnings(
-    search: Search, plan: Plan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
+    search: Search, plan: ExecutionPlan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
 ) -> Iterator[str]:
     """Where rows can be missing, or in an order that nobody meant.
 
@@ -77,7 +77,7 @@ def warnings(
         yield f"{_counted(nans, 'score')} not a number, and last: a logarithm below 0, 0 / 0, or inf - inf"
 
 
-def _intersected(strict: Sequence[Hits], plan: Plan) -> Iterator[str]:
+def _intersected(strict: Sequence[Hits], plan: ExecutionPlan) -> Iterator[str]:
     together = {place for found in strict for place in found.places_K.tolist()}
     if plan.scored is not None and plan.scored < len(together):
         yield (

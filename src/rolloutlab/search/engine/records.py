@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search.engine.backend import Snapshot
+from rolloutlab.search.engine.migrations import MIGRATIONS
 from rolloutlab.search.engine.patterns import Finder, found_here
-from rolloutlab.search.engine.schema import MIGRATIONS
+from rolloutlab.search.engine.record import Record, metadata_json, sparse_blobs, text, vector_blob
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
 from rolloutlab.search.engine.table import REBUILD, Table
 from rolloutlab.search.engine.vectors import Space
-from rolloutlab.search.engine.writing import Record, metadata_json, sparse_blobs, text, vector_blob
 from rolloutlab.search.rank import EMBEDDING
+from rolloutlab.store.file_thread import Turns
 from rolloutlab.store.sqlite import Database
-from rolloutlab.store.uninterrupted import Turns
 
 __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
 

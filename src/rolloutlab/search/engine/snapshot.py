@@ -12,9 +12,8 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import MISSING, Hits, Places
 from rolloutlab.search.engine.filters import Filter
 from rolloutlab.search.engine.patterns import Finder
-from rolloutlab.search.engine.sparse import coordinates
 from rolloutlab.search.engine.table import Table, damaged
-from rolloutlab.search.engine.vectors import Space, rounded
+from rolloutlab.search.engine.vectors import Space, coordinates, rounded
 from rolloutlab.search.query import METADATA
 from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector
 from rolloutlab.search.where import DOCUMENT, ID, Where

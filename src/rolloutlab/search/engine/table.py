@@ -10,8 +10,7 @@ import numpy.typing as npt
 from rolloutlab.errors import LabError
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import HELD, Columns, Mask, grown, mask_of
-from rolloutlab.search.engine.sparse import SparseVectors
-from rolloutlab.search.engine.vectors import Vectors
+from rolloutlab.search.engine.vectors import SparseVectors, Vectors
 from rolloutlab.store.sqlite import Database, Row
 
 CHUNK = 1 << 10

@@ -3,15 +3,14 @@
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from rolloutlab.service.oauth.clients import Client
-from rolloutlab.service.oauth.consent import Consent
-from rolloutlab.service.oauth.documents import Documents
-from rolloutlab.service.oauth.form import first, pairs
+from rolloutlab.service.oauth.authorization_request import answer_url, read_request
+from rolloutlab.service.oauth.client_documents import Documents
+from rolloutlab.service.oauth.clients import Client, Register
+from rolloutlab.service.oauth.consent import ConsentPage
+from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.metadata import Resource
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.refusal import OAuthRefusal
-from rolloutlab.service.oauth.registration import Register
-from rolloutlab.service.oauth.requests import answer_url, read_request
-from rolloutlab.service.oauth.resources import Resource
+from rolloutlab.service.oauth.params import first, pairs
 
 _LONGEST = 1 << 14
 """Characters of a request, which has to fit into a form."""
@@ -26,7 +25,7 @@ class Authorize:
         resources: tuple[Resource, ...],
         register: Register,
         documents: Documents,
-        consent: Consent,
+        consent: ConsentPage,
         pages: Pages,
     ) -> None:
         self._issuer = issuer

@@ -2,13 +2,20 @@
 
 import re
 import secrets
+import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from rolloutlab.service.oauth.refusal import OAuthRefusal
+from pydantic_core import from_json, to_json
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rolloutlab.service.oauth.errors import NOT_KEPT, OAuthRefusal
+from rolloutlab.service.oauth.params import body, is_json
+from rolloutlab.service.oauth.signing import Signer
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 GRANT_TYPES = ("authorization_code", "refresh_token")
@@ -125,3 +132,67 @@ def _among(value: Any, known: tuple[str, ...]) -> bool:
 
 def _odd(field: str, known: tuple[str, ...]) -> OAuthRefusal:
     return OAuthRefusal("invalid_client_metadata", f"{field} may be {', '.join(known)}")
+
+
+_LONGEST = 4000
+"""Characters of an id, which is part of addresses."""
+
+
+class Register:
+    """Makes ids of clients, and reads them. key: who has it can make them too, and knows the clients' secrets."""
+
+    def __init__(self, key: bytes, clock: Callable[[], float] = time.time) -> None:
+        self._seal = Signer(key, "client")
+        self._clock = clock
+
+    async def answer(self, request: Request) -> Response:
+        """The registration endpoint."""
+        if not is_json(request):
+            raise OAuthRefusal("invalid_client_metadata", "the body is no application/json")
+        try:
+            said = from_json(await body(request))
+        except ValueError as error:
+            raise OAuthRefusal("invalid_client_metadata", f"the body is no JSON: {error}") from error
+        if not isinstance(said, dict):
+            raise OAuthRefusal("invalid_client_metadata", "the body is no JSON object")
+        return JSONResponse(self.add(said), 201, headers=NOT_KEPT)
+
+    def add(self, said: dict[str, Any]) -> dict[str, Any]:
+        """What a client is told: its id, its secret, and all that was understood of it.
+
+        A scope that it names is not understood, on purpose: it may ask for another one later (step-up).
+
+        Raises:
+            OAuthRefusal: invalid_redirect_uri, or invalid_client_metadata.
+        """
+        client = read_client("", said)
+        nonce = secrets.token_urlsafe(12)  # who says the same is not the same
+        content = [nonce, client.name, client.redirect_uris, client.auth_method, client.renews]
+        client_id = self._seal.sign(to_json(content))
+        if len(client_id) > _LONGEST:
+            raise OAuthRefusal("invalid_redirect_uri", "redirect_uris are too long, or too many")
+        now = int(self._clock())
+        has_secret = client.auth_method != "none"
+        issued = {"client_secret": self.secret(client_id), "client_secret_expires_at": 0} if has_secret else {}
+        return {
+            "client_id": client_id,
+            "client_id_issued_at": now,
+            **issued,
+            "client_name": client.name,
+            "redirect_uris": list(client.redirect_uris),
+            "grant_types": ["authorization_code", *(["refresh_token"] if client.renews else [])],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": client.auth_method,
+        }
+
+    def get(self, client_id: str) -> Client | None:
+        """A client that registered here."""
+        content = self._seal.verify(client_id)
+        if content is None:
+            return None
+        _, name, redirect_uris, auth_method, renews = from_json(content)
+        return Client(client_id, name, tuple(redirect_uris), auth_method, renews)
+
+    def secret(self, client_id: str) -> str:
+        """The secret of a client that has one."""
+        return self._seal.signature(f"secret {client_id}")

@@ -17,17 +17,70 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from rolloutlab.errors import InputError
+from rolloutlab.service.oauth.authorization_request import AuthorizationRequest, answer_url
 from rolloutlab.service.oauth.clients import LOOPBACK, host_of
-from rolloutlab.service.oauth.decisions import Decisions
-from rolloutlab.service.oauth.form import form
+from rolloutlab.service.oauth.errors import OAuthRefusal
 from rolloutlab.service.oauth.grants import Consented, Grants
-from rolloutlab.service.oauth.metadata import CONSENT
+from rolloutlab.service.oauth.metadata import CONSENT, SCOPES
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.passcode import fits
-from rolloutlab.service.oauth.refusal import OAuthRefusal
-from rolloutlab.service.oauth.requests import AuthorizationRequest, answer_url
-from rolloutlab.service.oauth.resources import SCOPES
-from rolloutlab.service.oauth.seal import Seal
+from rolloutlab.service.oauth.params import form
+from rolloutlab.service.oauth.signing import Signer
+
+
+def fits(given: str, right: str) -> bool:
+    """Whether it is the passcode, however it is spaced and in whatever case.
+
+    However many wrong ones came before, the right one is taken. There are 31^12 = 8 * 10^17 of them: who tries 10,000
+    every second for a year has one chance in two million. To stop looking after wrong ones would not make that less in
+    any way that matters, and would let anybody who types wrong ones keep the owner out.
+    """
+    return secrets.compare_digest(_bare(given), _bare(right))
+
+
+def _bare(text: str) -> bytes:
+    return "".join(text.split()).replace("-", "").lower().encode()
+
+
+_MOST_TRIES = 5
+_MOST = 200
+"""Requests that were denied, or had a wrong passcode, which are remembered."""
+
+
+class Decisions:
+    """Requests by name. Only the owner can add to what was allowed, so none of that is forgotten before its time.
+
+    Anybody can have requests denied and passcodes found wrong. Of those the oldest are forgotten, which lets nobody in:
+    such a request has its tries again, and still needs the passcode.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._allowed: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
+
+    def is_open(self, name: str) -> bool:
+        """Whether a request can still be decided."""
+        return name not in self._allowed and self._tries.get(name, _MOST_TRIES) > 0
+
+    def allow(self, name: str, until: float) -> None:
+        """It was allowed. until: when its form is over by itself, in seconds since 1970."""
+        now = self._clock()
+        self._allowed = {each: end for each, end in self._allowed.items() if end > now} | {name: until}
+
+    def deny(self, name: str) -> None:
+        """It was denied."""
+        self._keep(name, 0)
+
+    def miss(self, name: str) -> None:
+        """A passcode for it was wrong; the last try denies it."""
+        self._keep(name, self._tries.get(name, _MOST_TRIES) - 1)
+
+    def _keep(self, name: str, tries: int) -> None:
+        self._tries.pop(name, None)
+        while len(self._tries) >= _MOST:
+            self._tries.pop(next(iter(self._tries)))
+        self._tries[name] = tries
+
 
 COOKIE = "rolloutlab_form_"
 """What the name of a request's cookie begins with; one that all shared would be replaced by the next page's."""
@@ -47,7 +100,7 @@ class _Question:
 _QUESTION = TypeAdapter(_Question)
 
 
-class Consent:
+class ConsentPage:
     """The consent page and what becomes of its form.
 
     The passcode is asked for every time. A cookie could not stand for it: browsers send the cookies of 127.0.0.1 to
@@ -67,7 +120,7 @@ class Consent:
         self._read_passcode = read_passcode
         self._pages = pages
         self._clock = clock
-        self._seal = Seal(secrets.token_bytes(32), "consent")
+        self._seal = Signer(secrets.token_bytes(32), "consent")
         self._decisions = Decisions(clock)
 
     def ask(self, asked: AuthorizationRequest) -> Response:
@@ -111,7 +164,7 @@ class Consent:
         """What a form decides, once it is sure that our page in this browser sent it."""
         if request.headers.get("origin", self._issuer) != self._issuer:
             raise OAuthRefusal("invalid_request", "The form was sent by another page.", 403)
-        content = self._seal.opened(sealed)
+        content = self._seal.verify(sealed)
         question = _QUESTION.validate_json(content) if content is not None else None
         if question is None or not self._is_browser(request, question.name):
             raise OAuthRefusal("invalid_request", "The form was not sent by the page that this browser was shown.", 403)
@@ -124,7 +177,7 @@ class Consent:
 
     def _browser(self, name: str) -> str:
         """What the cookie of a request holds."""
-        return self._seal.mark(f"browser {name}")
+        return self._seal.signature(f"browser {name}")
 
     def _check_open(self, question: _Question) -> None:
         if question.until <= self._clock() or not self._decisions.is_open(question.name):
@@ -176,7 +229,7 @@ class Consent:
             warn=asked.client.document and host_of(asked.redirect_uri) in LOOPBACK,
             wrong=wrong,
             action=CONSENT,
-            request=self._seal.closed(_QUESTION.dump_json(question)),
+            request=self._seal.sign(_QUESTION.dump_json(question)),
         )
 
 

@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from sqlite3 import Connection
 
-from rolloutlab.service.oauth.digest import digest
-from rolloutlab.service.oauth.refusal import OAuthRefusal
-from rolloutlab.service.oauth.resources import in_order
+from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.metadata import in_order
 from rolloutlab.store.sqlite import Database, Row
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret: 64 hexadecimal digits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
 
 CODE, ACCESS, REFRESH = "code", "access", "refresh"
 
@@ -52,7 +57,7 @@ class Issued:
 
 
 @dataclass(frozen=True)
-class Access:
+class TokenInfo:
     """What a valid access token allows, and whom."""
 
     client_id: str
@@ -114,12 +119,12 @@ class Grants:
             raise OAuthRefusal("invalid_scope", f"granted was {' '.join(had)}")
         return self._next(row, wanted, keeps=had)
 
-    def access(self, token: str, resource: str) -> Access | None:
+    def access(self, token: str, resource: str) -> TokenInfo | None:
         """What an access token allows at a resource; None where it is none, too old, or of another resource."""
         rows = self._database.read(_FIND, digest(token), ACCESS)
         if not rows or rows[0]["resource"] != resource or rows[0]["expires_at"] <= self._clock():
             return None
-        return Access(rows[0]["client_id"], rows[0]["client_name"], tuple(rows[0]["scope"].split()))
+        return TokenInfo(rows[0]["client_id"], rows[0]["client_name"], tuple(rows[0]["scope"].split()))
 
     def revoke(self, token: str, client_id: str) -> None:
         """Revoke a client's own token (RFC 7009, 2.1); with a refresh token, everything of its grant."""

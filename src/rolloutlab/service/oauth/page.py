@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from rolloutlab.service.oauth.refusal import OAuthRefusal
+from rolloutlab.service.oauth.errors import OAuthRefusal
 
 _FOLDER = Path(__file__).parent / "pages"
 

@@ -9,14 +9,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rolloutlab.service.oauth.authorize import Authorize
-from rolloutlab.service.oauth.consent import Consent
-from rolloutlab.service.oauth.documents import Documents, is_public
+from rolloutlab.service.oauth.bearer import Guard
+from rolloutlab.service.oauth.client_documents import Documents, is_public
+from rolloutlab.service.oauth.clients import Register
+from rolloutlab.service.oauth.consent import ConsentPage
 from rolloutlab.service.oauth.grants import Grants
-from rolloutlab.service.oauth.guard import Guard
-from rolloutlab.service.oauth.metadata import AUTHORIZE, CONSENT, PATHS, REGISTER, REVOKE, TOKEN, metadata
+from rolloutlab.service.oauth.metadata import (
+    AUTHORIZE,
+    CONSENT,
+    PATHS,
+    REGISTER,
+    REVOKE,
+    TOKEN,
+    api,
+    context_server,
+    metadata,
+)
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.registration import Register
-from rolloutlab.service.oauth.resources import api, context_server
 from rolloutlab.service.oauth.token import TokenEndpoint
 from rolloutlab.store.sqlite import Database
 
@@ -46,7 +55,7 @@ class AuthorizationServer:
         self._grants = Grants(database, lifetime, clock)
         self._register = Register(key, clock)
         self._pages = Pages()
-        self._consent = Consent(issuer, self._grants, read_passcode, self._pages, clock)
+        self._consent = ConsentPage(issuer, self._grants, read_passcode, self._pages, clock)
         self._documents = Documents(reachable, clock)
 
     def guards_api(self, key: str) -> Guard:

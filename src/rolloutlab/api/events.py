@@ -1,0 +1,51 @@
+"""State of a training job, folded from its events: status, progress, the checkpoint it made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolloutlab.api.wire.training import Event
+
+_STATUS = {
+    "restarted": "queued",
+    "training_started": "running",
+    "training_ended": "succeeded",
+    "training_failed": "failed",
+    "training_cancelled": "cancelled",
+}
+
+
+def since_restart(events: Sequence[Event]) -> Sequence[Event]:
+    """The events from the last restart on: a job that starts over makes its steps again."""
+    restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
+    return events[restarts[-1] :] if restarts else events
+
+
+def status(events: Sequence[Event]) -> str:
+    """queued, running, succeeded, failed or cancelled."""
+    reported = [_STATUS[event.type] for event in events if event.type in _STATUS]
+    return reported[-1] if reported else "queued"
+
+
+def step_made(events: Sequence[Event]) -> int | None:
+    """The checkpoint that a job made, once it has ended well."""
+    made: int | None = last_value(events, "training_ended", "step")
+    return made
+
+
+def job_progress(events: Sequence[Event]) -> tuple[int, int | None, str]:
+    """Rows done, rows in all if known, and a note."""
+    events = since_restart(events)
+    steps = gradient_steps(events)
+    started = [event.data.get("num_sequences") for event in events if event.type == "training_started"]
+    note = f"loss {steps[-1]['loss']:.4f}" if steps and "loss" in steps[-1] else status(events)
+    return len(steps), started[-1] if started else None, note
+
+
+def last_value(events: Sequence[Event], kind: str, name: str) -> Any:
+    """A field of the newest event of one type; None where there is none."""
+    return next((e.data.get(name) for e in reversed(events) if e.type == kind), None)
+
+
+def gradient_steps(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The numbers of each gradient step, in order."""
+    return [event.data for event in events if event.type == "gradient_step"]

@@ -1,0 +1,1 @@
+"""HTTP transport: client, retries, error mapping, SSRF guard."""

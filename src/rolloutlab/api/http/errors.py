@@ -1,0 +1,90 @@
+"""Why a service refused or did not answer, in words."""
+
+import json
+import socket
+import ssl
+from typing import Any
+
+from rolloutlab.api.http.ip_scope import on_this_machine
+from rolloutlab.errors import (
+    FullError,
+    NotFoundError,
+    NotOfferedError,
+    RefusedError,
+    RolloutlabError,
+    ServiceError,
+    SignInError,
+)
+from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
+
+_NO_SUCH_PAGE = "Not Found"
+
+
+def refusal(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
+    """The error for an answer that is no success; it never shows the token.
+
+    origin: the service, such as `http://127.0.0.1:8000`. reason: what the status is called, for a body without words.
+    """
+    words = _message(body) or reason
+    if token:
+        words = words.replace(token, "...")
+    if status in {401, 403}:
+        another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
+        return SignInError(
+            f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
+            hint=f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another,
+        )
+    if status in {405, 501}:
+        return NotOfferedError(f"{origin} answered {status} {words}", status=status)
+    if status == 404:
+        return NotOfferedError(words) if words in {reason, _NO_SUCH_PAGE} else NotFoundError(words)
+    answered = f"{origin} answered {status} {words}"
+    if status == 507:
+        return FullError(answered)
+    return RefusedError(answered, status=status) if status < 500 else ServiceError(answered)
+
+
+def root_cause(error: BaseException) -> str | None:
+    """What lies at the bottom of a failure to connect, where that says more than the failure."""
+    root, seen = error, {error}
+    while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
+        root = below
+        seen.add(root)
+    if short_of_descriptors(root):
+        return NONE_LEFT
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {root.verify_message}"
+    if isinstance(root, ssl.SSLError):
+        return "the TLS handshake failed; http:// might be meant"
+    if isinstance(root, socket.gaierror):
+        return "no host has that name"
+    if isinstance(root, ConnectionRefusedError):
+        return "the connection was refused"
+    return None
+
+
+def what_to_look_at(url: str) -> str:
+    """What to type where nothing answers; the embedded service is the one on this machine."""
+    return "%service log, where it is the embedded one; %connect" if on_this_machine(url) else "%connect names another"
+
+
+def _message(body: bytes) -> str:
+    """What an error body says: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`; or none."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return ""
+    if not isinstance(answer, dict):
+        return ""
+    detail = answer.get("detail") or answer.get("message") or answer.get("error")
+    if isinstance(detail, dict):
+        detail = detail.get("message")
+    if isinstance(detail, list):
+        detail = "; ".join(map(_problem, detail[:3]))
+    return str(detail or "")
+
+
+def _problem(item: Any) -> str:
+    if not isinstance(item, dict) or not item.get("msg"):
+        return "it does not say why"
+    return f"{'.'.join(map(str, item.get('loc') or ['body']))}: {item['msg']}"

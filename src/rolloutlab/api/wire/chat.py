@@ -1,0 +1,386 @@
+"""Chat messages, choices and completions (specification: "Message kinds" to "Tools and calls")."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from rolloutlab.api.wire.base import Boolean, Integer, Number, Wire
+
+
+class TextPart(Wire):
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Wire):
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(Wire):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class InputAudio(Wire):
+    data: str
+    format: Literal["wav", "mp3"]
+
+
+class InputAudioPart(Wire):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class File(Wire):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class FilePart(Wire):
+    type: Literal["file"]
+    file: File
+
+
+class RefusalPart(Wire):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class FunctionDefinition(Wire):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Boolean | None = None
+
+
+class FunctionTool(Wire):
+    """ChatCompletionFunctionToolParam of the specification."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionCall(Wire):
+    name: str
+    arguments: str
+
+
+class FunctionToolCall(Wire):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class CustomCall(Wire):
+    name: str
+    input: str
+
+
+class CustomToolCall(Wire):
+    id: str
+    type: Literal["custom"]
+    custom: CustomCall
+
+
+ToolCall = Annotated[FunctionToolCall | CustomToolCall, Field(discriminator="type")]
+
+
+def _text_or_parts(content: Any) -> str:
+    return "text" if isinstance(content, str) else "parts"
+
+
+_BY_SHAPE = Discriminator(_text_or_parts)
+"""A string or an array of parts, told apart by shape, so that an error is about one of them only."""
+
+Text = Annotated[str, Tag("text")]
+UserPart = Annotated[TextPart | ImagePart | InputAudioPart | FilePart, Field(discriminator="type")]
+AssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+TextContent = Annotated[Text | Annotated[list[TextPart], Tag("parts")], _BY_SHAPE]
+UserContent = Annotated[Text | Annotated[list[UserPart], Tag("parts")], _BY_SHAPE]
+AssistantContent = Annotated[Text | Annotated[list[AssistantPart], Tag("parts")], _BY_SHAPE]
+
+
+class DeveloperMessage(Wire):
+    role: Literal["developer"]
+    content: TextContent
+    name: str | None = None
+
+
+class SystemMessage(Wire):
+    role: Literal["system"]
+    content: TextContent
+    name: str | None = None
+
+
+class UserMessage(Wire):
+    role: Literal["user"]
+    content: UserContent
+    name: str | None = None
+
+
+class Audio(Wire):
+    id: str
+
+
+class AssistantMessage(Wire):
+    """An assistant turn that is context only: it carries no logprobs and is never trained."""
+
+    role: Literal["assistant"]
+    content: AssistantContent | None = None
+    refusal: str | None = None
+    name: str | None = None
+    audio: Audio | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None
+
+
+class ToolMessage(Wire):
+    role: Literal["tool"]
+    content: TextContent
+    tool_call_id: str
+
+
+class FunctionMessage(Wire):
+    role: Literal["function"]
+    content: str | None
+    name: str
+
+
+class TopLogprob(Wire):
+    token: str
+    logprob: Number
+    bytes: list[Integer] | None = None
+
+
+class TokenLogprob(Wire):
+    """One sampled token; `logprob` is of the unscaled full-vocabulary distribution, in nats.
+
+    `token_id` and `forced` are this project's additions: the vocabulary index that was sampled, which spares
+    re-tokenising; and whether the token was not sampled but put there, because `tool_choice` wants a call.
+    """
+
+    token: str
+    logprob: Number
+    top_logprobs: list[TopLogprob]
+    bytes: list[Integer] | None = None
+    token_id: Integer | None = None
+    forced: Boolean | None = None
+
+
+class ChoiceLogprobs(Wire):
+    content: list[TokenLogprob] | None = None
+    refusal: list[TokenLogprob] | None = None
+
+
+class UrlCitation(Wire):
+    start_index: Integer
+    end_index: Integer
+    title: str
+    url: str
+
+
+class Annotation(Wire):
+    type: Literal["url_citation"]
+    url_citation: UrlCitation
+
+
+class CompletionAudio(Wire):
+    """ChatCompletionAudio of the specification."""
+
+    id: str
+    data: str
+    expires_at: Integer
+    transcript: str
+
+
+class CompletionMessage(Wire):
+    """ChatCompletionMessage of the specification: what a model said."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    refusal: str | None = None
+    annotations: list[Annotation] | None = None
+    audio: CompletionAudio | None = None
+    function_call: FunctionCall | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
+class Choice(Wire):
+    """One sampled completion. With `logprobs` it is trainable; without, it is context."""
+
+    finish_reason: FinishReason
+    index: Integer
+    logprobs: ChoiceLogprobs | None = None
+    message: CompletionMessage
+
+    def sampled_tokens(self) -> list[TokenLogprob]:
+        """The sampled tokens, the end-of-turn token included: non-empty `content`, else `refusal`, else none."""
+        if self.logprobs is None:
+            return []
+        return self.logprobs.content or self.logprobs.refusal or []
+
+    def trained_tokens(self) -> list[TokenLogprob]:
+        """Those that train: the sampled tokens without the forced ones, at which the policy decided nothing."""
+        return [token for token in self.sampled_tokens() if not token.forced]
+
+
+ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+
+
+_OF_MESSAGES = {"content", "refusal", "audio", "tool_calls", "function_call", "tool_call_id"}
+
+
+def kind(item: Any) -> str | None:
+    """The kind of a conversation item; a Choice is told from a message by `finish_reason` and `message`.
+
+    A message may have further properties of those names: it has a role, and a field that messages have.
+    """
+    if isinstance(item, Wire):
+        return "choice" if isinstance(item, Choice) else getattr(item, "role", None)
+    if not isinstance(item, Mapping):
+        return None
+    marks = ("message" in item) + ("finish_reason" in item)
+    role = item.get("role") if item.get("role") in ROLES else None
+    if marks == 2 and not (role and item.keys() & _OF_MESSAGES):
+        return "choice"
+    return "choice" if marks and "role" not in item else role
+
+
+_MESSAGES = (
+    Annotated[DeveloperMessage, Tag("developer")]
+    | Annotated[SystemMessage, Tag("system")]
+    | Annotated[UserMessage, Tag("user")]
+    | Annotated[AssistantMessage, Tag("assistant")]
+    | Annotated[ToolMessage, Tag("tool")]
+    | Annotated[FunctionMessage, Tag("function")]
+)
+
+_BY_ROLE = Discriminator(
+    kind,
+    custom_error_type="unknown_role",
+    custom_error_message="role must be one of " + ", ".join(ROLES),
+    custom_error_context={"field": "role"},
+)
+
+Message = Annotated[_MESSAGES, _BY_ROLE]
+MessageOrChoice = Annotated[_MESSAGES | Annotated[Choice, Tag("choice")], _BY_ROLE]
+
+
+class NamedFunction(Wire):
+    name: str
+
+
+class NamedToolChoice(Wire):
+    """The wish that one function be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class StreamOptions(Wire):
+    include_usage: Boolean = False
+
+
+Stop = Annotated[str, Field(min_length=1)]
+_Stops = Annotated[Annotated[str, Tag("text")] | Annotated[list[Stop], Field(max_length=4), Tag("parts")], _BY_SHAPE]
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("parts")], _BY_SHAPE
+]
+
+
+class ChatRequest(Wire):
+    """Body of `POST {inference_base_url}/chat/completions`."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    n: Integer = Field(default=1, ge=1, le=1024)
+    temperature: Number = Field(default=1.0, ge=0, le=2)
+    top_p: Number = Field(default=1.0, gt=0, le=1)
+    max_tokens: Integer | None = Field(default=None, ge=1)
+    max_completion_tokens: Integer | None = Field(default=None, ge=1)
+    stop: _Stops | None = None
+    seed: Integer | None = None
+    logprobs: Boolean | None = None
+    top_logprobs: Integer = Field(default=0, ge=0, le=20)
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoice | None = None
+    stream: Boolean = False
+    stream_options: StreamOptions | None = None
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings; an empty one instead of a list is none, as forms of clients send it."""
+        stop = [self.stop] if isinstance(self.stop, str) and self.stop else self.stop
+        return tuple(stop or ())
+
+
+class Usage(Wire):
+    """Counts of tokens."""
+
+    prompt_tokens: Integer
+    completion_tokens: Integer
+    total_tokens: Integer
+
+
+class AnsweredChoice(Choice):
+    """A Choice as services answer it: for a chat the specification lets `finish_reason` be any string.
+
+    One that it does not have for jobs is kept as `reported_finish_reason`, beside the nearest that it has.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_reason(cls, sent: Any) -> Any:
+        reason = sent.get("finish_reason") if isinstance(sent, Mapping) else None
+        if not isinstance(reason, str) or reason in get_args(FinishReason):
+            return sent
+        cut = any(word in reason.lower() for word in ("length", "limit", "max_"))
+        return {**sent, "finish_reason": "length" if cut else "stop", "reported_finish_reason": reason}
+
+
+class ChatCompletion(Wire):
+    """Answer of a chat completion; `created` is in seconds since the epoch."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Integer
+    model: str
+    choices: list[AnsweredChoice]
+    usage: Usage | None = None
+
+
+class ToolCallDelta(FunctionToolCall):
+    """A tool call of a stream; it comes whole. `index` is its place among the calls of the message."""
+
+    index: Integer
+
+
+class Delta(Wire):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(Wire):
+    index: Integer
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatCompletionChunk(Wire):
+    """One `data:` of a streamed chat completion; `created` is in seconds since the epoch."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Integer
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None

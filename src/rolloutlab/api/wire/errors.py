@@ -1,0 +1,84 @@
+"""Answers that refuse a request, and the path from a body to the value that is wrong in it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.api.wire.base import Integer, Wire
+from rolloutlab.api.wire.chat import ROLES
+
+_PARTS = ("text", "parts", "image_url", "input_audio", "file", "refusal")
+_TAGS = frozenset([*ROLES, "choice", *_PARTS, "custom", "bool", "int", "float", "str"])
+"""What pydantic may put into a path besides the steps of the path: the tags of union members."""
+
+
+class ValidationError(Wire):
+    loc: list[str | Integer]
+    msg: str
+    type: str
+
+
+class HTTPValidationError(Wire):
+    detail: list[ValidationError] | None = None
+
+
+class Problem(Wire):
+    """Any other refusal of the training side."""
+
+    detail: str
+
+
+class ChatError(Wire):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ChatProblem(Wire):
+    """A refusal of the chat side, as OpenAI's clients read it."""
+
+    error: ChatError
+
+
+def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | int, ...] = ()) -> list[ValidationError]:
+    """Pydantic's errors with a `loc` that is a path into `body`.
+
+    Pydantic puts the tag of the union member it tried into the path; a client that looks the path up in what it sent
+    would miss. Such tags are left out, and an unknown tag is reported at the field that should have named one.
+    """
+    return [
+        ValidationError(loc=[*prefix, *_path(error, body)], msg=str(error["msg"]), type=str(error["type"]))
+        for error in errors
+    ]
+
+
+def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """The longest reading of pydantic's `loc` that ends at the value pydantic refused."""
+    missing = error["loc"][-1:] if error["type"] == "missing" else ()
+    readings = _readings(error["loc"][: len(error["loc"]) - len(missing)], body)
+    path, here = max(readings, key=lambda reading: (_same(reading[1], error["input"]), len(reading[0])))
+    context = error.get("ctx") or {}
+    tag = context.get("field") or str(context.get("discriminator", "")).strip("'")
+    return [*path, *missing, *([tag] if tag and isinstance(here, Mapping) else [])]
+
+
+def _readings(loc: Sequence[str | int], here: Any) -> Iterator[tuple[list[str | int], Any]]:
+    """Every way to read `loc` as a path from `here`, with the value at its end: a part is a tag or a step."""
+    if not loc:
+        yield [], here
+        return
+    if loc[0] in _TAGS or not _holds(here, loc[0]):
+        yield from _readings(loc[1:], here)
+    if _holds(here, loc[0]):
+        for path, end in _readings(loc[1:], here[loc[0]]):
+            yield [loc[0], *path], end
+
+
+def _holds(here: Any, part: str | int) -> bool:
+    if isinstance(here, Mapping):
+        return part in here
+    return isinstance(here, list) and isinstance(part, int) and part < len(here)
+
+
+def _same(value: Any, refused: Any) -> bool:
+    return value is refused or (type(value) is type(refused) and value == refused)

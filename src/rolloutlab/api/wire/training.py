@@ -1,0 +1,221 @@
+"""Models, checkpoints and training jobs (specification: "CreateTrainingJob", "ExperimentalTrainingConfig")."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import AliasChoices, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Number, Wire
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.trajectories import TrajectoryGroup
+
+NAME = r"^[\w.-]+$"
+LONGEST_NAME = 255
+LARGEST_STEP = 999_999_999
+"""Of a checkpoint that is listed again: what trains after it has larger ones."""
+_OTHER_TAU = "kimi_k2_tau"
+
+
+class ExperimentalTrainingConfig(Wire):
+    """The eleven options of a training job; what each does is in `rolloutlab.objective.option_docs`.
+
+    The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read,
+    and may both be there with one value.
+    """
+
+    advantage_balance: Number | None = Field(default=None, ge=-1, le=1)
+    epsilon: Number | None = Field(default=None, ge=0)
+    epsilon_high: Number | None = Field(default=None, ge=0)
+    importance_sampling_level: ImportanceSamplingLevel | None = None
+    vendor_k2_tau: Number | None = Field(
+        default=None,
+        validation_alias=AliasChoices("vendor_k2_tau", "kimi_k2_tau"),
+        serialization_alias="vendor_k2_tau",
+    )
+    learning_rate: Number | None = Field(default=None, ge=0)
+    mask_prob_ratio: Boolean | None = None
+    max_negative_advantage_importance_sampling_weight: Number | None = Field(default=None, ge=0)
+    ppo: Boolean | None = None
+    precalculate_logprobs: Boolean | None = None
+    scale_rewards: Boolean | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_tau(cls, sent: Any) -> Any:
+        if not isinstance(sent, Mapping) or not sent.keys() >= {"vendor_k2_tau", _OTHER_TAU}:
+            return sent
+        value, own = sent[_OTHER_TAU], sent["vendor_k2_tau"]
+        if value is not None and own is not None and own != value:
+            words = "{field} and vendor_k2_tau are two names of one option and differ: {value} and {own}"
+            context = {"field": _OTHER_TAU, "value": str(value)[:40], "own": str(own)[:40]}
+            raise PydanticCustomError("contradiction", words, context)
+        dropped = "vendor_k2_tau" if own is None else _OTHER_TAU
+        return {name: given for name, given in sent.items() if name != dropped}
+
+
+class CreateTrainingJob(Wire):
+    """Body of `POST {base_url}/v1/preview/training-jobs`."""
+
+    model_id: UUID
+    trajectory_groups: list[TrajectoryGroup]
+    experimental_config: ExperimentalTrainingConfig | None = None
+
+
+class TrainingJobResponse(Wire):
+    id: UUID
+
+
+JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class TrainingJob(Wire):
+    """A stored training job; times are UTC. `step` is the checkpoint it started from, `final_step` the one it made."""
+
+    id: UUID
+    model_id: UUID
+    status: JobStatus
+    created_at: DateTime
+    started_at: DateTime | None = None
+    ended_at: DateTime | None = None
+    step: Integer | None = None
+    final_step: Integer | None = None
+    error: str | None = None
+
+
+class RegisterModel(Wire):
+    """Body of `POST {base_url}/v1/preview/models`."""
+
+    entity: str | None = Field(default=None, pattern=NAME, max_length=LONGEST_NAME)
+    project: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    base_model: str | None = None
+    return_existing: Boolean = False
+
+
+class Model(Wire):
+    """A registered, trainable policy."""
+
+    id: UUID
+    entity: str
+    project: str
+    name: str
+    base_model: str
+    run_id: str | None = None
+
+
+class Checkpoint(Wire):
+    """The policy after `step` training jobs; step 0 is the base model."""
+
+    id: str
+    step: Integer
+    metrics: dict[str, Number] = {}
+
+
+class CheckpointList(Wire):
+    object: Literal["list"]
+    data: list[Checkpoint]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: Boolean
+
+
+class DeleteCheckpoints(Wire):
+    """Body of `DELETE {base_url}/v1/preview/models/{id}/checkpoints`."""
+
+    steps: list[Integer]
+
+
+class DeletedCheckpoints(Wire):
+    """What was deleted; `not_found_steps` were asked for and are not there."""
+
+    deleted_count: Integer
+    not_found_steps: list[Integer]
+
+
+class LostCheckpoint(Wire):
+    """A checkpoint on disk that the service's database does not list; rolloutlab's own.
+
+    model: its name, absent where its files do not say it. bytes: of all its files. reason: why it is not listed.
+    """
+
+    model: str | None = None
+    model_id: UUID
+    step: Integer
+    bytes: Integer
+    reason: str
+
+
+class LostCheckpointList(Wire):
+    object: Literal["list"]
+    data: list[LostCheckpoint]
+
+
+class RecoveredCheckpoints(Wire):
+    """What is listed again, and what could not be, each with the reason."""
+
+    recovered: list[LostCheckpoint]
+    remaining: list[LostCheckpoint]
+
+
+class DeletedModel(Wire):
+    id: UUID
+    deleted: Boolean
+
+
+class ModelCard(Wire):
+    """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch.
+
+    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has.
+    """
+
+    id: str
+    object: Literal["model"]
+    created: Integer
+    owned_by: str
+    base_model: str | None = None
+    newest_step: Integer | None = None
+    checkpoints: Integer | None = None
+
+
+class ModelCardList(Wire):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class UsageEntry(Wire):
+    """What the chats of one project with one model came to; `project` is the request's project header, or empty."""
+
+    project: str
+    model: str
+    requests: Integer
+    prompt_tokens: Integer
+    completion_tokens: Integer
+
+
+class UsageList(Wire):
+    object: Literal["list"]
+    data: list[UsageEntry]
+
+
+class Event(Wire):
+    """One event of a job; `data` is free-form, and the values of a `gradient_step` are all numbers.
+
+    Types: training_started, preflight, gradient_step, checkpoint_saved, restarted, and those of `ENDINGS`.
+    Readers ignore types they do not know.
+    """
+
+    id: str
+    type: str
+    data: dict[str, Any] = {}
+
+
+class EventList(Wire):
+    object: Literal["list"]
+    data: list[Event]
+    has_more: Boolean
+
+
+ENDINGS = frozenset({"training_ended", "training_failed", "training_cancelled"})
+"""Types of the event after which a job reports nothing more."""

@@ -1,0 +1,77 @@
+"""OAuth sign-in and sign-out as a person asks for them: options, the call, warnings, and keys to forget."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.auth.authorization import SignInOptions
+from rolloutlab.auth.redirect.broker import Broker
+from rolloutlab.auth.registration import RegisteredClient
+from rolloutlab.auth.session import OAuthSession, SignInStatus
+from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.urls import origin
+from rolloutlab.errors import InputError
+from rolloutlab.settings import Address
+
+
+def sign_in_options(
+    issuer: str | None,
+    client_id: str | None,
+    secret_env: str | None,
+    document: str | None,
+    port: int | None,
+    without_pkce: bool,
+    environment: Mapping[str, str] = os.environ,
+) -> SignInOptions:
+    """The options of a sign-in as `Session.login` takes them; document: the URL of our client ID metadata document.
+
+    Raises:
+        InputError: the port is none, a secret has no client, or the variable that should hold the secret is not set.
+    """
+    if port is not None and not 0 < port < 65536:
+        raise InputError(f"{port} is no port", hint="--redirect-port 8765")
+    client = _client(client_id, secret_env, environment)
+    return SignInOptions(issuer, client, document, without_pkce, port)
+
+
+def sign_in(
+    http: HttpClient, session: OAuthSession, broker: Broker, options: SignInOptions, *, keep: bool | None
+) -> SignInStatus:
+    """Sign in through the person's browser; this thread shows the prompt while it waits. Raises as `Session.login`."""
+    try:
+        status = http.run(session.sign_in(options, keep=keep, consent=broker), broker.tick)
+    finally:
+        broker.tick()  # the outcome is shown, too
+    assert status, "signing in has raised otherwise"
+    return status
+
+
+def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> None:
+    """Revoke the tokens of a server, or of all, and forget them; a warning where one does not confirm the revocation.
+
+    Raises:
+        NotFoundError: this notebook is not signed in to that server.
+    """
+    for session in [sessions.signed_in(server)] if server else sessions.signed_in_everywhere():
+        if not http.run(session.sign_out()):
+            unconfirmed = f"{session.server} did not say that it has ended the tokens"
+            warnings.warn(f"{unconfirmed}; they are forgotten here, and expire", stacklevel=3)
+
+
+def without_key(address: Address, server: str) -> Address:
+    """The service without its API key, if that is the one of this server in the keyring."""
+    same = address.key_keyring and origin(address.base_url) == origin(server)
+    return replace(address, token=None, key_keyring=False) if same else address
+
+
+def _client(client_id: str | None, secret_env: str | None, environment: Mapping[str, str]) -> RegisteredClient | None:
+    if client_id is None:
+        if secret_env:
+            raise InputError("a secret belongs to a client", hint=f"--client-id ID --secret-env {secret_env}")
+        return None
+    secret = environment.get(secret_env) if secret_env else None
+    if secret_env and not secret:
+        raise InputError(f"the environment variable {secret_env} is not set", hint=f"%env {secret_env}=")
+    return RegisteredClient(client_id, secret, "client_secret_basic" if secret else "none")

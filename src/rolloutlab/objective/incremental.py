@@ -1,0 +1,95 @@
+"""The shares of a job whose rewards change while someone looks: one group is computed again, the rest is added up."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rolloutlab.objective.advantages import (
+    GroupWeights,
+    Member,
+    Reason,
+    TokenWeight,
+    group_shares,
+    job_scale,
+    job_unit,
+    largest_reward,
+    scaled_shares,
+)
+from rolloutlab.objective.options import Options
+
+
+class IncrementalAdvantages:
+    """What `job_shares` would say of the same groups at any time, to the last bit.
+
+    A change costs the arithmetic of its group, and one sum per figure over the groups of the job.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Member]], options: Options) -> None:
+        self._options = options
+        self._largest_reward_g = [self._largest_reward(group) for group in groups]
+        self._unit = job_unit(self._largest_reward_g, options)
+        self._groups = [group_shares(group, options, self._unit) for group in groups]
+        self._trains_g = [group.trains for group in self._groups]
+        self._tokens_g = [group.tokens for group in self._groups]
+        self._weight_g = [group.weight for group in self._groups]
+        self._size_g = [group.size for group in self._groups]
+        self._largest_advantage_g = [_largest(group) for group in self._groups]
+        self._reasons = Counter(reason for group in self._groups for reason in group.reasons_G if reason)
+        self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
+
+    def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
+        """Put others in the place of the members of some groups."""
+        for index, members_G in groups.items():
+            self._largest_reward_g[index] = self._largest_reward(members_G)
+        changed = groups
+        if (unit := job_unit(self._largest_reward_g, self._options)) != self._unit:
+            self._unit = unit
+            changed = {i: group.members_G for i, group in enumerate(self._groups)} | dict(groups)
+        for index, members_G in changed.items():
+            self._replace(index, group_shares(members_G, self._options, unit))
+        self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
+
+    def shares(self, index: int) -> list[TokenWeight]:
+        """What each member of a group contributes to the job."""
+        return scaled_shares(self._groups[index], self._scale)
+
+    def reasons(self) -> dict[Reason, int]:
+        """How many members each reason keeps from training."""
+        away = 0 if self._trains else sum(self._trains_g)
+        told = {**self._reasons, Reason.BALANCED_AWAY: away}
+        return {reason: n for reason, n in told.items() if n}
+
+    @property
+    def largest(self) -> float:
+        """The largest |advantage| of any member."""
+        return max(self._largest_advantage_g, default=0.0) / self._scale.size if self._scale and self._trains else 0.0
+
+    @property
+    def trainable_trajectories(self) -> int:
+        return sum(self._trains_g) if self._trains else 0
+
+    @property
+    def trainable_groups(self) -> int:
+        return len(self._trains_g) - self._trains_g.count(0) if self._trains else 0
+
+    @property
+    def trainable_tokens(self) -> int:
+        return sum(self._tokens_g) if self._trains else 0
+
+    @property
+    def _trains(self) -> bool:
+        return self._scale is not None and self._scale.size > 0
+
+    def _largest_reward(self, members_G: Sequence[Member]) -> float:
+        return 0.0 if self._options.scale_rewards else largest_reward(members_G)  # only then does the unit ask for it
+
+    def _replace(self, index: int, group: GroupWeights) -> None:
+        self._reasons.subtract(filter(None, self._groups[index].reasons_G))
+        self._reasons.update(filter(None, group.reasons_G))
+        self._groups[index] = group
+        self._trains_g[index], self._tokens_g[index] = group.trains, group.tokens
+        self._weight_g[index], self._size_g[index] = group.weight, group.size
+        self._largest_advantage_g[index] = _largest(group)
+
+
+def _largest(group: GroupWeights) -> float:
+    return max(map(abs, group.advantages_G), default=0.0) if group.trains else 0.0

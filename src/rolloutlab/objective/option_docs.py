@@ -1,0 +1,295 @@
+"""The eleven options of a training job as a person meets them: what each does, its range, its default, an example.
+
+Help, errors, tab completion and the table of docs/training.md are all made from `OPTIONS`.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
+
+from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+
+if TYPE_CHECKING:
+    from rolloutlab.objective.options import Options
+
+
+def read(text: str) -> Any:
+    """A JSON value, Python's spelling of true, false and null, or a bare word."""
+    plain = {"True": "true", "False": "false", "None": "null"}.get(text, text)
+    try:
+        return json.loads(plain)
+    except ValueError:
+        return _number(text)
+
+
+def written(value: Any) -> str:
+    """A value as `read` reads it; nothing for None, which is the default."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _number(text: str) -> Any:
+    """Numbers that JSON does not write so, such as .5; a bare word otherwise."""
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip("'\"")
+
+
+_BOOLEAN = ("true", "false")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. It is a number in [low, high] unless `values` lists what it can be, as it is typed in a cell."""
+
+    name: str
+    does: str
+    default: str
+    example: str
+    low: float = -math.inf
+    high: float = math.inf
+    values: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """What it can be, in words."""
+        if self.values:
+            return " or ".join([", ".join(self.values[:-1]), self.values[-1]])
+        if math.isfinite(self.high):
+            return f"{self.low:g} to {self.high:g}"
+        return f"{self.low:g} or more" if math.isfinite(self.low) else "any number"
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value, in words; None when nothing is. None itself is the default."""
+        if value is None:
+            return None
+        if self.values == _BOOLEAN:
+            return None if isinstance(value, bool) else f"{value!r} is neither true nor false"
+        if self.values:
+            known = isinstance(value, str) and value in self.values
+            return None if known else f"{value!r} is none of {', '.join(self.values)}"
+        return self._number_problem(value)
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a value changes nothing, whatever the other options are."""
+        return value is None or value == {"off": 0}.get(self.default, read(self.default))
+
+    def _number_problem(self, value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"{value!r} is no number"
+        if not abs(value) <= sys.float_info.max:
+            return f"{value!r} is not finite"
+        if self.low <= value <= self.high:
+            return None
+        return f"{value} is outside {self.range}" if math.isfinite(self.high) else f"{value} is below {self.low:g}"
+
+
+_ALL = (
+    Option(
+        "advantage_balance",
+        "above 0 shrinks what teaches to avoid, below 0 what teaches to repeat; 1 and -1 remove it",
+        default="0",
+        example="0.5",
+        low=-1,
+        high=1,
+    ),
+    Option(
+        "epsilon",
+        "importance ratios are clipped from below at 1 - epsilon",
+        default="1.0; 0.2 with ppo",
+        example="0.2",
+        low=0,
+    ),
+    Option(
+        "epsilon_high",
+        "importance ratios are clipped from above at 1 + epsilon_high",
+        default="4.0; epsilon with ppo",
+        example="0.28",
+        low=0,
+    ),
+    Option(
+        "importance_sampling_level",
+        "whether the importance ratio is of a token, of its whole history (a mean over its tokens, far nearer to 1:"
+        " epsilon 3e-4 and epsilon_high 4e-4 with ppo, as GSPO has them), or a mean of both",
+        default="token",
+        example="sequence",
+        values=get_args(ImportanceSamplingLevel),
+    ),
+    Option(
+        "vendor_k2_tau",
+        "strength of the penalty on the change of a token's logprob; 0 is off",
+        default="off",
+        example="0.01",
+    ),
+    Option(
+        "learning_rate",
+        "the optimiser's step size; nearly every gradient is cut to norm 0.1, so this alone sets how far a step goes",
+        default="the policy's own: 2e-3 under 20M parameters, 5e-6 above",
+        example="2e-3",
+        low=0,
+    ),
+    Option(
+        "mask_prob_ratio",
+        "a ratio outside the clip range becomes 0 instead of the bound",
+        default="false",
+        example="true",
+        values=_BOOLEAN,
+    ),
+    Option(
+        "max_negative_advantage_importance_sampling_weight",
+        "upper bound of every importance ratio; 0 is off",
+        default="off",
+        example="10.0",
+        low=0,
+    ),
+    Option(
+        "ppo",
+        "the clipped surrogate of PPO instead of clipped importance-weighted REINFORCE",
+        default="false",
+        example="true",
+        values=_BOOLEAN,
+    ),
+    Option(
+        "precalculate_logprobs",
+        "old logprobs are recomputed under the job's starting weights: for imported ones, or another engine's numerics",
+        default="false",
+        example="true",
+        values=_BOOLEAN,
+    ),
+    Option(
+        "scale_rewards",
+        "an advantage is divided by the standard deviation of its group",
+        default="true",
+        example="false",
+        values=_BOOLEAN,
+    ),
+)
+
+OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
+
+_ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
+
+
+def proper_name(name: str) -> str:
+    """The name of an option in `OPTIONS`, for one that goes by several."""
+    return _ALIASES.get(name, name)
+
+
+def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Everything that is wrong with the options of a job: what, and what to type instead. Empty when nothing is."""
+    found = []
+    for name, value in options.items():
+        option = OPTIONS.get(proper_name(name))
+        if option is None:
+            close = get_close_matches(name, OPTIONS, n=1)
+            typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"
+            found.append((f"unknown option {name!r}", typed))
+        elif wrong := option.problem(value):
+            found.append((f"{name}: {wrong}", f"{name}: {option.example}"))
+    return found
+
+
+def help_lines() -> list[str]:
+    """The options for a terminal: one line each, with what it does, its range and its default."""
+    return [f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values()]
+
+
+def markdown_table() -> str:
+    """The options for a page."""
+    head = ["| option | does | range | default | example |", "|---|---|---|---|---|"]
+    rows = [f"| `{o.name}` | {o.does} | {o.range} | {o.default} | `{o.name}: {o.example}` |" for o in OPTIONS.values()]
+    return "\n".join([*head, *rows])
+
+
+Effect = tuple[str, str]
+
+_OF_TOKENS = 0.01
+"""A range of this size is one for the ratios of single tokens."""
+
+
+def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> list[Effect]:
+    """The name of an option and a sentence about it, for everything that a person may not expect.
+
+    given: options as they are typed, all of them right; None is the default. trainable_groups: of the job, if known.
+    """
+    # imported here: loading the extension needs the options' names, and must not wait for pydantic
+    from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+    from rolloutlab.objective.options import settle
+
+    kept = {name: value for name, value in given.items() if value is not None}
+    options = settle(ExperimentalTrainingConfig.model_validate(kept))
+    return [
+        *_clipping(kept, options),
+        *_masking(options),
+        *_bounding(kept, options),
+        *_weighing(kept, options, trainable_groups),
+    ]
+
+
+def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
+    high = f"{1 + options.epsilon_high:g}"
+    if options.ppo and "epsilon" not in given:
+        yield "epsilon", "is 0.2 with ppo"
+    if options.ppo and "epsilon_high" not in given:
+        yield "epsilon_high", f"follows epsilon with ppo: {options.epsilon:g}"
+    if not options.ppo and "epsilon" in given and "epsilon_high" not in given:
+        yield "epsilon_high", f"stays at 4 without ppo: ratios go up to {high}"
+    narrow = min(options.epsilon, options.epsilon_high)
+    if options.ppo and options.importance_sampling_level == "sequence" and narrow >= _OF_TOKENS:
+        yield "epsilon", "a whole history's ratio hardly leaves 1: this clips next to nothing; GSPO has 3e-4 and 4e-4"
+    if "epsilon" in given and options.epsilon >= 1:
+        yield "epsilon", f"nothing is clipped from below: no ratio is under {1 - options.epsilon:g}"
+
+
+def _masking(options: "Options") -> Iterator[Effect]:
+    if not options.mask_prob_ratio:
+        return
+    low, high = 1 - options.epsilon, 1 + options.epsilon_high
+    if low == 1 or high == 1:
+        yield "mask_prob_ratio", "masks every token of fresh completions, whose ratio is exactly 1: widen the range"
+    elif options.epsilon >= 1 and options.epsilon_high >= 4:
+        yield "mask_prob_ratio", f"hardly masks anything: only ratios of {high:g} and above are outside the range"
+    elif not options.ppo and low > 0:
+        yield "mask_prob_ratio", f"without ppo what is masked is lifted to 1 - epsilon again, {low:g}"
+
+
+def _bounding(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
+    name = "max_negative_advantage_importance_sampling_weight"
+    bound = options.max_weight
+    if bound is None:
+        if name in given:
+            yield name, "0 is off"
+    elif bound < 1:
+        yield name, "is below 1, the ratio of fresh completions: it lowers every ratio"
+    elif not options.ppo and bound >= 1 + options.epsilon_high:
+        yield name, f"changes nothing: ratios are clipped at {1 + options.epsilon_high:g} anyway"
+
+
+def _weighing(given: Mapping[str, Any], options: "Options", groups: int | None) -> Iterator[Effect]:
+    if options.k2_tau == 0 and "vendor_k2_tau" in given:
+        yield "vendor_k2_tau", "0 is off"
+    if options.k2_tau < 0:
+        yield "vendor_k2_tau", "below 0 it rewards change instead of keeping the policy near"
+    if options.advantage_balance == 1:
+        yield "advantage_balance", "1 removes what is below its group's mean: nothing teaches to avoid"
+    if options.advantage_balance == -1:
+        yield "advantage_balance", "-1 removes what is above its group's mean: nothing teaches to repeat"
+    if options.learning_rate == 0:
+        yield "learning_rate", "0 trains nothing: the new checkpoint answers as the old one does"
+    if (options.learning_rate or 0) > 1:
+        yield "learning_rate", f"{options.learning_rate:g} is far above anything that trains"
+    if not options.scale_rewards and groups == 1:
+        yield "scale_rewards", "changes nothing where one group trains: it weighs groups against each other"
+    if options.precalculate_logprobs:
+        yield (
+            "precalculate_logprobs",
+            "every ratio begins at 1, also for older completions, whose correction it removes: only for logprobs that "
+            "were imported or are of another engine; takes one more pass",
+        )

@@ -1,0 +1,110 @@
+"""How a collection is sampled: everything its requests share, as the lab remembers it."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, Message, Stop
+from rolloutlab.errors import InputError
+
+_SEEDS = 2**31
+
+
+def _listed(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, tuple) else stop
+
+
+class SamplingConfig(BaseModel):
+    """What every request of a collection has in common.
+
+    n: trajectories per prompt. total: trajectories of the whole collection. seed: the group at place i is sampled with
+    seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
+    may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
+    collection whose conversations go on here. step: the checkpoint that answered first; what is resumed asks it again.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str = Field(min_length=1)
+    n: int = Field(default=1, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=4)] = []
+    seed: int = Field(default_factory=lambda: secrets.randbits(31), ge=-(2**63), lt=2**63)
+    tools: list[FunctionTool] = []
+    max_turns: int = Field(default=10, ge=1)
+    template: list[list[dict[str, Any]]] = []
+    total: int = 0
+    step: int | None = None
+    continues: str | None = None
+
+    def request(self, messages: Sequence[Message], n: int, seed: int) -> ChatRequest:
+        """The request for `n` completions of a conversation, with logprobs."""
+        optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": self.tools}
+        return ChatRequest(
+            model=self._asked(),
+            messages=list(messages),
+            n=n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=seed,
+            logprobs=True,
+            **{name: value for name, value in optional.items() if value},
+        )
+
+    def _asked(self) -> str:
+        """The model, by the checkpoint that began where there is one: a group compares answers of one policy."""
+        pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
+        return f"{self.model}@{self.step}" if pinned else self.model
+
+    def seed_of(self, place: int, position: int, turn: int) -> int:
+        """The seed for one turn of the conversation at `position` of the group at `place`."""
+        if not position and not turn:
+            return self.seed + place
+        drawn = sha256(f"{self.seed}/{place}/{position}/{turn}".encode()).digest()
+        return int.from_bytes(drawn[:8]) % _SEEDS
+
+    def sampling(self) -> dict[str, Any]:
+        """What a trajectory remembers of how it was sampled."""
+        return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+
+
+def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
+    """The plan with these settings, each None standing for its default.
+
+    Raises:
+        InputError: a setting is out of range or of another type; the message names it, its value and the range.
+    """
+    for name in settings.keys() - SamplingConfig.model_fields.keys():
+        close = get_close_matches(name, SamplingConfig.model_fields, n=1)
+        raise InputError(f"there is no setting {name!r}", hint=close[0] if close else "%%chat? shows the options")
+    try:
+        return SamplingConfig.model_validate({name: value for name, value in settings.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"{first['loc'][0]}: {first['input']!r} {_trouble(first)}", hint="%%chat? shows the options"
+        ) from error
+
+
+_RANGES = {"temperature": "0 to 2", "top_p": "0 (exclusive) to 1"}
+_TROUBLE = {
+    "greater_than_equal": "is below {ge}",
+    "int_parsing": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_parsing": "is not a number",
+    "too_long": "are more than {max_length}",
+    "string_too_short": "is empty",
+}
+
+
+def _trouble(error: Mapping[str, Any]) -> str:
+    name, kind = error["loc"][0], error["type"]
+    if name in _RANGES and kind.startswith(("greater_than", "less_than")):
+        return f"is outside {_RANGES[name]}"
+    return _TROUBLE.get(kind, f"is not right: {error['msg']}").format(**error.get("ctx", {}))

@@ -1,0 +1,109 @@
+"""The registry of MCP servers: each under the name that a notebook gave it, with its tools and its connection."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rolloutlab.auth.urls import checked_server
+from rolloutlab.connection import Connector
+from rolloutlab.errors import InputError, NotFoundError, RefusedError
+from rolloutlab.sampling.mcp.tools import AddedTools, ContextTool, ContextTools, ToolAnswer
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.settings_file import EMBEDDED
+
+if TYPE_CHECKING:
+    from rolloutlab.sampling.mcp.client import McpConnection
+
+Tool = Callable[..., Any] | ContextTool | ContextTools | str
+"""A function; a tool of an MCP server, or all of them; or names of those that were added: `docs`, `docs.find`."""
+
+_LONGEST = 500
+"""Characters that are shown of a tool's error."""
+
+
+class McpRegistry:
+    """MCP servers by name. tick: called while this thread waits, to show sign-ins that servers want."""
+
+    def __init__(self, connector: Connector, tick: Callable[[], None]) -> None:
+        self.servers: dict[str, ContextTools] = {}
+        self._connector = connector
+        self._tick = tick
+        self._connections: dict[str, McpConnection] = {}
+        """By URL: servers under two names share one."""
+
+    def add(self, url: str, name: str | None) -> ContextTools:
+        """List the tools of a server and know it by a name. Raises as `Session.add_tools`."""
+        address = _checked(self._connector.mcp_url(url), name or (url if url.isidentifier() else "docs"))
+        chosen = name if name is not None else EMBEDDED if url == EMBEDDED else self._free_name(address)
+        if not chosen or not chosen.isidentifier():
+            wrong = f"{chosen!r} is no name" if chosen else f"{address} has no name yet"
+            raise InputError(wrong, hint=f"%tools add {url} as docs")
+        slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
+        connection = self._connection(f"{address}{slash}")
+        tools = self._connector.http.run(connection.tools(), self._tick)
+        self.servers[chosen] = ContextTools(chosen, address, tools)
+        return self.servers[chosen]
+
+    def all_servers(self) -> AddedTools:
+        """Every server with its tools."""
+        return AddedTools(self.servers.values())
+
+    def server(self, name: str) -> ContextTools:
+        """The tools of a server; NotFoundError when there is none of that name."""
+        if name not in self.servers:
+            known = ", ".join(self.servers) or f"def {name}(query: str): ..."
+            hint = f"{known}, or %tools add https://tools.example/mcp as {name}"
+            raise NotFoundError(f"there is no function and no context server {name!r}", hint=hint)
+        return self.servers[name]
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """What `SERVER.TOOL` returns for some arguments. Raises as `Session.call_tool`."""
+        server, _, tool = name.partition(".")
+        result, is_error = self._connector.http.run(self.server(server)[tool].call(arguments), self._tick)
+        if is_error:
+            raise RefusedError(f"{name} says: {escape_control_chars(result[:_LONGEST])}")
+        return ToolAnswer(result)
+
+    def resolve(self, tools: Iterable[Tool]) -> Tools:
+        """Functions and tools one by one; a name may stand for all tools of a server."""
+        resolved: list[Callable[..., Any] | ContextTool] = []
+        for tool in tools:
+            if isinstance(tool, str):
+                server, _, name = tool.partition(".")
+                resolved += [self.server(server)[name]] if name else self.server(server)
+            elif isinstance(tool, ContextTools):
+                resolved += tool
+            else:
+                resolved.append(tool)
+        return Tools(resolved)
+
+    def close(self) -> None:
+        """End the connections; a later call opens them anew."""
+        for connection in self._connections.values():
+            self._connector.http.run(connection.close())
+
+    def _free_name(self, address: str) -> str | None:
+        """A name for a server that was given none: a word of its address that no other server has."""
+        parts = urlsplit(address)
+        words = [(parts.hostname or "").split(".")[0], parts.path.rpartition("/")[2]]
+        names = [re.sub(r"\W", "_", word) for word in words if word[:1].isalpha()]
+        return next((n for n in names if n not in self.servers or self.servers[n].url == address), None)
+
+    def _connection(self, url: str) -> "McpConnection":
+        try:
+            from rolloutlab.sampling.mcp.client import McpConnection
+        except ModuleNotFoundError as error:
+            raise InputError(f"context servers need {error.name}", hint="pip install 'rolloutlab[context]'") from error
+        if url not in self._connections:
+            self._connections[url] = McpConnection(url, self._connector.oauth.at(url))
+        return self._connections[url]
+
+
+def _checked(url: str, name: str) -> str:
+    try:
+        return checked_server(url)
+    except InputError as error:
+        adding = (error.hint or "").replace("%login", "%tools add")
+        raise InputError(error.message, hint=f"{adding} as {name}") from None

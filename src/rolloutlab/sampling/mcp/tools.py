@@ -1,0 +1,114 @@
+"""A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
+
+import json
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, overload
+
+from rolloutlab.errors import NotFoundError
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line, without_mathjax
+
+_LONGEST = 74
+_ADD = "%tools add https://tools.example/mcp as docs"
+
+
+@dataclass(frozen=True)
+class ContextTool:
+    """A tool as its server describes it. schema: the JSON schema of its arguments.
+
+    call: what it says to some arguments, as text, and whether that is an error of the tool; awaited on the loop of
+    `rolloutlab.api.http.client.Http`.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Coroutine[Any, Any, tuple[str, bool]]] = field(repr=False, compare=False)
+
+
+class ContextTools(Sequence[ContextTool]):
+    """The tools of one context server, under the name that a notebook gave it."""
+
+    def __init__(self, name: str, url: str, tools: Sequence[ContextTool]) -> None:
+        self.name = name
+        self.url = url
+        self._tools = tuple(tools)
+
+    @overload
+    def __getitem__(self, index: int | str) -> ContextTool: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ContextTool]: ...
+    def __getitem__(self, index: int | str | slice) -> ContextTool | Sequence[ContextTool]:
+        """A tool by its name or place; NotFoundError when there is none of that name."""
+        if not isinstance(index, str):
+            return self._tools[index]
+        for tool in self._tools:
+            if tool.name == index:
+                return tool
+        known = escape_to_one_line(", ".join(tool.name for tool in self._tools), _LONGEST)
+        wrong = f"{self.name} has no tool {index!r}" if index else f"{self.name} is a context server, and no tool of it"
+        raise NotFoundError(wrong, hint=known or f"%tools {self.name}")
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[ContextTool]:
+        return iter(self._tools)
+
+    def __repr__(self) -> str:
+        head = f"{self.name}: {len(self)} tool{'' if len(self) == 1 else 's'} of {self.url}"
+        return "\n".join([head, *(f"  {_called(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td><code>{escape(_called(tool))}</code></td><td>{escape(_first_line(tool))}</td></tr>"
+            for tool in self
+        )
+        return without_mathjax(f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>")
+
+
+class AddedTools(list[ContextTools]):
+    """Every context server that was added."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or f"no context server was added -> {_ADD}"
+
+    def _repr_html_(self) -> str:
+        return "".join(tools._repr_html_() for tools in self) or without_mathjax(
+            f"<p>no context server was added: <code>{_ADD}</code></p>"
+        )
+
+
+class ToolAnswer(str):
+    """What a tool says, which a notebook shows as it reads: lines as lines, JSON with its members below each other."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(escape_control_chars(_indented(self)))
+
+
+def _indented(text: str) -> str:
+    """JSON on lines; other text, and numbers and words that happen to be JSON, as they are."""
+    try:
+        found = json.loads(text)
+        return json.dumps(found, indent=2, ensure_ascii=False) if isinstance(found, dict | list) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _called(tool: ContextTool) -> str:
+    """The tool with the names of its arguments; what may be left out has a question mark."""
+    properties = tool.schema.get("properties")
+    required = tool.schema.get("required")
+    names = properties if isinstance(properties, Mapping) else {}
+    needed = required if isinstance(required, Sequence) else ()
+    return escape_to_one_line(
+        f"{tool.name}({', '.join(f'{name}' if name in needed else f'{name}?' for name in names)})"
+    )
+
+
+def _first_line(tool: ContextTool) -> str:
+    """The first sentence of what its server says of it."""
+    return escape_to_one_line(tool.description.strip().partition("\n")[0].partition(". ")[0].rstrip("."), _LONGEST)

@@ -1,0 +1,189 @@
+"""The text of a cell to chat messages, and what `{{name}}` in them stands for."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from rolloutlab.api.wire.chat import Message
+from rolloutlab.errors import InputError
+from rolloutlab.store.models import NewGroup
+
+ROLES = ("system", "developer", "user", "assistant")
+
+_START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
+_NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+
+
+class Row(dict[str, Any]):
+    """A row of prompts, which knows its place and the columns that it or any other row has."""
+
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, *, number: int = 0, columns: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(values or {})
+        self.number = number
+        self.columns = columns
+
+
+def parse_chat(text: str) -> list[dict[str, Any]]:
+    """Messages of a text in which a line that begins with `role:` begins a message and other lines go on.
+
+    A text that begins with no role is one user message. An empty `assistant:` is a place where the policy answers.
+
+    Raises:
+        InputError: nothing is there, a role is unknown or misspelt, or a message is empty.
+    """
+    if not text.strip():
+        raise InputError("the cell is empty: there is nothing to ask", hint="user: What is the capital of France?")
+    messages: list[dict[str, Any]] = []
+    for number, line in enumerate(re.split(r"\r?\n", text), start=1):
+        start = _START.fullmatch(line)
+        if start and start["role"].lower() in ROLES:
+            messages.append({"role": start["role"].lower(), "content": start["text"]})
+        else:
+            if start and start["space"] is not None:
+                _check_role(start["role"], number, first=not messages)
+            if not messages and line.strip():
+                messages.append({"role": "user", "content": line})
+            elif messages:
+                messages[-1]["content"] += f"\n{line}"
+    for message in messages:
+        message["content"] = message["content"].strip()
+        if not message["content"] and message["role"] != "assistant":
+            raise InputError(f"the {message['role']} message is empty", hint=f"{message['role']}: some text")
+    return messages
+
+
+def _check_role(word: str, number: int, *, first: bool) -> None:
+    """A line that looks like a role but is none: an error where it begins the cell, or is a misspelling."""
+    close = get_close_matches(word.lower(), ROLES, n=1, cutoff=0.8)
+    if first or close:
+        hint = (
+            f"{close[0]}: ..." if close else f"one of {', '.join(f'{role}:' for role in ROLES)} - or a space before it"
+        )
+        raise InputError(f"unknown role {word!r} in line {number}", hint=hint)
+
+
+def as_messages(prompt: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A prompt given as the text of a cell, or as a list of messages."""
+    if isinstance(prompt, str):
+        return parse_chat(prompt)
+    if not isinstance(prompt, list | tuple) or not all(isinstance(message, Mapping) for message in prompt):
+        raise InputError("a prompt is a text or a list of messages", hint="[{'role': 'user', 'content': '...'}]")
+    return [dict(message) for message in prompt]
+
+
+def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> list[Message]:
+    """The messages with each `{{name}}` replaced by its value in the first scope that has it.
+
+    Raises:
+        InputError: no scope has the name, a row lacks it that others have, or a message is not one of the wire's.
+    """
+    filled = [{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages]
+    try:
+        return _MESSAGES.validate_python(filled)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"message {first['loc'][0]}: {first['msg']}", hint="{'role': 'user', 'content': '...'}"
+        ) from error
+
+
+def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
+    """The text with each `{{name}}` replaced; single braces are left alone."""
+    return _NAME.sub(_looked_up(scopes), text)
+
+
+def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    if isinstance(content, str):
+        return fill_text(content, *scopes)
+    if isinstance(content, list):
+        return [_fill_part(part, scopes) for part in content]
+    return content
+
+
+def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    has_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
+    return {**part, "text": fill_text(part["text"], *scopes)} if has_text else part
+
+
+def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
+    def value(match: re.Match[str]) -> str:
+        for scope in scopes:
+            if match[1] in scope:
+                if scope[match[1]] is None:
+                    raise InputError(f"{match[0]} has no value", hint="rows.dropna()")
+                return str(scope[match[1]])
+            if isinstance(scope, Row) and match[1] in scope.columns:
+                raise InputError(f"row {scope.number} has no column {match[1]!r}", hint=f"{{'{match[1]}': ...}}")
+        columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
+        raise InputError(
+            f"{match[0]} stands for nothing: no column and no variable of that name",
+            hint=f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one",
+        )
+
+    return value
+
+
+Turn = Sequence[Mapping[str, Any]]
+
+
+def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
+    """The messages before each answer: the policy answers at an empty assistant message, and at the end.
+
+    Raises:
+        InputError: nothing is said before an answer.
+    """
+    turns: list[list[Mapping[str, Any]]] = [[]]
+    for message in messages:
+        if _is_open(message):
+            turns.append([])
+        else:
+            turns[-1].append(message)
+    if len(turns) > 1 and not turns[-1]:
+        turns.pop()  # an open answer at the end says what is so anyway
+    if not all(turns):
+        raise InputError("nothing is said before an answer", hint="user: ... before assistant:")
+    return turns
+
+
+def with_system(messages: Turn, system: str | None) -> list[Mapping[str, Any]]:
+    """The messages after a system message of their own, when one is given."""
+    if system is None:
+        return list(messages)
+    if messages and messages[0].get("role") in {"system", "developer"}:
+        raise InputError("the cell has a system message of its own", hint="leave --system or the message out")
+    return [{"role": "system", "content": system}, *messages]
+
+
+def new_group(turns: Sequence[Turn], row: Mapping[str, Any], variables: Mapping[str, Any]) -> NewGroup:
+    """The group of one row, with every `{{name}}` filled in.
+
+    Raises:
+        InputError: a name stands for nothing, a message is not one, or a text holds half of a character.
+    """
+    prompt, *later = [filled(turn, row, variables) for turn in turns]
+    return NewGroup(prompt, row, [[], *later])
+
+
+def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
+    """The messages of a turn with every `{{name}}` filled in; as `new_group`."""
+    messages = fill(turn, row, variables)
+    try:
+        for message in messages:
+            message.to_json()
+    except PydanticSerializationError as error:
+        raise InputError(
+            "the prompt holds half of a character", hint="text.encode('utf-8', 'replace').decode()"
+        ) from error
+    return messages
+
+
+def _is_open(message: Mapping[str, Any]) -> bool:
+    said = (message.get(name) for name in ("content", "tool_calls", "refusal", "function_call"))
+    return message.get("role") == "assistant" and not any(said)

@@ -1,0 +1,92 @@
+"""The sampler: a run's rollouts sent to the service, each completion stored as it arrives."""
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any, Protocol
+
+from rolloutlab.api.http.client import MAX_CONNECTIONS
+from rolloutlab.api.inference import complete, stream
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.connection import Connector
+from rolloutlab.errors import InputError, interrupted
+from rolloutlab.sampling.rollout import RolloutRunner
+from rolloutlab.sampling.run import SamplingRun
+from rolloutlab.sampling.writer import TrajectoryWriter
+from rolloutlab.settings import Address
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection
+
+CONCURRENT = 64
+"""Requests under way at once; the service batches those."""
+
+
+class ProgressBar(Protocol):
+    """A display of work under way."""
+
+    def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
+        """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
+
+    def keep(self, line: str) -> None:
+        """Leave this line on the screen after the work."""
+
+
+def check_concurrency(concurrency: Any) -> None:
+    """InputError unless it is an integer ≥ 1."""
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise InputError(f"concurrency: {concurrency} is no whole number above 0", hint="--concurrency 64")
+
+
+def sample(
+    run: SamplingRun,
+    lab: Lab,
+    connector: Connector,
+    progress: ProgressBar,
+    concurrency: int,
+    tick: Callable[[], None],
+    prepare: Callable[[Address], object] = lambda _: None,
+) -> StoredCollection:
+    """Play the rollouts of a run; the collection that it belongs to.
+
+    concurrency: requests under way at once. tick: called while this thread waits, to show sign-ins that tools want.
+    prepare: called with the service before the first request.
+
+    After an interrupt all that had arrived is stored before anything is counted or shown, and other processes may
+    sample the collection only after that: what they find missing is what is missing.
+
+    Raises:
+        As `Session.chat`.
+    """
+    check_concurrency(concurrency)
+    lab.check_writable()
+    with closing(TrajectoryWriter(lab, run)) as writer:
+        address = connector.address(partial(progress.update, 0, None))
+        prepare(address)
+
+        async def answer(request: ChatRequest) -> ChatCompletion:
+            if writer.total == 1:
+                return await stream(connector.http, address, request, writer.say)
+            return await complete(connector.http, address, request)
+
+        async def play() -> None:
+            with writer.under_way():
+                await runner.play(run.rollouts, min(concurrency, writer.total, MAX_CONNECTIONS))
+
+        def show() -> None:
+            progress.update(writer.done, writer.total, writer.note(runner.waits), writer.text)
+            tick()
+
+        # an embedded service that is gone comes back at another address
+        again = connector.http.retries() if connector.settings.service else None
+        runner = RolloutRunner(run.plan, run.groups, answer, run.tools, writer.take, writer.fail, again)
+        try:
+            connector.http.run(play(), show, to_its_end=True)
+        except KeyboardInterrupt as error:
+            interrupted(error, *writer.interrupted())
+            raise
+        except BaseException:
+            progress.keep(writer.kept())
+            raise
+    writer.check()
+    assert writer.collection, "without any answer the check has raised"
+    return lab.kept(writer.collection.id)

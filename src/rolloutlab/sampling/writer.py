@@ -1,0 +1,211 @@
+"""How answers reach the lab: each is stored the moment it is there, with what it cost."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rolloutlab.api.wire.chat import ChatCompletion
+from rolloutlab.errors import ConflictError, SamplingError, ServiceError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.rollout import Answered, Rollout
+from rolloutlab.sampling.run import SamplingRun
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.locks import let_go
+from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection
+
+
+class TrajectoryWriter:
+    """Takes answers into a generation of a collection; a new one comes to be with the first answer.
+
+    `begun` counts answers, `done` finished trajectories, `failed` those whose request failed. `tokens` is what was
+    sampled, `text` what has come so far of a single answer.
+    """
+
+    def __init__(self, lab: Lab, work: SamplingRun) -> None:
+        self._lab = lab
+        self._work = work
+        self._groups = [group for group in work.groups if isinstance(group, Group)]  # those that are stored already
+        self.collection: StoredCollection | None = work.begun
+        self.total = sum(len(rollout.positions) for rollout in work.rollouts)
+        self.done = 0
+        self.begun = 0
+        self.failed = 0
+        self.tokens = 0
+        self.text = ""
+        self._first_error: ServiceError | None = None
+        self._since = time.monotonic()
+        self._held = lab.lock_for_sampling(work.begun) if work.begun else None
+        self._under_way = False
+        if work.begun:
+            self._check_unchanged(work.begun)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Answers may be stored inside; at its end the collection is let go, however its caller left meanwhile."""
+        self._under_way = True
+        try:
+            yield
+        finally:
+            self._under_way = False
+            self.close()
+
+    def close(self) -> None:
+        """Let other processes sample the collection; while answers may be stored, that is left to the end of that."""
+        held = None if self._under_way else self._held
+        if held:
+            self._held = None
+            let_go(held)
+
+    def _check_unchanged(self, begun: CollectionSummary) -> None:
+        """ConflictError, and the collection is let go, where answers came after its missing ones were counted."""
+        label = f"{begun.name}:{begun.generation}"
+        if self._lab.collection(label).trajectories != begun.trajectories:
+            self.close()
+            raise ConflictError(f"another kernel has just stored completions of {label}", hint="run the cell again")
+
+    def take(self, answers: Sequence[Answered]) -> None:
+        """Store conversations after their answers; once they are on disk they count.
+
+        A generation comes to be together with its first answers: where one cannot be stored, nothing is.
+        """
+        if self._groups:
+            self._put(self._groups, answers)
+        else:
+            self._begin(answers)
+        self.tokens += sum(_usage(completion)[1] for _, completion in answers)
+        self.begun += sum(len(rollouts) for rollouts, _ in answers)
+        self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
+
+    def fail(self, rollout: Rollout, error: ServiceError) -> None:
+        """Count conversations that got no answer."""
+        self.failed += len(rollout.positions)
+        self._first_error = self._first_error or error
+
+    def say(self, text: str) -> None:
+        """What has come so far of an answer that is streamed."""
+        self.text = text
+
+    def kept(self) -> str:
+        """What an error leaves, and what to type to go on."""
+        if not self.begun:
+            return ""
+        return f"{self._so_far()}; what was sampled is kept -> {self._rest()}"
+
+    def interrupted(self) -> tuple[str, str]:
+        """The same after an interrupt: what was left, and what goes on with it."""
+        if self._under_way:  # after a second interrupt, which did not wait for the disk
+            return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
+        if not self.begun:
+            return "nothing had arrived yet, and no collection was made", "run the cell again"
+        missing = self.total - self.done
+        what = f"samples the other {missing:,}" if missing else "shows them"
+        return f"{self._so_far()} and are kept", f"{self._rest()} {what}"
+
+    def _so_far(self) -> str:
+        return f"{self.done:,} of {count(self.total, 'completion')} had arrived"
+
+    def check(self) -> None:
+        """SamplingError when some requests failed; their service's own error when all did."""
+        if self._first_error is None:
+            return
+        if not self._groups:
+            raise self._first_error
+        raise SamplingError(
+            f"{self.failed:,} of {count(self.total, 'completion')} of {self.label} failed, the others are kept: "
+            f"{self._first_error.message}",
+            hint=self._rest(),
+        ) from self._first_error
+
+    @property
+    def label(self) -> str:
+        """What the collection was called in the beginning, with its generation."""
+        begun = self.collection
+        return f"{begun.name}:{begun.generation}" if begun else self._work.name
+
+    def _rest(self) -> str:
+        names = [tool.function.name for tool in self._work.plan.tools]
+        return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
+
+    def note(self, waits: bool = False) -> str:
+        """How fast it goes and how long it will still take; waits: the service is not reached any more."""
+        if waits:
+            return "nothing answers any more; the service is asked again for some minutes"
+        seconds = time.monotonic() - self._since
+        left = self.total - self.done
+        parts = [f"{self.failed:,} failed"] if self.failed else []
+        if self.done:
+            parts += [f"{self.tokens / seconds:,.0f} tokens/s", f"{_duration(seconds / self.done * left)} left"]
+        return ", ".join(parts)
+
+    def _begin(self, answers: Sequence[Answered]) -> None:
+        step = next((_step(completion) for _, completion in answers if completion), None)
+        plan = self._work.plan.model_copy(update={"step": step}).model_dump(mode="json", exclude_defaults=True)
+
+        def begin() -> tuple[StoredCollection, list[Group]]:
+            collection = self._lab.open_collection(self._work.name, plan)
+            self._held = self._lab.lock_for_sampling(collection)  # before any other process can see it
+            groups = self._lab.add_groups(collection, [_new(group) for group in self._work.groups])
+            self._lab.put_all([self._placed(groups, [copy], None, (0, 0)) for copy in self._work.copies])
+            self._put(groups, answers)
+            return collection, groups
+
+        try:
+            self.collection, self._groups = self._lab.at_once(begin)
+        except BaseException:
+            held, self._held = self._held, None
+            if held:
+                let_go(held)
+            raise
+        if not self._under_way:  # its end, which lets go, came while this waited for the disk
+            self.close()
+
+    def _put(self, groups: Sequence[Group], answers: Sequence[Answered]) -> None:
+        self._lab.put_all(
+            [self._placed(groups, rollouts, _step(completion), _usage(completion)) for rollouts, completion in answers]
+        )
+
+    def _placed(
+        self, groups: Sequence[Group], rollouts: Sequence[Rollout], step: int | None, usage: tuple[int, int]
+    ) -> Placed:
+        return Placed(
+            groups[rollouts[0].place],
+            [Arrival(r.positions[0], r.items, r.pending, self._extra(r)) for r in rollouts],
+            self._work.plan.model,
+            step,
+            self._work.plan.sampling(),
+            usage,
+        )
+
+    def _extra(self, rollout: Rollout) -> dict[str, Any]:
+        tools = [tool.to_wire() for tool in self._work.plan.tools]
+        return {**({"tools": tools} if tools else {}), **({"logs": rollout.logs} if rollout.logs else {})}
+
+
+def _new(group: NewGroup | Group) -> NewGroup:
+    return NewGroup(group.prompt, group.row, group.script)
+
+
+def _step(completion: ChatCompletion | None) -> int | None:
+    """The checkpoint that was sampled, where the service says so on its choices."""
+    if completion is None:
+        return None
+    steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
+    step = steps.pop() if len(steps) == 1 else None
+    return step if isinstance(step, int) else None
+
+
+def _usage(completion: ChatCompletion | None) -> tuple[int, int]:
+    """Prompt and sampled tokens, as the service counts them; sampled ones by their logprobs where it does not."""
+    if completion is None:
+        return 0, 0
+    if completion.usage:
+        return completion.usage.prompt_tokens, completion.usage.completion_tokens
+    return 0, sum(len(choice.sampled_tokens()) for choice in completion.choices)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 60 else f"{minutes / 60:.1f} h"

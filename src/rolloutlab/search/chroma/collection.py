@@ -1,0 +1,65 @@
+"""A collection that a Chroma keeps, searched as the lab is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.chroma import ChromaCloud, ChromaServer
+from rolloutlab.search.embedding import Embedder
+from rolloutlab.search.engine.explain import Breakdown, breakdown
+from rolloutlab.search.query import METADATA, SCORE, Search, Select, resolved, texts_of
+from rolloutlab.search.rank import EMBEDDING
+from rolloutlab.search.result import Answer
+from rolloutlab.search.where import Among
+
+Told = Callable[[str, int, int], None]
+
+
+class ChromaCollection:
+    """A served collection beside an embedding model, which must be the one that its vectors are from."""
+
+    def __init__(self, url: str, served: ChromaServer | ChromaCloud, embedder: Embedder | None) -> None:
+        self.url = url
+        self._embedder = embedder
+        self._served = served
+
+    def use(self, embedder: Embedder | None) -> None:
+        """Compare texts by another model from now on."""
+        self._embedder = embedder
+
+    def refresh(self, _told: Told) -> list[str]:
+        """What a searcher should know before: whoever keeps the collection keeps it up to date."""
+        return [f"at {self.url}"]
+
+    def fields(self) -> None:
+        """Nobody says which fields there are: any name will do."""
+
+    def search(self, search: Search, _told: Told) -> Answer:
+        """What a search finds; all errors as the address answers.
+
+        Raises:
+            InputError: the search has a text and there is no embedding model, or what only the lab's engine knows.
+        """
+        texts = texts_of(search.rank, EMBEDDING)
+        if texts and self._embedder is None:
+            raise InputError(
+                f"a text is searched for at {self.url}, and there is no embedding model",
+                hint="%search --embed-with MODEL, the model that its vectors are from",
+            )
+        executed = resolved(search, self._embedder)
+        found = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
+        named = self._embedder.name if self._embedder else ""
+        return Answer(found, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
+
+    def documents(self, names: Sequence[str]) -> dict[str, str]:
+        """The documents of some records, of those that have one."""
+        if not names:
+            return {}
+        found = self._served.search(Search(where=Among("#id", tuple(names)), select=Select(("#document",))))
+        return {hit.id: hit.document for hit in found.hits if hit.document is not None}
+
+    def breakdown(self, executed: Search, name: str) -> Breakdown:
+        """How a record got its score; InputError where the cloud has scored it, which does not say."""
+        if isinstance(self._served, ChromaCloud):
+            raise InputError(f"{self.url} scores by itself and does not say how", hint="%connect --search lab")
+        return breakdown(executed, self._served, name)

@@ -1,0 +1,196 @@
+"""A value somewhere in a dictionary, and what may be asked of it. Every error says where it is and what to type."""
+
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from reprlib import Repr
+from typing import Any
+
+from rolloutlab.errors import InputError
+
+DEEPEST = 100
+"""How many conditions or ranks may be inside one another."""
+LONGEST = 2**63 - 1
+"""The largest integer: 64 bits."""
+LARGEST = sys.float_info.max
+SINGLE = 3.4028234663852886e38
+"""The largest number of 32 bits, with which ranks are computed."""
+
+
+@dataclass(frozen=True)
+class JsonCursor:
+    """path: as it is reached, such as `where.$and[1].reward`. known: the fields there are, where that is known."""
+
+    value: Any
+    path: str = ""
+    known: Collection[str] | None = None
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", plain(self.value))
+
+    def wrong(self, why: str, fix: Any = None, *, hint: str | None = None) -> InputError:
+        """The error for this value. fix: what could stand there instead."""
+        return InputError(
+            f"{self.path or 'the search'} is {shown(self.value)}: {why}",
+            hint=hint or (shown(fix, 400) if fix is not None else None),
+        )
+
+    def deeper(self) -> "JsonCursor":
+        """This spot, one condition or rank further inside."""
+        if self.depth == DEEPEST:
+            raise too_deep()
+        return replace(self, depth=self.depth + 1)
+
+    def key(self, name: str) -> "JsonCursor":
+        step = f".{name}" if re.fullmatch(r"[#$]?[\w-]+", name) else f"[{json.dumps(name, ensure_ascii=False)}]"
+        return self._inside(self.value[name], (self.path + step).removeprefix("."))
+
+    def items(self, fix: Any, least: int = 1) -> list["JsonCursor"]:
+        """What is in a list of at least some values."""
+        if not isinstance(self.value, list | tuple):
+            raise self.wrong("it has to be a list", fix)
+        if len(self.value) < least:
+            raise self.wrong(f"it has to be a list of at least {least}", fix)
+        return [self._inside(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
+
+    def mapping(self, fix: Any) -> Mapping[str, Any]:
+        if not isinstance(self.value, Mapping):
+            raise self.wrong("it has to be an object", fix)
+        for name in self.value:
+            if not isinstance(name, str):
+                raise self.wrong(f"its key {name!r} is not a text", fix)
+        return self.value
+
+    def object(self, required: Collection[str], optional: Collection[str], fix: Any) -> dict[str, "JsonCursor"]:
+        """The keys of an object and no others; an optional one that is null is one that is not there."""
+        found = self.mapping(fix)
+        choices = (*required, *optional)
+        for name in found:
+            if name not in choices:
+                raise self.unknown(name, choices, "key")
+        for name in required:
+            if name not in found:
+                raise self.wrong(f"it has no {name!r}", fix)
+        return {name: self.key(name) for name in found if name in required or found[name] is not None}
+
+    def single(self, operators: Collection[str], fix: Any) -> tuple[str, "JsonCursor"]:
+        """The one operator of an object, and its operand."""
+        found = self.mapping(fix)
+        for name in found:
+            if name not in operators:
+                raise self.unknown(name, operators, "operator")
+        if len(found) != 1:
+            raise self.wrong(f"it has {len(found)} operators, and there has to be exactly one", fix)
+        (name,) = found
+        return name, self.key(name)
+
+    def unknown(self, name: str, choices: Collection[str], what: str, *, hint: str | None = None) -> InputError:
+        """The error for a key of this object that is none of some."""
+        return self.key(name).wrong(f"{name!r} is no {what}", hint=hint or nearest(name, choices) or ", ".join(choices))
+
+    def number(self, fix: Any, largest: float = SINGLE) -> float:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.wrong("it has to be a number", fix)
+        if not abs(self.value) <= largest:  # nor is nan
+            raise self.wrong(f"it has to be finite, at most {largest:.3g} in size", fix)
+        return self.value
+
+    def integer(self, fix: Any, least: int = 0, largest: int = LONGEST) -> int:
+        """A whole number; 16.0 is one, as in JSON's own schemas, and true is none."""
+        value = self.value
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole or not least <= value <= largest:
+            bound = f"at least {least}" + ("" if largest == LONGEST else f" and at most {largest}")
+            raise self.wrong(f"it has to be an integer, {bound}", fix)
+        return int(value)
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong("it has to be true or false", True)
+        return self.value
+
+    def text(self, fix: Any) -> str:
+        if not isinstance(self.value, str) or not self.value.strip():
+            raise self.wrong("it has to be a text that is not empty", fix)
+        if not encodable(self.value):
+            raise self.wrong("it has half a character in it", fix)
+        return self.value
+
+    def field(self, fix: str, besides: Collection[str] = ()) -> str:
+        """The name of a metadata field, or one of the names that begin with # and are allowed here."""
+        if not isinstance(self.value, str) or not self.value:
+            raise self.wrong("it has to be the name of a field", fix)
+        fault = name_fault(self.value, besides, self.known)
+        if fault:
+            raise self.wrong(fault[0], hint=fault[1])
+        return self.value
+
+    def _inside(self, value: Any, path: str) -> "JsonCursor":
+        return JsonCursor(value, path, self.known, self.depth)
+
+
+def name_fault(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
+    """Why a name is none of a metadata field, and what to type. besides: names that may be used as well."""
+    if name in besides:
+        return None
+    if not name or name[0] in "$#":
+        meant = nearest(name, besides) if name else None
+        return f"{name!r} is no field here", meant or " or ".join((*besides, "the name of a metadata field"))
+    if not encodable(name):
+        return "it has half a character in it", name.encode(errors="ignore").decode() or "reward"
+    if known is not None and name not in known:
+        if f"#{name}" in besides:
+            return f"no record has a field {name!r}", f"#{name}"
+        there = nearest(name, known) or ", ".join(sorted(known)[:12]) or "no record has fields yet"
+        return f"no record has a field {name!r}", there
+    return None
+
+
+def too_deep() -> InputError:
+    return InputError(
+        f"the search is nested more than {DEEPEST} deep",
+        hint='one list instead of many in one another: {"$or": [a, b, c]}, or {"$in": [...]} for values of one field',
+    )
+
+
+def encodable(text: str) -> bool:
+    """Whether a text can be stored and sent: one with half of a pair of surrogates cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """What was probably meant."""
+    folded = {choice.lstrip("$#").lower(): choice for choice in choices}
+    near = get_close_matches(name.lstrip("$#").lower(), folded, 1)
+    return folded[near[0]] if near else None
+
+
+def plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy, and texts that are members of an enumeration, as Python has them by itself."""
+    if type(value).__module__ == "numpy":
+        return value.tolist()
+    return str(value) if isinstance(value, str) and type(value) is not str else value
+
+
+def _brief(value: Any) -> str:
+    brief = Repr()
+    brief.maxlevel = 4
+    return brief.repr(value)
+
+
+def shown(value: Any, longest: int = 80) -> str:
+    """A value as JSON, in one short line."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        text = text if encodable(text) else json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        text = _brief(value)
+    return text if len(text) <= longest else f"{text[: longest - 4]} ..."

@@ -1,0 +1,132 @@
+"""Reading a whole dictionary: where, rank, group_by, limit and select."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary import rank, where
+from rolloutlab.search.dictionary.cursor import JsonCursor, nearest, shown, too_deep
+from rolloutlab.search.dictionary.dump import dump
+from rolloutlab.search.query import SCORE, SHOWN, GroupBy, Limit, MaxK, MinK, Search, Select
+from rolloutlab.search.rank import Rank
+from rolloutlab.search.where import Where
+
+EXAMPLE = {"where": where.EXAMPLE, "rank": rank.KNN, "limit": 10}
+KEYS = ("where", "filter", "rank", "group_by", "limit", "select")
+BEST = {"$min_k": {"keys": [SCORE], "k": 1}}
+AGGREGATES = {"$min_k": MinK, "$max_k": MaxK}
+
+
+def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Search:
+    """A search from its dictionary, which may be JSON text. A key that is null counts as left out.
+
+    known: names of the metadata fields there are; without it any name will do.
+
+    Raises:
+        InputError: it is none; the message says where and what, the hint is something to type.
+    """
+    if isinstance(search, Search):
+        search = dump(search)
+    spot = JsonCursor(_json(search) if isinstance(search, str) else search, known=known)
+    _surely_keys(spot)
+    found = spot.object((), KEYS, EXAMPLE)
+    if "where" in found and "filter" in found:
+        raise spot.wrong("where and filter are two names of one thing", {"where": {"$and": ["...", "..."]}})
+    filtered = found.get("where", found.get("filter"))
+    ranked = rank.rank_at(found["rank"]) if "rank" in found else None
+    return Search(
+        where.where_at(filtered) if filtered is not None else None,
+        ranked,
+        _group_by(found["group_by"], ranked) if "group_by" in found else None,
+        _limit(found["limit"]) if "limit" in found else Limit(),
+        _select(found["select"]) if "select" in found else Select(),
+    )
+
+
+def parse_where(value: Where | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Where:
+    """As `parse`, of what a dictionary has under `where`."""
+    return where.where_at(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
+
+
+def parse_rank(value: Rank | Mapping[str, Any] | float | str, known: Collection[str] | None = None) -> Rank:
+    """As `parse`, of what a dictionary has under `rank`."""
+    return rank.rank_at(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
+
+
+def check(search: Search) -> Search:
+    """A search in Python's notation that a dictionary could say; InputError for any other."""
+    return parse(search)
+
+
+def check_fields(search: Search | Mapping[str, Any] | str, known: Collection[str]) -> None:
+    """Nothing, when all metadata fields of a search are known.
+
+    Raises:
+        InputError: one is not; the hint is the nearest that is.
+    """
+    parse(search, known)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InputError(f"the search is no JSON: {error.msg} at {place}", hint=shown(EXAMPLE)) from None
+    except RecursionError:
+        raise too_deep() from None
+    except ValueError as error:
+        raise InputError(f"the search is no JSON: {error}", hint=shown(EXAMPLE)) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are each there once: of two, Python would keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        both = {"$and": [{name: value} for name, value in pairs if name == again]}
+        raise InputError(f"the key {again!r} is twice in one object", hint=shown(both, 400))
+    return found
+
+
+def _surely_keys(spot: JsonCursor) -> None:
+    """The mistakes that have a fix of their own: what belongs one level down."""
+    found = spot.mapping(EXAMPLE)
+    for name, value in found.items():
+        if name in rank.OPERATORS:
+            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"rank": {name: value}}, 400))
+        if name == "offset":
+            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"limit": {"offset": value}}))
+        if name not in KEYS and not nearest(name, KEYS) and (name in where.LOGICAL or isinstance(value, Mapping)):
+            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"where": {name: value}}, 400))
+
+
+def _group_by(spot: JsonCursor, ranked: Rank | None) -> GroupBy | None:
+    fix = {"keys": ["model"], "aggregate": BEST}
+    if not spot.mapping(fix):
+        return None  # as other clients write none
+    found = spot.object(("keys", "aggregate"), (), fix)
+    keys = tuple(key.field("model") for key in found["keys"].items(["model"]))
+    operator, operand = found["aggregate"].single(AGGREGATES, BEST)
+    inside = operand.object(("keys", "k"), (), BEST["$min_k"])
+    by = tuple(key.field(SCORE, (SCORE,)) for key in inside["keys"].items([SCORE]))
+    if ranked is None and SCORE in by:
+        raise spot.wrong("the best by score are kept, and there is no rank", hint=shown({"rank": rank.KNN}))
+    return GroupBy(keys, AGGREGATES[operator](by, inside["k"].integer(1, least=1)))
+
+
+def _limit(spot: JsonCursor) -> Limit:
+    fix = {"limit": 10, "offset": 0}
+    if not isinstance(spot.value, Mapping):
+        return Limit(spot.integer(fix))
+    found = spot.object((), ("limit", "offset"), fix)
+    return Limit(**{name: at.integer(fix[name]) for name, at in found.items()})
+
+
+def _select(spot: JsonCursor) -> Select:
+    fix = ["#document", SCORE, "reward"]
+    if isinstance(spot.value, Mapping):
+        spot = spot.object(("keys",), (), {"keys": fix})["keys"]
+    return Select(tuple(key.field(SCORE, SHOWN) for key in spot.items(fix, least=0)))

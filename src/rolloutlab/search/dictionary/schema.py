@@ -1,0 +1,150 @@
+"""What a search dictionary may be, as a JSON schema (draft 2020-12), for editors and for models that write searches.
+
+A schema cannot say everything: that a sparse vector has as many indices as values, that a regular expression is one,
+and that nothing is nested too deep is for `dictionary.parse` alone to see.
+"""
+
+from typing import Any
+
+from rolloutlab.search.dictionary.cursor import LARGEST, LONGEST, SINGLE
+from rolloutlab.search.dictionary.rank import HIGHEST_INDEX, SPARSE, TAG
+from rolloutlab.search.query import SCORE, SHOWN
+from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST
+from rolloutlab.search.where import DOCUMENT, ID
+
+Schema = dict[str, Any]
+
+FIELD = {"type": "string", "pattern": "^[^$#]", "description": "the name of a metadata field"}
+TEXT = {"type": "string", "minLength": 1}
+NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
+SCORED = {"type": "number", "minimum": -SINGLE, "maximum": SINGLE}
+
+
+def json_schema() -> Schema:
+    """The schema of a whole search."""
+    where, rank = _ref("where"), _ref("rank")
+    by_score = {"required": ["keys"], "properties": {"keys": {"type": "array", "contains": {"const": SCORE}}}}
+    best = [{"required": [name], "properties": {name: by_score}} for name in ("$min_k", "$max_k")]
+    grouped = {"required": ["aggregate"], "properties": {"aggregate": {"anyOf": best}}, "type": "object"}
+    grouping = {"properties": {"group_by": grouped}, "required": ["group_by"]}
+    scoring = {"properties": {"rank": {"not": {"type": "null"}}}, "required": ["rank"]}
+    there = {"not": {"type": "null"}}
+    twice = {"required": ["where", "filter"], "properties": {"where": there, "filter": there}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A search",
+        "description": "Which records, in what order (the lowest score first), how many of a kind, and which page",
+        **_object({}, where=_or_null(where), filter=_or_null(where), rank=_or_null(rank), group_by=_group_by(),
+                  limit=_limit(), select=_select()),
+        "if": grouping,
+        "then": scoring,
+        "not": twice,
+        "$defs": {"where": _where(), "rank": _rank(), "field": _field(), "query": _query()},
+    }  # fmt: skip
+
+
+def _where() -> Schema:
+    parts = {"type": "array", "items": _ref("where"), "minItems": 1}
+    return {
+        "description": "conditions; several in one object are all asked for",
+        "type": "object",
+        "minProperties": 1,
+        "properties": {"$and": parts, "$or": parts, ID: _id(), DOCUMENT: _document()},
+        "patternProperties": {FIELD["pattern"]: _ref("field")},
+        "additionalProperties": False,
+    }
+
+
+def _field() -> Schema:
+    kinds: list[Schema] = [{"type": "string"}, NUMBER, {"type": "boolean"}]
+    value, several = {"anyOf": kinds}, {"anyOf": [_list(kind) for kind in kinds]}
+    order = dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), NUMBER)
+    asked = dict.fromkeys(("$eq", "$ne", "$contains", "$not_contains"), value)
+    return {"anyOf": [value, _single({**asked, **order, "$in": several, "$nin": several})]}
+
+
+def _id() -> Schema:
+    text = {"type": "string"}
+    return {"anyOf": [text, _single({"$eq": text, "$ne": text, "$in": _list(text), "$nin": _list(text)})]}
+
+
+def _document() -> Schema:
+    return _single({
+        "$contains": TEXT, "$not_contains": TEXT,
+        "$regex": {**TEXT, "format": "regex"}, "$not_regex": {**TEXT, "format": "regex"},
+    })  # fmt: skip
+
+
+def _rank() -> Schema:
+    pair = _object({"left": _ref("rank"), "right": _ref("rank")})
+    operators = {
+        "$val": SCORED,
+        "$knn": _knn(),
+        "$field": _object({"key": FIELD}, default=_or_null(SCORED)),
+        "$sub": pair,
+        "$div": pair,
+        **{operator: {"type": "array", "items": _ref("rank"), "minItems": 2} for operator in COMBINED},
+        **dict.fromkeys(APPLIED, _ref("rank")),
+    }
+    return {"description": "a score, lower is better; a number is one", "anyOf": [SCORED, _single(operators)]}
+
+
+def _knn() -> Schema:
+    return _object(
+        {"query": _ref("query")},
+        key=_or_null({"anyOf": [{"const": EMBEDDING}, FIELD], "default": EMBEDDING}),
+        limit=_or_null({"type": "integer", "minimum": 1, "maximum": LONGEST, "default": NEAREST}),
+        default=_or_null(SCORED),
+        return_rank=_or_null({"type": "boolean", "default": False}),
+    )
+
+
+def _query() -> Schema:
+    index = {"type": "integer", "minimum": 0, "maximum": HIGHEST_INDEX}
+    indices = {**_list(index), "uniqueItems": True}
+    sparse = _object({"indices": indices, "values": _list(SCORED)}, **{TAG: _or_null({"const": SPARSE})})
+    return {"anyOf": [{"type": "string", "pattern": r"\S"}, _list(SCORED), sparse]}
+
+
+def _group_by() -> Schema:
+    count = {"type": "integer", "minimum": 1, "maximum": LONGEST}
+    best = _object({"keys": _list({"anyOf": [{"const": SCORE}, FIELD]}), "k": count})
+    grouped = _object({"keys": _list(FIELD), "aggregate": _single({"$min_k": best, "$max_k": best})})
+    return {"anyOf": [{"type": "null"}, {"type": "object", "maxProperties": 0}, grouped]}
+
+
+def _limit() -> Schema:
+    count = {"type": "integer", "minimum": 0, "maximum": LONGEST, "default": 0}
+    return {"anyOf": [{"type": "null"}, count, _object({}, limit=_or_null(count), offset=_or_null(count))]}
+
+
+def _select() -> Schema:
+    keys = {"type": "array", "items": {"anyOf": [{"enum": list(SHOWN)}, FIELD]}}
+    return {"anyOf": [{"type": "null"}, keys, _object({"keys": keys})]}
+
+
+def _object(required: Schema, **optional: Schema) -> Schema:
+    properties = {**required, **optional}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _single(operators: Schema) -> Schema:
+    """An object with exactly one of some operators."""
+    return {**_object({}, **operators), "minProperties": 1, "maxProperties": 1}
+
+
+def _list(item: Schema) -> Schema:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [{"type": "null"}, schema]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}

@@ -1,0 +1,164 @@
+"""Reading ranks from text."""
+
+import ast
+import operator
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import reduce
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary import parse_rank
+from rolloutlab.search.expression.source import Text
+from rolloutlab.search.rank import FieldTerm, Knn, Rank, Rrf, SparseVector, Val, as_rank
+
+Part = Rank | float
+SYMBOLS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+FUNCTIONS = ("exp", "log", "abs")
+EXTREMES = ("max", "min")
+_RRF = "rrf([knn('paris', default=16, return_rank=True), knn('paris', key='bm25', default=16, return_rank=True)], k=60)"
+MADE: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "knn": ("knn", ("query", "key", "limit", "default", "return_rank"), "knn('paris', limit=50)"),
+    "field": ("field", ("key", "default"), "field('reward', default=0)"),
+    "val": ("val", ("value",), "val(0.5)"),
+    "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), _RRF),
+    "sparse": ("sparse", ("indices", "values"), "knn(sparse([3, 17], [0.5, 1.5]), key='topics')"),
+}
+"""What a name makes: its operands in order, and how it is written."""
+ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "SparseVector": "sparse"}
+"""Python's names, so that what `repr` writes is read."""
+
+
+def rank_at(node: ast.expr, text: Text) -> Rank:
+    """The rank of a part of a text."""
+    try:
+        part = _part(node, text)
+        return part if isinstance(part, Rank) else as_rank(part)
+    except RecursionError:
+        raise text.wrong("it is nested too deep", node) from None
+
+
+def _part(node: ast.expr, text: Text) -> Part:
+    if isinstance(node, ast.BinOp) and type(node.op) in SYMBOLS:
+        return _computed(SYMBOLS[type(node.op)], node, text, _part(node.left, text), _part(node.right, text))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        inside = _part(node.operand, text)
+        return -inside if isinstance(node.op, ast.USub) else inside
+    if isinstance(node, ast.Call):
+        return _called(node, text)
+    value = text.value(node)
+    if value is NotImplemented:
+        field = text.field(node)
+        if field is None:
+            raise text.wrong(f"{text.source(node)} is nothing that ranks are made of", node)
+        return _sound(FieldTerm(field), node, text)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        hint = f"knn({value!r})" if isinstance(value, str) else None
+        raise text.wrong(f"{text.source(node)} is no rank", node, hint=hint)
+    _sound(Val(value), node, text)
+    return value
+
+
+def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: Part) -> Part:
+    try:
+        result: Part = compute(*parts)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise text.wrong(f"{text.source(node)}: {error}", node) from None
+    return result
+
+
+def _called(node: ast.Call, text: Text) -> Part:
+    called = node.func
+    if isinstance(called, ast.Attribute):
+        name, operands = called.attr, [called.value, *node.args]
+    else:
+        name, operands = called.id if isinstance(called, ast.Name) else "", list(node.args)
+    name = ALIASES.get(name, name) if isinstance(called, ast.Name) else name
+    if name in FUNCTIONS and len(operands) == 1 and not node.keywords:
+        return getattr(as_rank(_part(operands[0], text)), name)()  # type: ignore[no-any-return]
+    if name in EXTREMES and len(operands) > 1 and not node.keywords:
+        return reduce(lambda a, b: getattr(a, name)(b), [as_rank(_part(operand, text)) for operand in operands])
+    if name in MADE and name != "sparse" and isinstance(called, ast.Name):
+        return _made(name, node, text)
+    if name in FUNCTIONS or name in EXTREMES:
+        hint = f"{name}(knn('paris'))" if name in FUNCTIONS else f"{name}(knn('paris'), 0.5)"
+        raise text.wrong(f"{name} is of {'one rank' if name in FUNCTIONS else 'two ranks or more'}", node, hint=hint)
+    names = (*MADE, *FUNCTIONS, *EXTREMES)
+    near = get_close_matches(name.lower(), names, 1)
+    hint = ", ".join(f"{known}(...)" for known in names)
+    if near:
+        hint = MADE[near[0]][2] if near[0] in MADE else f"{near[0]}(...)"
+    raise text.wrong(f"{name or text.source(called)} makes no rank", node, hint=hint)
+
+
+def _made(name: str, node: ast.Call, text: Text) -> Rank:
+    found = _operands(name, node, text)
+    if name == "rrf":
+        return _fused(found, node, text)
+    values = {key: _value(key, inside, text) for key, inside in found.items()}
+    if name == "field" and isinstance(values.get("key"), str):
+        text.check_name(values["key"], found["key"])
+    kinds: dict[str, Callable[..., Rank]] = {"knn": Knn, "field": FieldTerm, "val": Val}
+    try:
+        made = kinds[name](**values)
+    except (InputError, TypeError):
+        raise text.wrong(f"{text.source(node)} is not complete", node, hint=MADE[name][2]) from None
+    return _sound(made, node, text)
+
+
+def _operands(name: str, node: ast.Call, text: Text) -> dict[str, ast.expr]:
+    """The operands of a call by their names."""
+    _, keys, example = MADE[name]
+    if len(node.args) > len(keys) or any(isinstance(inside, ast.Starred) for inside in node.args):
+        raise text.wrong(f"{name} has {len(keys)} operands: {', '.join(keys)}", node, hint=example)
+    found = dict(zip(keys, node.args, strict=False))
+    for keyword in node.keywords:
+        if keyword.arg not in keys or keyword.arg in found:
+            near = get_close_matches(keyword.arg or "", keys, 1)
+            why = f"{name} has no {keyword.arg!r}" if keyword.arg not in keys else f"{keyword.arg!r} is there twice"
+            raise text.wrong(why, keyword, hint=near[0] + "=" if near and "no" in why else example)
+        found[keyword.arg] = keyword.value
+    if keys[0] not in found:
+        raise text.wrong(f"{name} has no {keys[0]}", node, hint=example)
+    return found
+
+
+def _value(key: str, node: ast.expr, text: Text) -> Any:
+    if key == "query" and isinstance(node, ast.Call):
+        return _sparse(node, text)
+    value = text.value(node)
+    if value is NotImplemented:
+        raise text.wrong(f"{text.source(node)} is no value", node, hint=f"'{text.source(node)}'")
+    return value
+
+
+def _sparse(node: ast.Call, text: Text) -> SparseVector:
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    found = _operands("sparse", node, text) if ALIASES.get(name, name) == "sparse" else {}
+    lists = [text.value(inside) for inside in found.values()]
+    if len(lists) != 2 or not all(isinstance(each, list) for each in lists):
+        raise text.wrong("a query is a text, a list of numbers or a sparse vector", node, hint=MADE["sparse"][2])
+    return SparseVector(**dict(zip(found, lists, strict=True)))
+
+
+def _fused(found: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
+    ranks = found.pop("ranks")
+    if not isinstance(ranks, ast.List | ast.Tuple):
+        raise text.wrong("rrf fuses a list of ranks", ranks, hint=MADE["rrf"][2])
+    options = {key: _value(key, inside, text) for key, inside in found.items()}
+    try:
+        return Rrf([rank_at(each, text) for each in ranks.elts], **options)
+    except (InputError, TypeError, ValueError) as error:
+        if isinstance(error, InputError) and "\n" in error.message:
+            raise  # it points already
+        raise text.wrong(str(error), node, hint=MADE["rrf"][2]) from None
+
+
+def _sound(rank: Rank, node: ast.expr, text: Text) -> Rank:
+    """A rank, when a dictionary could say it."""
+    try:
+        return parse_rank(rank)
+    except InputError as error:
+        raise text.wrong(error.message.removeprefix("rank."), node, hint=error.hint) from None

@@ -1,0 +1,148 @@
+"""A line of notation: its tree, the names and values in it, and errors that point at a place of it."""
+
+import ast
+import re
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary.cursor import name_fault, too_deep
+from rolloutlab.search.where import DOCUMENT, ID
+
+OWN = {"id": ID, "document": DOCUMENT}
+"""What records have besides metadata, as the notation calls it."""
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*`""", re.VERBOSE)
+_BLANK = re.compile(rf"{_QUOTED.pattern} | \s", re.VERBOSE)
+_WINDOW = 100
+_FOREIGN = re.compile(
+    rf"{_QUOTED.pattern} | && | \|\| | <> | \b(?:AND|OR|NOT|IN)\b | !(?!=) | (?<![<>=!])=(?!=)", re.VERBOSE
+)
+_WORDS = {
+    "&&": "and", "||": "or", "!": "not ", "<>": "!=", "=": "==", "AND": "and", "OR": "or", "NOT": "not", "IN": "in",
+}  # fmt: skip
+"""What other languages write, and what stands here."""
+
+
+class Text:
+    """One condition or rank as text. example: what such a text looks like. known: the fields there are, if known."""
+
+    def __init__(self, text: str, example: str, known: Collection[str] | None) -> None:
+        self.line = _BLANK.sub(lambda found: " " if found[0].isspace() else found[0], text).rstrip()
+        self.example = example
+        self.known = known
+        self._ticked: dict[int, str] = {}  # names in backticks, by where they begin in what Python reads
+        self._readable = _QUOTED.sub(self._unticked, self.line)
+        self._indent = len(self._readable) - len(self._readable.lstrip())
+
+    def tree(self) -> ast.expr:
+        """What the text says, as Python's grammar has it."""
+        if not self.line.strip():
+            raise InputError("there is no text", hint=self.example)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of escapes such as \d, which mean what they say here
+                return ast.parse(self._readable.lstrip(), mode="eval").body
+        except SyntaxError as error:
+            at = self._indent + max((error.offset or 1) - 1, 0)
+            raise self._pointing(f"it cannot be read: {error.msg}", at, hint=self._respelled()) from None
+        except (RecursionError, MemoryError):
+            raise too_deep() from None
+        except ValueError as error:  # such as a null byte
+            raise InputError(f"it cannot be read: {error}", hint=self.example) from None
+
+    def wrong(self, why: str, node: ast.AST, *, hint: str | None = None) -> InputError:
+        """The error for a part of the text."""
+        return self._pointing(why, self._place(node), hint=hint or self.example)
+
+    def source(self, node: ast.AST) -> str:
+        """A part of the text, as it was written."""
+        begin = self._place(node)
+        end = self._character(node.end_col_offset or 0)  # type: ignore[attr-defined]
+        return self.line[begin:end]
+
+    def field(self, node: ast.AST) -> str | None:
+        """The field that a part names; None when it names none.
+
+        Raises:
+            InputError: it names one that no record has.
+        """
+        name = self._name(node)
+        if name is None:
+            return None
+        self.check_name(name, node, (ID, DOCUMENT))
+        return name
+
+    def check_name(self, name: str, node: ast.AST, besides: Collection[str] = ()) -> None:
+        """InputError for a name of no field."""
+        fault = name_fault(name, besides, self.known)
+        if fault:
+            raise self.wrong(fault[0], node, hint=fault[1])
+
+    def value(self, node: ast.AST) -> Any:
+        """The value that a part is: text, number, true or false, or a list of them; NotImplemented when it is none."""
+        if isinstance(node, ast.Name) and node.id in ("true", "false"):
+            return node.id == "true"
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            values = [self.value(item) for item in node.elts]
+            return NotImplemented if any(value is NotImplemented for value in values) else values
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            number = self.value(node.operand)
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                return NotImplemented
+            return -number if isinstance(node.op, ast.USub) else number
+        return node.value if isinstance(node, ast.Constant) else NotImplemented
+
+    def _name(self, node: ast.AST) -> str | None:
+        if isinstance(node, ast.Name):
+            ticked = self._ticked.get(self._place(node))
+            return ticked if ticked is not None else OWN.get(node.id, self._spelled(node))
+        if isinstance(node, ast.Subscript) and _is_fields(node.value):
+            inside = self.value(node.slice)
+            if not isinstance(inside, str):
+                raise self.wrong("F[...] has the name of a field in it", node, hint='F["reward.exact match"]')
+            return inside
+        if isinstance(node, ast.Attribute):
+            if _is_fields(node.value):
+                return OWN.get(node.attr, self._spelled(node))
+            before = self._name(node.value)
+            return None if before is None else f"{before}.{self._spelled(node)}"
+        return None
+
+    def _spelled(self, node: ast.AST) -> str:
+        """The last name of a part as it was written: Python makes one of several forms of a character."""
+        return self.source(node).rpartition(".")[2].strip()
+
+    def _unticked(self, found: re.Match[str]) -> str:
+        """A name of the same length for one in backticks, so that places stay what they are."""
+        quoted = found[0]
+        if not quoted.startswith("`"):
+            return quoted
+        if len(quoted) < 3:
+            hint = "`reward.exact match` > 0"
+            raise self._pointing("there is no name between the backticks", found.start(), hint=hint)
+        self._ticked[found.start() + 1] = quoted[1:-1]
+        return f" {'x' * (len(quoted) - 2)} "
+
+    def _place(self, node: ast.AST) -> int:
+        return self._character(node.col_offset)  # type: ignore[attr-defined]
+
+    def _character(self, column: int) -> int:
+        """Where a column of `ast`, counted in bytes, is in the text."""
+        read = self._readable.lstrip()
+        return self._indent + len(read.encode(errors="surrogatepass")[:column].decode(errors="replace"))
+
+    def _pointing(self, why: str, at: int, *, hint: str) -> InputError:
+        """An error with the text below it, and a caret below its place."""
+        at = min(at, len(self.line))
+        begin = max(0, min(at - _WINDOW // 2, len(self.line) - _WINDOW))
+        part = re.sub(r"\s", " ", self.line[begin : begin + _WINDOW])
+        return InputError(f"{why}\n  {part}\n  {' ' * (at - begin)}^", hint=hint)
+
+    def _respelled(self) -> str:
+        """The text in Python's words where it has those of SQL or JavaScript, else an example."""
+        better = _FOREIGN.sub(lambda found: _WORDS.get(found[0], found[0]), self.line)
+        return better if better != self.line else self.example
+
+
+def _is_fields(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "F"

@@ -1,0 +1,51 @@
+"""What a search gave, and what its searcher should know."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rolloutlab.search.engine.execute import SearchOutcome
+from rolloutlab.search.query import Search
+from rolloutlab.search.where import Among, Compare, Contains, Scalar, conditions_of
+
+_KINDS = {bool: "bool", int: "number", float: "number", str: "str"}
+_SAID = {"bool": "true or false", "number": "a number", "str": "a text", "list": "a list"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found, and notes on how. executed: with vectors for texts, or words. asked: as a person reads it."""
+
+    found: SearchOutcome
+    executed: Search
+    asked: Search
+    notes: tuple[str, ...]
+
+
+def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Why some conditions hold nowhere: they ask a field for another kind of value than it has in any record.
+
+    fields: which kinds each has, as `Records.fields` tells.
+    """
+    for each in conditions_of(search.where):
+        if (
+            not isinstance(each, Compare | Among | Contains)
+            or each.field not in fields
+            or getattr(each, "negated", False)
+        ):
+            continue
+        kinds = {"number" if kind in ("int", "float") else kind for kind in fields[each.field]}
+        wanted = _kind(each.values[0] if isinstance(each, Among) else each.value)
+        if isinstance(each, Contains):
+            if "list" not in kinds:
+                yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
+        elif wanted not in kinds and getattr(each, "operator", "") != "$ne":
+            inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
+            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[wanted]}{inside}"
+
+
+def _kind(value: Scalar) -> str:
+    return _KINDS[type(value)]
+
+
+def _listed(kinds: set[str]) -> str:
+    return " or ".join(sorted(_SAID.get(kind, kind) for kind in kinds))

@@ -1,0 +1,1 @@
+"""HTTP endpoints: chat completions, models, training jobs."""

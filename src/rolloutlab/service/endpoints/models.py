@@ -1,0 +1,92 @@
+"""/v1/preview/models: register and delete models, list and delete their checkpoints; and those that were lost."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query
+
+from rolloutlab.api.wire.training import (
+    CheckpointList,
+    DeleteCheckpoints,
+    DeletedCheckpoints,
+    DeletedModel,
+    LostCheckpointList,
+    Model,
+    RecoveredCheckpoints,
+    RegisterModel,
+)
+from rolloutlab.errors import InputError
+from rolloutlab.service.endpoints.body import describe, reads
+from rolloutlab.service.job_queue import Jobs
+from rolloutlab.service.model_registry import Registry
+
+_ID = r"^[0-9a-f-]{36}:\d{1,18}$"
+
+
+def router(registry: Registry, jobs: Jobs) -> APIRouter:
+    """The models of the training half of the service."""
+    routes = APIRouter(prefix="/v1/preview/models", tags=["models"])
+
+    @routes.post("", response_model=Model, response_model_exclude_unset=True, openapi_extra=describe(RegisterModel))
+    def register_model(body: Annotated[RegisterModel, Depends(reads(RegisterModel))]) -> Model:
+        return registry.register(body)
+
+    @routes.delete("/{model_id}")
+    def delete_model(model_id: UUID) -> DeletedModel:
+        jobs.forget(str(model_id))
+        return DeletedModel(id=model_id, deleted=True)
+
+    @routes.get("/{model_id}/checkpoints", response_model=CheckpointList, response_model_exclude_unset=True)
+    def list_checkpoints(
+        model_id: UUID,
+        after: Annotated[str | None, Query(pattern=_ID)] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        order: Literal["asc", "desc"] = "asc",
+    ) -> CheckpointList:
+        model = str(registry.model(str(model_id)).id)
+        found = registry.page(model, _step(model, after), limit + 1, order == "desc")
+        page = found[:limit]
+        return CheckpointList(
+            object="list",
+            data=page,
+            first_id=page[0].id if page else None,
+            last_id=page[-1].id if page else None,
+            has_more=len(found) > limit,
+        )
+
+    @routes.delete("/{model_id}/checkpoints", openapi_extra=describe(DeleteCheckpoints))
+    def delete_checkpoints(
+        model_id: UUID, body: Annotated[DeleteCheckpoints, Depends(reads(DeleteCheckpoints))]
+    ) -> DeletedCheckpoints:
+        return registry.delete_checkpoints(str(model_id), body.steps)
+
+    return routes
+
+
+def lost_router(registry: Registry) -> APIRouter:
+    """Checkpoints on disk that the database does not list."""
+    routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"])
+
+    @routes.get("", response_model_exclude_unset=True)
+    def list_lost_checkpoints() -> LostCheckpointList:
+        return LostCheckpointList(object="list", data=registry.lost.all())
+
+    @routes.post("/recover", response_model_exclude_unset=True)
+    def recover_lost_checkpoints() -> RecoveredCheckpoints:
+        return registry.lost.recover()
+
+    @routes.delete("", response_model_exclude_unset=True)
+    def purge_lost_checkpoints() -> LostCheckpointList:
+        return LostCheckpointList(object="list", data=registry.lost.purge())
+
+    return routes
+
+
+def _step(model_id: str, after: str | None) -> int | None:
+    """The step of a checkpoint's id."""
+    if after is None:
+        return None
+    owner, _, step = after.partition(":")
+    if owner != model_id:
+        raise InputError(f"{after} is no checkpoint of the model {model_id}", hint="the last_id of a page")
+    return int(step)

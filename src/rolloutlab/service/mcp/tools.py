@@ -1,0 +1,150 @@
+"""The tools, as a policy reads them: names, descriptions, what they take, and the scope that each needs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary.schema import json_schema
+from rolloutlab.service.mcp.lab import LabTools, Plain
+from rolloutlab.service.oauth.metadata import READ, WRITE
+
+Call = Callable[[LabTools, Mapping[str, Any], str], Plain]
+"""What a tool does: the lab, the arguments, and by whom it is called."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool. schema: JSON schema of its arguments. writes: whether it changes the lab."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Call
+    scope: str = READ
+
+    @property
+    def writes(self) -> bool:
+        return self.scope == WRITE
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _One(_Arguments):
+    id: str = Field(description="the trajectory, as letters:1/0/3: collection, group, place in the group")
+
+
+class _Page(_Arguments):
+    collection: str | None = Field(None, description="a collection's name; without it the collections are listed")
+    limit: int = Field(20, ge=1, le=100, description="how many")
+    offset: int = Field(0, ge=0, description="how many are left out before")
+
+
+class _New(_Arguments):
+    into: str = Field(
+        description="a group that there is, as letters:1/0, or a collection, of which a new generation begins"
+    )
+    messages: list[dict[str, Any]] = Field(
+        min_length=2,
+        description="the whole conversation as chat messages; the prompt ends at the first assistant message",
+    )
+    model: str = Field("", description="what wrote the answers")
+    reward: Annotated[float, Field(allow_inf_nan=False)] | None = Field(None, description="how good it is, if known")
+    note: str = Field("", max_length=500, description="why that reward")
+
+
+class _Reward(_One):
+    reward: float = Field(allow_inf_nan=False, description="how good it is; higher is better")
+    note: str = Field("", max_length=500, description="why")
+
+
+def _search(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return memory.search(arguments)
+
+
+def _get(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return memory.trajectory(_read(_One, arguments).id)
+
+
+def _list(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    page = _read(_Page, arguments)
+    if page.collection is None:
+        return memory.collections(page.limit, page.offset)
+    return memory.groups(page.collection, page.limit, page.offset)
+
+
+def _add(memory: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
+    new = _read(_New, arguments)
+    return memory.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
+
+
+def _set(memory: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
+    given = _read(_Reward, arguments)
+    return memory.set_reward(given.id, given.reward, given.note, caller)
+
+
+def _read(model: type[Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return model.model_validate(arguments)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(each) for each in first["loc"])
+        known = ", ".join(model.model_fields)
+        raise InputError(f"{place}: {first['msg']}", hint=f"the arguments are {known}") from error
+
+
+def _search_schema() -> dict[str, Any]:
+    """The search dictionary without what says that some keys go together, which not every policy can be given."""
+    left_out = {"if", "then", "not", "$schema", "title"}
+    return {name: part for name, part in json_schema().items() if name not in left_out}
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "search_trajectories",
+            "Search every conversation of this lab by metadata, words and meaning. Answers with id, score (lower is"
+            ' better), a passage and metadata. Examples: {"rank": {"$knn": {"query": "answers in the wrong language"}},'
+            ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
+            " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
+            " row.COLUMN.",
+            _search_schema(),
+            _search,
+        ),
+        Tool(
+            "get_trajectory",
+            "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for.",
+            _One.model_json_schema(),
+            _get,
+        ),
+        Tool(
+            "list_groups",
+            "The collections of this lab, newest first; or, with a collection, its groups: each a prompt and the"
+            " rewards of its answers.",
+            _Page.model_json_schema(),
+            _list,
+        ),
+        Tool(
+            "add_trajectory",
+            "Store a conversation in this lab, with a reward if it has one. Answers with its id and its group, into"
+            " which further answers to the same prompt can be put.",
+            _New.model_json_schema(),
+            _add,
+            WRITE,
+        ),
+        Tool(
+            "set_reward",
+            "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
+            " take it back.",
+            _Reward.model_json_schema(),
+            _set,
+            WRITE,
+        ),
+    )
+}
+"""Every tool by its name."""

@@ -1,0 +1,847 @@
+"""The session: the public Python API of one notebook or script. Every magic is one call of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from os import PathLike
+from typing import Any
+
+import pandas as pd
+from IPython import get_ipython
+
+from rolloutlab.api.embedded import Embedded
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.auth.redirect.broker import Brokers
+from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
+from rolloutlab.connection import Connection, Connector
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
+from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
+from rolloutlab.sampling.run import Preview, SamplingRun, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.sampler import CONCURRENT, check_concurrency, sample
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.search.embedding import Embed, embedder
+from rolloutlab.search.index import Index, IndexStatus
+from rolloutlab.search.open import SearchPlaces
+from rolloutlab.search.query import Search
+from rolloutlab.settings import Settings
+from rolloutlab.store.damage import check_lab
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection
+from rolloutlab.training.dry_run import DryRun
+from rolloutlab.training.form import TrainingForm
+from rolloutlab.training.job import Job
+from rolloutlab.training.jobs import LabJobs
+from rolloutlab.training.loop import Loop, LoopSteps, run_loop
+from rolloutlab.training.model import LostCheckpointTable, RecoveredCheckpointTable, SelectedModel
+from rolloutlab.training.models import DEFAULT_MODEL, Models
+from rolloutlab.training.submission import gather_for, prepare, submit
+from rolloutlab.trajectories.branch import Branch, branched, gathered
+from rolloutlab.trajectories.collection import Collection, group_of, select
+from rolloutlab.trajectories.comparison import Comparison, pairs_of
+from rolloutlab.trajectories.files import file_path
+from rolloutlab.trajectories.files.read import import_file
+from rolloutlab.trajectories.files.write import Choosing, Export, export, find_all
+from rolloutlab.trajectories.judge import Judge, judge_collection
+from rolloutlab.trajectories.listing import catalogue, reward_history
+from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
+from rolloutlab.trajectories.rewards_view import RewardsView
+from rolloutlab.trajectories.scoring import Functions, Scorers, give, score, undo
+from rolloutlab.trajectories.search_view import SearchResult
+from rolloutlab.widgets.live import Live
+from rolloutlab.widgets.login.frontend import can_ask, new_broker
+from rolloutlab.widgets.login.status import SignInTable
+from rolloutlab.widgets.progress import Progress
+from rolloutlab.widgets.rewards import undone
+
+Options = Mapping[str, Any]
+Prompt = str | Sequence[Mapping[str, Any]]
+Say = Callable[[str], None]
+Weights = Mapping[str, float] | None
+
+__all__ = ["CONCURRENT", "DEFAULT_MODEL", "Session", "lab"]
+
+
+class Session:
+    """One notebook's hold on a lab and a service.
+
+    settings: where the lab is and which service it talks to; by default from the environment. Nothing is opened or
+    started before a call needs it.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, http: HttpClient | None = None) -> None:
+        self._brokers = Brokers(new_broker)
+        self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
+        self._models = Models(self._connector)
+        self._mcp = McpRegistry(self._connector, self._brokers.tick)
+        self._scorers = Scorers()
+        self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
+        self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
+        self.seen = self._models.seen
+        """Names of models that a service listed; tab completion offers them."""
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force; `connect` puts others in their place."""
+        return self._connector.settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._connector.settings = settings
+
+    @property
+    def embedded(self) -> Embedded:
+        """The embedded service of the lab folder."""
+        return self._connector.embedded
+
+    @cached_property
+    def store(self) -> Lab:
+        """The lab's memory on disk."""
+        return Lab(self.settings.database)
+
+    @property
+    def index(self) -> Index:
+        """Everything that is stored, as records to search; `embed_with` gives it another embedding model."""
+        return self._search.index
+
+    @property
+    def accesses(self) -> OAuthSessions:
+        """The OAuth sessions of this notebook, by server."""
+        return self._connector.oauth
+
+    @property
+    def selected(self) -> str:
+        """The name of the selected model."""
+        return self._models.selected
+
+    @property
+    def mcp_servers(self) -> Mapping[str, ContextTools]:
+        """The MCP servers that `add_tools` added, with their tools, by name."""
+        return self._mcp.servers
+
+    def close(self) -> None:
+        """Let go of the lab and the service; the embedded service ends by itself once no client is attached.
+
+        Whatever is called after that opens them anew.
+        """
+        self._search.close()
+        self._mcp.close()
+        self._connector.close()
+        if "store" in self.__dict__:
+            self.__dict__.pop("store").close()
+
+    def connect(
+        self,
+        service: str | None = None,
+        *,
+        inference: str | None = None,
+        key_env: str | None = None,
+        key_keyring: bool = False,
+        project: str | None = None,
+        search: str | None = None,
+        insecure_http: bool = False,
+    ) -> Connection:
+        """Talk to another service, once it has answered; without an argument, say which it is now.
+
+        service: `embedded`, a profile of the settings file, or an address. inference: where chat completions have an
+        address of their own. key_env: the environment variable that holds the key. key_keyring: the keyring of this
+        machine holds it; where it has none it is asked for, unseen, and kept. project: TEAM/PROJECT.
+        search: the address of a collection of a Chroma where `search` looks from now on, or `lab`; the service stays.
+        insecure_http: let the key go to an http address inside your own network, unencrypted, until this session ends.
+
+        Raises:
+            InputError: no such profile, an argument is wrong, or the key would go unencrypted.
+            UnreachableError: nothing answers there.
+            SignInError: it wants a key, or another one, or you to sign in first. ServiceError: it is no such service.
+            After any of them the notebook talks to the service that it talked to before.
+        """
+        if search is not None:
+            if service or inference or project or key_keyring:
+                raise InputError("a service and a place to search are two things", hint=f"%connect --search {search}")
+            return self._connector.search_at(self._search.switch(search, key_env, insecure_http=insecure_http))
+        before = self._connector.name
+        options = {"inference": inference, "key_env": key_env, "key_keyring": key_keyring or None, "project": project}
+        connection = self._connector.connect(service, options, insecure_http=insecure_http)
+        self._models.connected(connection.models, to_another=self._connector.name != before)
+        return connection
+
+    def login(
+        self,
+        server: str | None = None,
+        *,
+        keep: bool | None = None,
+        paste: bool = False,
+        issuer: str | None = None,
+        client_id: str | None = None,
+        secret_env: str | None = None,
+        redirect_port: int | None = None,
+        dangerously_without_pkce: bool = False,
+    ) -> SignInTable:
+        """Sign in to a server: a context server, or a service; by default the one that is connected.
+
+        `embedded` is the context server of the embedded service, which is started for it.
+
+        A page of its authorization server opens in the browser, which says what is asked for; the cell waits for the
+        answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
+        for every kernel of this lab; False is until it ends, None as it was. paste: ask for the address that the
+        browser ends on. issuer: the authorization server, where the server does not name it. client_id: as registered
+        there for rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: of this
+        machine, where that client, or our metadata document, is registered with the address
+        http://127.0.0.1:PORT/callback; answers then come there. dangerously_without_pkce: go on where the authorization
+        server does not say that it checks a proof of the code, which somebody could then steal.
+
+        Raises:
+            SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
+            UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
+        """
+        url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
+        options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
+        status = sign_in(self._connector.http, self.accesses.at(url), self._brokers.of(paste=paste), options, keep=keep)
+        return SignInTable([status])
+
+    def whoami(self) -> SignInTable:
+        """Every server that this notebook is signed in to: as which client, with which scopes, until when."""
+        return SignInTable(*self.accesses.standings())
+
+    def logout(self, server: str | None = None) -> SignInTable:
+        """Give the tokens of a server back and forget them, or of all; what is left.
+
+        Of a server that one is not signed in to the key is forgotten that the keyring holds.
+
+        Raises:
+            NotFoundError: you are not signed in there.
+        """
+        if not (server and self._connector.forget_key(server)):
+            url = self._connector.running_mcp_url(server) if server else None
+            sign_out(self._connector.http, self.accesses, url)
+        return self.whoami()
+
+    def service(self, action: str = "status") -> str:
+        """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`.
+
+        `check` reads every page of the lab's files, and says which are damaged and what to do about them, and what
+        the service keeps of jobs that its database does not list.
+        """
+        return "\n".join(check_lab(self.settings)) if action == "check" else self.embedded.report(action)
+
+    def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
+        """Select a model, registering it at first; without a name, the selected one.
+
+        name: project/name; or the id of a model, a UUID, which is never registered and may be of a service that
+        registers none.
+        base: the base model a new one stands on; names of the project `lab` get the service's own by default.
+
+        Raises:
+            InputError: the name is new and of another project, and no base is given: it may be the name of a model
+            elsewhere, which would not be what trains.
+        """
+        return self._models.select(name or self.selected, base)
+
+    def models(self) -> pd.DataFrame:
+        """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
+        return self._models.table()
+
+    def delete_checkpoint(self, name: str) -> SelectedModel:
+        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; what is left of its model.
+
+        Raises:
+            InputError: the name has no step. NotFoundError: there is no such checkpoint. RefusedError: it is the last
+            one of its model.
+        """
+        return self._models.delete_checkpoint(name)
+
+    def lost_checkpoints(self) -> LostCheckpointTable:
+        """Checkpoints that the service found on disk and its database does not list; it keeps them aside."""
+        return self._models.lost_checkpoints()
+
+    def recover_checkpoints(self) -> RecoveredCheckpointTable:
+        """List lost checkpoints again under their models and steps, so that they are sampled and trained.
+
+        The embedded service is started for it also where its database lists no model any more.
+        """
+        return self._models.recover_checkpoints()
+
+    def purge_checkpoints(self) -> LostCheckpointTable:
+        """Remove lost checkpoints from the disk for good; what was removed."""
+        return self._models.purge_checkpoints()
+
+    def add_tools(self, url: str, name: str | None = None) -> ContextTools:
+        """Know a context server by a name: `--tools NAME` lets a policy call its tools.
+
+        url: its address, or `embedded` for the one of the embedded service, which is started for it. name: by default
+        the first word of its host, or the last of its path.
+
+        Raises:
+            SignInError: it wants you to sign in first. UnreachableError: no context server answers there.
+        """
+        return self._mcp.add(url, name)
+
+    def tools(self, name: str | None = None) -> ContextTools | AddedTools:
+        """The tools of a context server that was added, or of all of them.
+
+        Raises:
+            NotFoundError: none was added by that name.
+        """
+        return self._mcp.all_servers() if name is None else self._mcp.server(name)
+
+    def call_tool(self, name: str, /, **arguments: Any) -> ToolAnswer:
+        """Try a tool: what `NAME.TOOL` says to some arguments, a text.
+
+        Raises:
+            NotFoundError: no such tool. RefusedError: the server or the tool did not take them.
+        """
+        return self._mcp.call(name, arguments)
+
+    def chat(
+        self,
+        name: str,
+        prompt: Prompt,
+        *,
+        n: int = 1,
+        over: Any = None,
+        system: str | None = None,
+        model: str | None = None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        seed: int | None = None,
+        tools: Sequence[Tool] = (),
+        max_turns: int = 10,
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Collection:
+        """Sample `n` completions per prompt into a new generation of the collection `name`.
+
+        prompt: the text of a cell (`user: ...`) or a list of messages; `{{x}}` is a column of the row, then one of
+        `variables`. An empty assistant message in it is a place where the policy answers, and so is its end.
+        over: a DataFrame or a list, one group per row. system: a system message before the prompt.
+        model: a model to sample instead of the selected one's newest checkpoint. seed: the group of row i is sampled
+        with seed + i; drawn and recorded when absent. stop: texts that end a completion.
+        tools: what the policy may call: functions, described by signature and docstring and run here, and names of
+        context servers that `add_tools` gave, or of their tools (`docs.find`); results and errors are recorded as tool
+        messages. max_turns: answers in a row that may call tools.
+        concurrency: requests under way at once.
+
+        Every completion is stored as it arrives: what had arrived before an interrupt or an error is kept, and `resume`
+        samples the rest.
+
+        Raises:
+            InputError: the prompt, a variable or a setting is wrong; nothing was sent.
+            SamplingError: some requests failed; the others are kept.
+            ServiceError, NotFoundError: as the service answered.
+        """
+        settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
+        settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
+        known = self._mcp.resolve(tools)
+        work = sampled(name, prompt, over, system, variables or {}, settings, known)
+        return self._sample(work, concurrency, register=model is None)
+
+    def preview(
+        self,
+        name: str,
+        prompt: Prompt = "",
+        *,
+        resume: bool = False,
+        continue_chat: bool = False,
+        over: Any = None,
+        system: str | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Preview:
+        """What `chat` would send with the same arguments: how many requests, and the first of them as rendered.
+
+        resume, continue_chat: what the call of that name would send instead. settings: as those of `chat`.
+
+        Raises:
+            InputError, NotFoundError: as the call itself.
+        """
+        known = self._mcp.resolve(tools)
+        if resume:
+            return Preview(resumed(self.store, name, known))
+        settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
+        check_concurrency(settings.pop("concurrency", CONCURRENT))
+        if continue_chat:
+            return Preview(continued(self.store, name, prompt, variables or {}, settings, known))
+        return Preview(sampled(name, prompt, over, system, variables or {}, settings, known))
+
+    def resume(self, name: str, *, tools: Sequence[Tool] = (), concurrency: int = CONCURRENT) -> Collection:
+        """Sample what is missing of a collection, as it was begun; nothing that is there is sampled again.
+
+        tools: the functions that it was begun with.
+
+        Raises:
+            NotFoundError: no such collection. InputError: it was not sampled here, or with other tools; and as `chat`.
+        """
+        return self._sample(resumed(self.store, name, self._mcp.resolve(tools)), concurrency)
+
+    def continue_chat(
+        self,
+        name: str,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        seed: int | None = None,
+        tools: Sequence[Tool] = (),
+        max_turns: int | None = None,
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Collection:
+        """Go on with every conversation of a collection, into a new generation of it; the older one stays.
+
+        prompt: what is said next, as in `chat`, whose other arguments and errors are the same; settings that are not
+        given are those that the collection was sampled with. tools: the functions that it was sampled with.
+        """
+        settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature, "top_p": top_p}
+        settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
+        work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
+        return self._sample(work, concurrency, register=model is None)
+
+    def collection(self, name: str) -> Collection:
+        """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
+        return self._collection(self.store.find(name))
+
+    def group(self, name: str) -> Collection:
+        """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
+        return self._collection(*group_of(self.store, name))
+
+    def collections(self, pattern: str | None = None) -> pd.DataFrame:
+        """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
+
+        Where the settings file has prices, the table says what sampling has cost.
+        """
+        return catalogue(self.store.collections(), pattern, self.settings.prices)
+
+    def delete(self, name: str, *, say: Say = print) -> None:
+        """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
+        say(f"deleted {', '.join(self.store.shelf.delete(name))}; undo: %collections --restore {name}")
+
+    def restore(self, name: str, *, say: Say = print) -> None:
+        """Bring back what was deleted last under this name; NotFoundError when nothing was."""
+        say(f"restored {', '.join(self.store.shelf.restore(name))}; undo: %collections --delete {name}")
+
+    def rename(self, old: str, new: str, *, say: Say = print) -> None:
+        """Give a collection, with all its generations, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
+        """
+        self.store.check_name(new)
+        self.store.shelf.rename(old, new)
+        self._scorers.rename(old, new)
+        say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
+
+    def export(
+        self,
+        names: str | Sequence[str],
+        path: str | PathLike[str],
+        format: str | None = None,
+        *,
+        best: bool = False,
+        min_reward: float | None = None,
+        overwrite: bool = False,
+    ) -> Export:
+        """Write collections to a file, whole or not at all.
+
+        format: `jsonl` or `parquet`, whole trajectories with their rewards, but not the history of those, nor how the
+        collection was to be sampled and what that cost; `openai`, fine-tuning messages; `art`, trajectory groups of
+        openpipe-art. By default what the path ends in says it. best: of each group only the highest reward.
+
+        Raises:
+            NotFoundError: no such collection. InputError: the file is there already, cannot be written, is of no known
+            format, or nothing would be in it.
+        """
+        sources, target, which = find_all(self.store, names), file_path(path), Choosing(best, min_reward)
+        with Progress(f"writing {target.name}") as shown:
+            written = partial(shown.update, total=sum(each.trajectories for each in sources))
+            return export(self.store, sources, target, format, which, overwrite=overwrite, written=written)
+
+    def import_(
+        self, path: str | PathLike[str], name: str | None = None, format: str | None = None, *, logprobs: bool = False
+    ) -> Collection | list[Collection]:
+        """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
+
+        name: what the collection is called, by default what the file says. format: as in `export`, by default what the
+        first line looks like. logprobs: then `logprobs` of each.
+
+        Raises:
+            NotFoundError: there is no such file. InputError: something in it is wrong; the message says where.
+        """
+        source = file_path(path)
+        with Progress(f"reading {source.name}") as shown:
+            labels = import_file(self.store, source, name, format, partial(shown.update, total=None))
+        imported = [self.logprobs(label) if logprobs else self.collection(label) for label in labels]
+        return imported[0] if len(imported) == 1 else imported
+
+    def logprobs(self, name: str, model: str | None = None, *, say: Say = print) -> Collection:
+        """Give what the assistant said the token ids and logprobs that training needs, as a new generation.
+
+        For conversations from elsewhere; rewards are kept. model: whose logprobs, by default those of the newest
+        checkpoint of the selected one.
+
+        Raises:
+            NotFoundError: no such collection or model. NothingTrainsError: the policy can read none of it.
+            ServiceError: the service cannot do this.
+        """
+        collection, target = self.store.collection(name), model or self.selected
+        with Progress(f"logprobs of {name}") as shown:
+            address = self._connector.address(partial(shown.update, 0, None))
+            if model is None:
+                self._models.register(target)
+            ask = partial(ask_service, self._connector, target, address=address)
+            outcome = add_logprobs(self.store, collection, ask, partial(shown.update, total=collection.trajectories))
+        for line in outcome.words():
+            say(line)
+        return self.collection(outcome.label or name)
+
+    def reward(
+        self, name: str, function: Functions, weights: Weights = None, *, overwrite: bool = False, say: Say = print
+    ) -> Collection:
+        """Score every trajectory of a collection; all of them or, when a function fails on one, none.
+
+        function: one function; a list, each a component under its name; or a dict of names and functions. The reward
+        is the sum of the components, each times its weight where `weights` has one. overwrite: also score what was
+        scored by hand; by default that is kept, and `say` is told how much.
+
+        Raises:
+            NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
+            RewardError: a function raised, or returned no finite number; the message names the trajectory.
+        """
+        self.store.check_writable()
+        collection = self.collection(name)
+        wanted = (t for t in collection.each_trajectory() if overwrite or t.source != "hand")
+        give(self.store, collection.label, score(wanted, function, weights), "function", overwrite=overwrite, say=say)
+        self._scorers.add(collection.label, function, weights)
+        return collection
+
+    def judge(
+        self,
+        name: str,
+        rubric: str = "",
+        *,
+        model: str,
+        samples: int = 2,
+        seed: int = 0,
+        variables: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        say: Say = print,
+    ) -> Collection:
+        """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
+
+        rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
+        samples: how often each group is judged, every second time in the opposite order of the time before, since a
+        judge prefers places; the reward is the mean, and the component `disagreement` is how far its scores are apart.
+        `say` is told what that comes to. seed: of the order.
+        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`, and its tokens are among those
+        of the collection, whatever became of its answers.
+
+        Raises:
+            NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
+            RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
+        """
+        self.store.check_writable()
+        collection, judge = self.collection(name), Judge(model, rubric, samples, seed)
+        with Progress(f"judging {name}") as shown:
+            scores, disagreement = judge_collection(
+                collection, name, judge, variables or {}, overwrite, self.store, self._connector, shown
+            )
+        if disagreement:
+            say(disagreement)
+        give(self.store, collection.label, scores, "judge", overwrite=overwrite, say=say)
+        return collection
+
+    def rewards(self, names: str | Sequence[str]) -> RewardsView:
+        """The rewards of collections as one table, to be sorted, filtered and edited; `to_frame()` is a DataFrame.
+
+        names: a name or several (`capitals`, `capitals:1`), a pattern (`cap*`), or one group (`capitals/0`).
+
+        Raises:
+            NotFoundError: no such collection or group, or none that fits.
+        """
+        if isinstance(names, str) and "/" in names:
+            stored, position = group_of(self.store, names)
+            return RewardsView(self.store, [stored], position)
+        return RewardsView(self.store, [collection.stored for collection in select(self.store, names)])
+
+    def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
+        """Rank completions of one group (`capitals/0`), best first, and take the ranks as rewards by hand.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own:
+        `[2, 0, [1, 3]]`. The best has 1, the worst 0, evenly spaced; ties share the mean of their places. What is not
+        ranked keeps what it has. It is one change, which `undo_rewards` takes back.
+
+        Raises:
+            NotFoundError: no such group. InputError: something in the ranking is not there, or is there twice.
+        """
+        group = self.group(name)
+        group.rank(ranking)
+        return group
+
+    def undo_rewards(self, name: str, *, say: Say = print) -> Collection:
+        """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
+
+        What had no reward before the change has none again. The undo is logged like any other change.
+
+        Raises:
+            NotFoundError: no such collection, or nothing of its rewards is left to undo.
+        """
+        collection = self.collection(name)
+        say(f"{undone(undo(self.store, collection.label, name))} -> %rewards {name} --history")
+        return collection
+
+    def reward_history(self, name: str) -> pd.DataFrame:
+        """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
+
+        The index is the number of the change: what was given at once has the same one.
+        """
+        return reward_history(self.store.rewards, self.store.collection(name))
+
+    def train(
+        self, names: str | Sequence[str], options: Options | None = None, *, wait: bool = True, say: Say = print
+    ) -> Job:
+        """Train the selected model on scored collections: check, submit, and follow until the job has ended.
+
+        names: collections, or patterns such as `cap*` that mean the newest generation of each that fits. options: the
+        eleven of `rolloutlab.objective.option_docs`. say: gets the pre-flight report, line by line.
+        wait: False returns as soon as the job is submitted. Interrupting the wait leaves the job running.
+
+        Raises:
+            InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
+            train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
+        """
+        self.store.check_writable()
+        submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
+        model, address = self._models.register(self.selected), self._connector.address()
+        submission = submission.beginning(self._models.newest_step())
+        for line in submission.report():
+            say(line)
+        job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
+        return job.wait() if wait else job
+
+    def check(self, names: str | Sequence[str], options: Options | None = None) -> DryRun:
+        """What `train` would train, and why the rest would not; nothing is submitted, no service is started.
+
+        Raises:
+            InputError: options are wrong. NotFoundError: no such collection.
+        """
+        return DryRun(gather_for(self._models, select(self.store, names), options or {}))
+
+    def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
+        """A form of the options for training on these collections, beginning with `options`; it shows what would train.
+
+        A pattern means what fits it now. The form stays with its collections when they are renamed or newer ones come.
+
+        Raises:
+            InputError: an option is unknown. NotFoundError: no such collection.
+        """
+        collections = select(self.store, names)
+        return TrainingForm(
+            collections,
+            options or {},
+            partial(gather_for, self._models, collections, {}),
+            lambda: (self.store.changes(), self.selected),
+            lambda options: self.train([each.name for each in collections], options, wait=False, say=lambda _: None),
+            self.store.rewards.listen,
+        )
+
+    def job(self, job_id: str | None = None) -> Job:
+        """A job submitted from this lab, by its id or the beginning of it, from any kernel; without one, the newest.
+
+        Raises:
+            NotFoundError: there is none, or more than one, or its service is not known here.
+        """
+        return self._jobs.job(job_id)
+
+    def jobs(self) -> pd.DataFrame:
+        """Every job this lab submitted, newest first, with its status and the step it made.
+
+        What may have changed is asked of the service, where one runs; none is started.
+        """
+        return self._jobs.table()
+
+    def loop(
+        self,
+        name: str,
+        prompt: Prompt,
+        reward: Functions | Judge,
+        *,
+        over: Any,
+        jobs: int = 10,
+        n: int = 8,
+        options: Options | None = None,
+        held_out: Any = None,
+        every: int = 5,
+        patience: int = 3,
+        seed: int | None = None,
+        say: Say = print,
+        **sampling: Any,
+    ) -> Loop:
+        """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
+
+        reward: functions, or a `Judge`, whose scores compare completions of one group only: with one there is no `best`
+        and nothing held out. over: rows, as of `chat`, or a function from the number of a round to its rows.
+        held_out: rows that are measured before every `every` rounds and after the last, and never trained on; at the
+        end the best checkpoint is measured on them again, with other seeds. patience: the loop ends when nothing has
+        trained in so many rounds in a row. seed: of the first round; the others' follow from it. sampling: further
+        settings of `chat`. say: gets a line per round where no chart can be shown.
+
+        Whatever stops it, what was sampled and trained is kept; `jobs=0` only tells what there is.
+
+        Raises:
+            InputError: an argument is wrong; nothing was sampled.
+            RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
+        """
+        steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling)
+        return run_loop(steps, self.store, over, Live(say), jobs=jobs, every=every, patience=patience)
+
+    def compare(
+        self,
+        name: str,
+        reward: Functions | None = None,
+        *,
+        before: int = 0,
+        after: int | None = None,
+        n: int | None = None,
+        over: Any = None,
+        anytime: bool = False,
+        bounds: tuple[float, float] | None = None,
+        model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        concurrency: int = CONCURRENT,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Comparison:
+        """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
+
+        reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
+        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones; on prompts
+        that a job of this lab trained on in between there is no verdict. anytime: an interval that holds however often
+        one looks, on more and more rows, and is wider for it. bounds: the least and the largest reward there can be,
+        where they are not 0 and 1: without bounds the interval assumes roughly normal differences.
+        n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
+
+        What is sampled stays in the lab, as the collections `compare.NAME.step0` and so on.
+
+        Raises:
+            NotFoundError: no such collection or checkpoint. InputError: there is no reward function, or a reward is
+            outside the bounds; and as `chat` and `reward`.
+        """
+        summary = self.store.collection(name)
+        functions, weights = self._scorers.scorer_for(summary, reward, name)
+        selected = self._models.existing(model or self.selected)
+        steps = selected.two_steps(before, after, hint=f"%%train {name}")
+        sides = []
+        for step in steps:
+            label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
+            work = sampled_again(self.store, name, label, target, over, variables or {}, n, Tools(tools))
+            sides.append((target, self.reward(self._sample(work, concurrency).label, functions, weights)))
+        (old, was), (new, became) = sides
+        pairs = pairs_of(was, became, self._jobs.trained_prompts(selected, steps))
+        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds)
+
+    def search(
+        self,
+        query: str | Mapping[str, Any] | Search | None = None,
+        *,
+        where: Any = None,
+        rank: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        best: int | None = None,
+        k: int | None = None,
+        offset: int | None = None,
+        select: str | Sequence[str] | None = None,
+        into: str | None = None,
+    ) -> SearchResult:
+        """Find trajectories among all that were ever sampled, the nearest first.
+
+        query: a text; or a whole search, as a dictionary of docs/search_format.md or a `Search`, which says everything.
+        where: which qualify: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: in
+        what order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
+        group_by: fields; of each group the `best` (1) are kept. k: how many (10), 0 for all, after the first `offset`.
+        select: which fields are shown. into: a collection that the hits are copied to, to be scored and trained on.
+
+        Texts are compared by the embedding model where there is one, else by their words; the result says by which.
+
+        Raises:
+            InputError: something is wrong with the search; the message says where. LabError: the index is damaged.
+        """
+        with Progress("search") as shown:
+            place, answer, notes = self._search.search(
+                shown.step, query, where, rank, group_by, best, k, offset, select
+            )
+        if into is not None:
+            notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.found.hits], into)}")
+        return SearchResult(
+            answer.asked, answer.found, notes, place.documents, partial(place.breakdown, answer.executed)
+        )
+
+    def branch(self, hit: Any, turn: int | None = None) -> Branch:
+        """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
+
+        hit: a hit of a search, or a trajectory's name, as `letters:1/0/3`. turn: how many answers are kept; by default
+        all but the last, which is to be sampled again.
+
+        Raises:
+            NotFoundError: no such trajectory. InputError: it has no such turn.
+        """
+        return branched(self.store, getattr(hit, "id", hit), turn)
+
+    def embed_with(
+        self,
+        model: str | Embed | None,
+        name: str | None = None,
+        key_env: str | None = None,
+        *,
+        insecure_http: bool = False,
+    ) -> IndexStatus:
+        """Compare texts by meaning from now on: with the vectors of this model. None: by their words again.
+
+        model: a function of a list of texts that gives a vector for each; an OpenAI-compatible address, with the
+        model's `name` there; or a folder or name that sentence-transformers loads. key_env: the environment variable
+        that holds the address's key; api.openai.com gets OPENAI_API_KEY without it. insecure_http: let the key go to an
+        http address inside your own network, unencrypted, until this session ends. Vectors are made in the background,
+        and where a search needs them.
+
+        Raises:
+            InputError: it is no embedding model, gives no vectors, or its key would go unencrypted; and as the model
+                itself raises.
+        """
+        if insecure_http and isinstance(model, str):
+            self._connector.http.unencrypted.allow(model)
+        self._search.use(embedder(self._connector.http, model, name, key_env) if model is not None else None)
+        return self.index.status()
+
+    def index_status(self) -> IndexStatus:
+        """How much of the lab is indexed, and with which embedding model."""
+        return self.index.status()
+
+    def reindex(self) -> IndexStatus:
+        """Throw the index away and make it anew from the lab, vectors too; it holds nothing that the lab does not."""
+        with Progress("search") as shown:
+            return self.index.rebuild(shown.step)
+
+    def keep_index(self) -> None:
+        """Bring the index up to date in the background, where a lab is open; what a notebook does after each cell."""
+        if "store" in self.__dict__ and not self.store.read_only:
+            self.index.keep_up()
+
+    def _collection(self, stored: StoredCollection, position: int | None = None) -> Collection:
+        """A stored generation, or one group of it, which asks the service for logprobs where they are shown."""
+        return Collection(self.store, stored, position, partial(ask_service, self._connector))
+
+    def _sample(self, work: SamplingRun, concurrency: int, *, register: bool = False) -> Collection:
+        prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
+        with Progress(f"sampling {work.name}") as shown:
+            stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, prepare)
+        return self._collection(stored)
+
+
+def lab() -> Session:
+    """The session of this notebook once `%load_ext rolloutlab` has run; elsewhere, a new one."""
+    shell = get_ipython()
+    magics = shell.magics_manager.registry.get("ChatMagics") if shell else None
+    return magics.session if magics else Session()

@@ -1,0 +1,191 @@
+"""What is new in a lab since somebody looked last: for whoever keeps something beside it up to date."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Self
+
+from rolloutlab.store.sqlite import Database, Row
+
+_VISIBLE = "SELECT id, name || ':' || generation AS label FROM collections WHERE deleted_at IS NULL"
+_FINISHED = """
+    SELECT t.id FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE c.deleted_at IS NULL AND t.pending = 0
+"""
+_GIVEN = "(SELECT value FROM json_each(?))"
+_ENTRIES = f"""
+    SELECT t.id, c.name, c.generation, g.position AS group_position, t.position, g.prompt, g.row, t.items, t.extra,
+        t.model, t.step, t.created_at, t.group_id, o.tokens, o.finish_reason
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    LEFT JOIN outlines o ON o.trajectory_id = t.id WHERE t.id IN {_GIVEN} ORDER BY t.id
+"""
+_NAME = "c.name || ':' || c.generation || '/' || g.position || '/' || t.position AS name"
+_NAMES = f"""
+    SELECT t.id, t.group_id, {_NAME}
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE t.id IN {_GIVEN} ORDER BY t.id
+"""
+_SCORED = f"""
+    SELECT t.group_id, t.reward, t.components, t.source, {_NAME}
+    FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    WHERE t.group_id IN {_GIVEN} AND t.pending = 0 AND c.deleted_at IS NULL ORDER BY t.group_id, t.position
+"""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far somebody has looked. pending: conversations that were not finished then. collections: labels by id."""
+
+    trajectory: int = 0
+    edit: int = 0
+    pending: tuple[int, ...] = ()
+    collections: Mapping[int, str] = field(default_factory=dict)
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote; ValueError for any other text."""
+        said = json.loads(text)
+        if not isinstance(said, dict) or said.keys() != {each.name for each in fields(cls)}:
+            raise ValueError("it does not say how far the lab was read")
+        collections = {int(number): label for number, label in said["collections"].items()}
+        return cls(**{**said, "pending": tuple(said["pending"]), "collections": collections})
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is new. gone: labels of collections that are not there any more. renamed: new labels by old ones. arrived:
+    ids of finished trajectories. rescored: ids of groups some of whose rewards changed. trained: labels of collections
+    that a job was submitted with. mark: where to look from next.
+    """
+
+    mark: Cursor
+    gone: Sequence[str]
+    renamed: Mapping[str, str]
+    arrived: Sequence[int]
+    rescored: Sequence[int]
+    trained: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.renamed or self.arrived or self.rescored or self.trained)
+
+
+class Entry(NamedTuple):
+    """A finished trajectory as it lies in the lab, its conversation as plain JSON: nothing is checked once more."""
+
+    name: str
+    collection: str
+    generation: int
+    group_id: int
+    group: str
+    prompt: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, Any]]
+    row: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    model: str
+    step: int | None
+    created_at: str
+    tokens: int | None
+    finish_reason: str | None
+
+
+class RewardChange(NamedTuple):
+    """The reward of one member of a group."""
+
+    name: str
+    reward: float | None
+    components: Mapping[str, float]
+    source: str | None
+
+
+class ChangeFeed:
+    """Tells what is new in a lab, and what of it one wants to keep elsewhere."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def since(self, mark: Cursor) -> Changes:
+        """What is new since `mark`, oldest first. What is written meanwhile may be told now, and will be next time."""
+        now = self._now()
+        moved = {
+            label: now.collections[i] for i, label in mark.collections.items() if now.collections.get(i, label) != label
+        }
+        if moved.keys() & {*moved.values()}:  # names were exchanged: as if those were others
+            moved = {}
+        same = {i for i, label in mark.collections.items() if now.collections.get(i, "") in (label, moved.get(label))}
+        fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
+        finished = self._ids(f"{_FINISHED} AND t.id IN {_GIVEN}", json.dumps(mark.pending))
+        shown = self._ids(
+            f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps([i for i in now.collections if i not in same])
+        )
+        arrived = sorted({*fresh, *finished, *shown})
+        sql = "SELECT DISTINCT t.group_id FROM edits e JOIN trajectories t ON t.id = e.trajectory_id WHERE e.id > ?"
+        trained = [label for job, labels in now.jobs.items() if mark.jobs.get(job) != labels for label in labels]
+        return Changes(
+            mark=now,
+            gone=[label for i, label in mark.collections.items() if i not in same],
+            renamed=moved,
+            arrived=arrived,
+            rescored=self._ids(sql, mark.edit),
+            trained=list(dict.fromkeys(trained)),
+        )
+
+    def names(self, ids: Iterable[int]) -> dict[int, tuple[str, int]]:
+        """The name of each trajectory, and the id of its group."""
+        rows = self._database.read(_NAMES, json.dumps(list(ids)))
+        return {row["id"]: (row["name"], row["group_id"]) for row in rows}
+
+    def entries(self, ids: Iterable[int]) -> list[Entry]:
+        """Trajectories by their ids."""
+        return [_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]
+
+    def scored(self, groups: Iterable[int]) -> dict[int, list[RewardChange]]:
+        """The members of groups with their rewards, in order, by the ids of the groups."""
+        found: dict[int, list[RewardChange]] = {}
+        for row in self._database.read(_SCORED, json.dumps(list(groups))):
+            scored = RewardChange(row["name"], row["reward"], json.loads(row["components"]), row["source"])
+            found.setdefault(row["group_id"], []).append(scored)
+        return found
+
+    def members(self, group: int) -> list[str]:
+        """The names of the finished members of a group, in order."""
+        return [row["name"] for row in self._database.read(_SCORED, json.dumps([group]))]
+
+    def count(self) -> int:
+        """How many finished trajectories there are."""
+        return int(self._database.read(_FINISHED.replace("t.id", "count(*)", 1))[0][0])
+
+    def _now(self) -> Cursor:
+        """The mark of everything there is. First what only grows, so that nothing falls between two looks."""
+        sql = "SELECT coalesce((SELECT max(id) FROM trajectories), 0), coalesce((SELECT max(id) FROM edits), 0)"
+        [(trajectory, edit)] = self._database.read(sql)
+        pending = self._ids("SELECT id FROM trajectories WHERE pending > 0")
+        collections = {row["id"]: row["label"] for row in self._database.read(_VISIBLE)}
+        jobs = {row["id"]: json.loads(row["collections"]) for row in self._database.read("SELECT * FROM jobs")}
+        return Cursor(trajectory, edit, tuple(pending), collections, jobs)
+
+    def _ids(self, sql: str, *values: Any) -> list[int]:
+        return [row[0] for row in self._database.read(sql, *values)]
+
+
+def _entry(row: Row) -> Entry:
+    group = f"{row['name']}:{row['generation']}/{row['group_position']}"
+    return Entry(
+        name=f"{group}/{row['position']}",
+        collection=row["name"],
+        generation=row["generation"],
+        group_id=row["group_id"],
+        group=group,
+        prompt=json.loads(row["prompt"]),
+        items=json.loads(row["items"]),
+        row=json.loads(row["row"]),
+        extra=json.loads(row["extra"]),
+        model=row["model"],
+        step=row["step"],
+        created_at=row["created_at"],
+        tokens=sum(json.loads(row["tokens"])) if row["tokens"] else None,
+        finish_reason=row["finish_reason"],
+    )

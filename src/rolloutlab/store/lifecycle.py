@@ -1,0 +1,109 @@
+"""Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
+
+import json
+from sqlite3 import Connection
+
+from rolloutlab.errors import ConflictError, InputError, NotFoundError
+from rolloutlab.store.models import now, parts_of
+from rolloutlab.store.sqlite import Database
+
+_MEANT = "name = ? AND (? IS NULL OR generation = ?)"
+
+
+class CollectionLifecycle:
+    """The collections of a lab from outside. A bare name means all its generations, `name:N` one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def delete(self, label: str) -> list[str]:
+        """Hide a collection from everything but `restore`; the labels that it had, newest first.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        return self._move(
+            f"UPDATE collections SET deleted_at = ? WHERE {_MEANT} AND deleted_at IS NULL",
+            (now(), *_meant(label)),
+            NotFoundError(f"there is no collection {label!r}", hint="%collections lists them"),
+        )
+
+    def restore(self, label: str) -> list[str]:
+        """Bring back what was deleted last under that name; the labels that it has now, newest first.
+
+        Raises:
+            NotFoundError: nothing of that name is deleted.
+        """
+        meant = _meant(label)
+        return self._move(
+            f"UPDATE collections SET deleted_at = NULL WHERE {_MEANT}"
+            f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MEANT})",
+            (*meant, *meant),
+            NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
+        )
+
+    def deleted(self) -> list[str]:
+        """What `restore` can be told: the names of deleted collections and of their generations, last deleted first."""
+        rows = self._database.read(
+            "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
+        )
+        return list(
+            dict.fromkeys(label for row in rows for label in (row["name"], f"{row['name']}:{row['generation']}"))
+        )
+
+    def rename(self, old: str, new: str) -> None:
+        """Give every generation of a collection, the deleted ones too, another name.
+
+        Raises:
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use, or was and is deleted.
+        """
+        if (parts_of(old) or (old, None))[1] is not None:
+            raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
+
+        def change(connection: Connection) -> None:
+            held = connection.execute(
+                "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?", (new,)
+            ).fetchone()[0]
+            if held is not None:
+                raise ConflictError(
+                    f"there is a deleted collection {new!r}" if held else f"there is a collection {new!r} already",
+                    hint=f"%collections --restore {new}" if held else "another name",
+                )
+            there = connection.execute("SELECT 1 FROM collections WHERE name = ? AND deleted_at IS NULL", (old,))
+            if not there.fetchone():
+                raise NotFoundError(f"there is no collection {old!r}", hint="%collections lists them")
+            connection.execute("UPDATE collections SET name = ? WHERE name = ?", (new, old))
+            for job in connection.execute("SELECT id, collections FROM jobs").fetchall():
+                labels = json.loads(job["collections"])
+                renamed = [f"{new}{label[len(old) :]}" if _name_of(label) == old else label for label in labels]
+                if renamed != labels:
+                    values = (json.dumps(renamed), job["id"])
+                    connection.execute("UPDATE jobs SET collections = ? WHERE id = ?", values)
+
+        self._database.change(change)
+
+    def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
+        def move(connection: Connection) -> tuple[str, list[int], int | None]:
+            moved = connection.execute(f"{sql} RETURNING name, generation", values).fetchall()
+            if not moved:
+                raise missing
+            name, generations = moved[0]["name"], sorted((row["generation"] for row in moved), reverse=True)
+            (newest,) = connection.execute(
+                "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL", (name,)
+            ).fetchone()
+            return name, generations, newest
+
+        name, generations, newest = self._database.change(move)
+        return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
+
+
+def _name_of(label: str) -> str:
+    return label.partition(":")[0]
+
+
+def _meant(label: str) -> tuple[str, int | None, int | None]:
+    parts = parts_of(label)
+    if not parts:
+        raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")
+    name, generation = parts
+    return name, generation, generation

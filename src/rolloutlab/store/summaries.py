@@ -1,0 +1,158 @@
+"""What a table shows of trajectories, kept beside them: a conversation is too large to be read for each row."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from sqlite3 import Connection
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rolloutlab.api.wire.chat import MessageOrChoice
+from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary, plain_text
+from rolloutlab.store.sqlite import Database, Row
+
+PREVIEW = 200
+"""Characters of an answer that are read with a page."""
+_ANSWER = "coalesce(answer, preview)"
+_PAGE = 256
+_ALL = 2**62
+_ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
+_FINISHED = "FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id AND t.pending = 0"
+_IN = "WHERE g.collection_id = ?"
+_NARROW = f"""
+    SELECT t.id, g.position, t.position, t.reward, t.source, t.components, o.tokens, o.finish_reason
+    {_FINISHED} LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
+    {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position LIMIT ?
+"""
+_GIVEN = "(SELECT value FROM json_each(?))"
+
+
+def keep_outline(
+    connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
+) -> None:
+    """Keep what a table shows of a trajectory, in the transaction that writes it. items: all after its prompt."""
+    connection.execute(
+        "INSERT OR REPLACE INTO outlines (trajectory_id, tokens, finish_reason, preview, answer)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (row_id, *outline_of(items, extra)),
+    )
+
+
+def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
+    """Tokens of each history as JSON, finish reason, the beginning of the answer, and all of it where it goes on."""
+    whole = StoredTrajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
+    answer = whole.answer
+    rest = answer if len(answer) > PREVIEW else None
+    return json.dumps(whole.history_tokens), whole.finish_reason, answer[:PREVIEW], rest
+
+
+class TrajectorySummaries:
+    """The finished trajectories of a lab in outline, in order; what an older version wrote gets its outline here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(
+        self, collection: StoredCollection, position: int | None = None, most: int | None = None
+    ) -> list[TrajectorySummary]:
+        """Every finished trajectory of a collection, or of its group at `position`; or the first so many of them."""
+        rows = self._narrow(collection, position, most)
+        if any(row["tokens"] is None for row in rows):
+            self._add(row["id"] for row in rows if row["tokens"] is None)
+            rows = self._narrow(collection, position, most)
+        return _outlines(rows)
+
+    def again(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
+        """The outlines, by id, with the rewards they have now."""
+        rows = self._by_id("SELECT id, reward, source, components FROM trajectories WHERE id IN", outlines)
+        parts = _parsed(row["components"] for row in rows)
+        return {
+            row["id"]: outlines[row["id"]]._replace(
+                reward=row["reward"], source=row["source"], components=parts[row["components"]]
+            )
+            for row in rows
+        }
+
+    def previews(self, ids: Iterable[int]) -> dict[int, tuple[str, bool]]:
+        """The beginnings of answers, and whether they go on."""
+        sql = "SELECT trajectory_id, preview, answer IS NOT NULL AS cut FROM outlines WHERE trajectory_id IN"
+        return {row["trajectory_id"]: (row["preview"], bool(row["cut"])) for row in self._by_id(sql, ids)}
+
+    def answers(self, ids: Iterable[int]) -> dict[int, str]:
+        """Whole answers."""
+        sql = f"SELECT trajectory_id, {_ANSWER} AS answer FROM outlines WHERE trajectory_id IN"
+        return {row["trajectory_id"]: row["answer"] for row in self._by_id(sql, ids)}
+
+    def holding(self, collection: StoredCollection, part: str) -> set[int]:
+        """The ids of trajectories whose whole answer has this part, in whatever case."""
+        sql = f"SELECT t.id {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id {_IN} AND holds({_ANSWER}, ?)"
+        return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}
+
+    def prompts(self, collection: StoredCollection, positions: Iterable[int]) -> dict[int, str]:
+        """The last user message of groups, by their position."""
+        sql = f"SELECT position, prompt FROM groups WHERE collection_id = ? AND position IN {_GIVEN}"
+        rows = self._database.read(sql, collection.id, json.dumps(list(positions)))
+        return {row["position"]: _asked(json.loads(row["prompt"])) for row in rows}
+
+    def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
+        """Which model, and which step of it, each trajectory is from."""
+        rows = self._database.read(f"SELECT t.id, t.model, t.step {_FINISHED} {_IN}", collection.id)
+        return {row["id"]: (row["model"], row["step"]) for row in rows}
+
+    def positions(self, collection: StoredCollection) -> list[int]:
+        """Where the groups of a collection are, the empty ones too."""
+        sql = "SELECT position FROM groups WHERE collection_id = ? ORDER BY position"
+        return [row["position"] for row in self._database.read(sql, collection.id)]
+
+    def count(self, collection: StoredCollection) -> int:
+        """How many trajectories of a collection are finished."""
+        return int(self._database.read(f"SELECT count(*) {_FINISHED} {_IN}", collection.id)[0][0])
+
+    def newest(self) -> tuple[int, int]:
+        """Another pair than before if there may be other trajectories in the lab; takes no time."""
+        sql = "SELECT coalesce(max(id), 0), (SELECT count(*) FROM trajectories WHERE pending > 0) FROM trajectories"
+        [(row_id, pending)] = self._database.read(sql)
+        return row_id, pending
+
+    def complete(self, ids: Iterable[int]) -> None:
+        """Outline those of some trajectories that an older version wrote without."""
+        sql = f"SELECT id FROM trajectories WHERE id IN {_GIVEN} AND id NOT IN (SELECT trajectory_id FROM outlines)"
+        self._add(row["id"] for row in self._database.read(sql, json.dumps(list(ids))))
+
+    def _narrow(self, collection: StoredCollection, position: int | None, most: int | None) -> list[Row]:
+        first, last = (0, _ALL) if position is None else (position, position)
+        return self._database.read(_NARROW, collection.id, first, last, _ALL if most is None else most)
+
+    def _by_id(self, sql: str, ids: Iterable[int]) -> list[Row]:
+        return self._database.read(f"{sql} {_GIVEN}", json.dumps(list(ids)))
+
+    def _add(self, ids: Iterable[int]) -> None:
+        """Outline trajectories that have none, some in a transaction: others who write do not wait for all."""
+        coming = iter(ids)
+        while page := list(islice(coming, _PAGE)):
+            self._database.change(partial(_keep_outlines, page))
+
+
+def _keep_outlines(ids: Sequence[int], connection: Connection) -> None:
+    sql = f"SELECT id, items, extra FROM trajectories WHERE id IN {_GIVEN}"
+    for row in connection.execute(sql, (json.dumps(ids),)).fetchall():
+        keep_outline(connection, row["id"], _ITEMS.validate_json(row["items"]), json.loads(row["extra"]))
+
+
+def _outlines(rows: Sequence[Row]) -> list[TrajectorySummary]:
+    parts = _parsed(row[5] for row in rows)
+    tokens = {text: tuple(counts) for text, counts in _parsed(row[6] for row in rows).items()}
+    return [TrajectorySummary(r[0], r[1], r[2], r[3], r[4], parts[r[5]], tokens[r[6]], r[7]) for r in rows]
+
+
+def _parsed(texts: Iterable[str]) -> dict[str, Any]:
+    """What small JSON texts say, by text: many are the same, and all are read at once."""
+    different = dict.fromkeys(texts)
+    return dict(zip(different, json.loads(f"[{','.join(different)}]"), strict=True))
+
+
+def _asked(prompt: Iterable[Mapping[str, Any]]) -> str:
+    asked = [message for message in prompt if message["role"] == "user"]
+    return plain_text(asked[-1].get("content")) if asked else ""

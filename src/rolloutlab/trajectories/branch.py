@@ -1,0 +1,107 @@
+"""From what a search found to something to sample from, or to train on."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rolloutlab.api.wire.chat import Choice
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.prompt import parse_chat
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Group, Recorded, StoredTrajectory
+
+_NAME = re.compile(r"(.+)/(\d{1,15})/(\d{1,15})")
+
+
+class Branch(list[dict[str, Any]]):
+    """The messages of a conversation up to a turn, as `chat` takes them."""
+
+    def cell(self, name: str = "branch") -> str:
+        """A cell that goes on from them: a `%%chat` where its text can say all of them, else a call.
+
+        Raises:
+            InputError: the name is none that a collection can have.
+        """
+        Lab.check_name(name)
+        text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
+        plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)
+        if plain and "{{" not in text and _says(text, self):
+            return f"%%chat {name} -n 8\n{text}"
+        return f"lab.chat({name!r}, {list(self)!r}, n=8)"
+
+
+def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
+    """The messages of a trajectory before its answer number `turn`, from 0; by default before its last one.
+
+    Raises:
+        NotFoundError: no such trajectory. InputError: it has fewer answers.
+    """
+    found = trajectory(lab, name)
+    answers = [i for i, item in enumerate(found.items) if isinstance(item, Choice)]
+    if not answers:
+        return Branch(found.messages)
+    keep = len(answers) - 1 if turn is None else turn
+    if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < len(answers):
+        raise InputError(
+            f"{found.name} has {count(len(answers), 'answer')}, and none with the number {turn!r}",
+            hint=f"turn={len(answers) - 1}",
+        )
+    return Branch(found.messages[: answers[keep]])
+
+
+def trajectory(lab: Lab, name: Any) -> StoredTrajectory:
+    """The trajectory of that name, as `letters:1/0/3`; NotFoundError when there is none."""
+    return _member(_group(lab, name), name)
+
+
+def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
+    """Copy trajectories, with their rewards, into a new generation of a collection; its label.
+
+    Those of one group are one group there too, since a group is answers to one prompt.
+
+    Raises:
+        NotFoundError: one is not there any more, or there is none to copy. InputError: it is no name.
+    """
+    lab.check_name(collection)
+    if not names:
+        raise NotFoundError(f"nothing was found that could be copied into {collection}", hint="another search")
+    with lab.draft() as draft:
+        draft.add(_copies(lab, names, collection))
+        (label,) = draft.publish()
+    return label
+
+
+def _says(text: str, messages: Sequence[dict[str, Any]]) -> bool:
+    try:
+        return parse_chat(text) == list(messages)
+    except InputError:
+        return False
+
+
+def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
+    groups: dict[str, Group] = {}
+    for name in names:
+        label = str(name).rpartition("/")[0]
+        group = groups[label] = groups.get(label) or _group(lab, name)
+        yield Recorded.copy_of(_member(group, name), group.prompt, collection, label)
+
+
+def _group(lab: Lab, name: Any) -> Group:
+    """The group that a trajectory's name begins with."""
+    place = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if not place:
+        raise InputError(
+            f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it"
+        )
+    groups = lab.groups(lab.find(place[1]), int(place[2]))
+    if not groups:
+        raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {place[1]}/0")
+    return groups[0]
+
+
+def _member(group: Group, name: str) -> StoredTrajectory:
+    for each in group.trajectories:
+        if each.name.rpartition("/")[2] == name.rpartition("/")[2]:
+            return each
+    raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {group.name}")

@@ -1,0 +1,277 @@
+"""A collection of trajectory groups, as a notebook holds it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.advantages import Member
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import Preflight, no_text, preflight
+from rolloutlab.sanitize import without_mathjax
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
+from rolloutlab.store.rewards import finite
+from rolloutlab.trajectories.frame import frame
+from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
+from rolloutlab.widgets import collection as view
+from rolloutlab.widgets.base import Bundle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Collection:
+    """One generation of a collection. It reads the lab when asked, so it is never out of date.
+
+    Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
+    trainer's own, as it would train alone with default options; of one group, as that group would. Where a browser
+    shows it, it is read one group at a time, and scored there.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        summary: StoredCollection,
+        position: int | None = None,
+        ask_logprobs: AskLogprobs | None = None,
+    ) -> None:
+        self._lab = lab
+        self._ask_logprobs = ask_logprobs
+        self._number = summary.id
+        self._position = position
+
+    @property
+    def stored(self) -> StoredCollection:
+        """As it is now: a newer generation may have taken the bare name since, or it may have another name.
+
+        Raises:
+            NotFoundError: it was deleted.
+        """
+        return self._lab.kept(self._number)
+
+    @property
+    def name(self) -> str:
+        """What `%%reward`, `%%train` and `lab.collection` call it."""
+        return self.stored.label if self._position is None else f"{self.stored.label}/{self._position}"
+
+    @property
+    def label(self) -> str:
+        """Its name with its generation, which no newer one takes."""
+        return f"{self.stored.name}:{self.stored.generation}"
+
+    @property
+    def missing(self) -> int:
+        """How many trajectories its plan still wants."""
+        return self._lab.collection(self.label).missing
+
+    @property
+    def groups(self) -> list[Group]:
+        """Its groups with their trajectories, as stored now."""
+        return self._lab.groups(self.stored, self._position)
+
+    @property
+    def trajectories(self) -> list[StoredTrajectory]:
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    def each_group(self) -> Iterator[Group]:
+        """As `groups`, some at a time, for collections larger than memory."""
+        return self._lab.each_group(self.stored) if self._position is None else iter(self.groups)
+
+    def each_trajectory(self) -> Iterator[StoredTrajectory]:
+        """As `trajectories`, some groups at a time."""
+        return (trajectory for group in self.each_group() for trajectory in group.trajectories)
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean reward of what has one."""
+        rewards = [outline.reward for outline in self._outlines() if outline.reward is not None]
+        return math.fsum(r / len(rewards) for r in rewards) if rewards else None
+
+    def preflight(self, options: Options | None = None) -> Preflight:
+        """What of it would train, computed by the trainer's own code."""
+        return _checked(self.groups, options)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per trajectory, indexed by name (`capitals/0/3`).
+
+        Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
+        source (function, hand, judge, tool), prompt, finish_reason, model, step, tokens, answer.
+        """
+        groups = self.groups
+        advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
+        trajectories = [t for group in groups for t in group.trajectories]
+        rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
+        return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
+
+    def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
+        """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
+
+        Raises:
+            NotFoundError: a row names no trajectory of this collection.
+            RewardError: a reward is not a finite number.
+        """
+        if "reward" not in frame.columns:
+            raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
+        if not frame.index.is_unique:
+            raise InputError("the frame has a trajectory twice", hint="frame[~frame.index.duplicated()]")
+        stored = self.stored
+        places = {t.name.partition("/")[2]: t for t in self.trajectories}
+        known = {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
+        scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
+        return self._lab.rewards.give([score for score in scores if score], source="hand")
+
+    def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
+        """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
+
+        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own. The
+        best has 1, the worst 0, evenly spaced, and ties share the mean of their places. What is not ranked is left
+        alone.
+
+        Raises:
+            InputError: this is no single group, or the ranking has something that is not there, or is there twice.
+        """
+        groups = self.groups
+        if len(groups) != 1:
+            raise InputError(f"{self.name} has {len(groups)} groups: one is ranked at a time", hint=f"{self.name}/0")
+        return rank(self._lab, groups[0], ranking)
+
+    def __len__(self) -> int:
+        return len(self._outlines())
+
+    def _outlines(self) -> list[TrajectorySummary]:
+        return self._lab.outlines.of(self.stored, self._position)
+
+    @cached_property
+    def _view(self) -> GroupView:
+        return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
+
+    def _repr_mimebundle_(self, **asked: Any) -> Bundle:
+        return self._view._repr_mimebundle_(**asked)
+
+    def _shown(self) -> tuple[str, list[Group], Preflight, view.Counts]:
+        """What of it a cell shows: the groups that are shown are read, of all others only rewards and token counts."""
+        stored = self.stored
+        positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
+        members: dict[int, list[Member]] = {position: [] for position in positions}
+        outlines = self._lab.outlines.of(stored, self._position)
+        rewards = [outline.reward for outline in outlines if outline.reward is not None]
+        for o in outlines:
+            if o.reward is not None:
+                members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
+        first, rest = positions[: view.MOST_GROUPS], positions[view.MOST_GROUPS :]
+        after = f"{stored.label}/{rest[0]}" if rest else ""
+        counts = view.Counts(len(positions), len(outlines), rewards, after)
+        return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
+
+    def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
+        """Some of its groups; one alone is shown in several ways at once, and is read once for all of them."""
+        if len(positions) == 1:
+            return [self._view.read(positions[0])]
+        return [group for position in positions for group in self._lab.groups(stored, position)]
+
+    def __repr__(self) -> str:
+        return view.text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return without_mathjax(view.html(*self._shown()))
+
+
+def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
+    """The scored trajectories of stored groups, as the objective sees them.
+
+    text_only: the policy is known to read nothing but text.
+    """
+    return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
+
+
+def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Member:
+    unreadable = no_text(trajectory.histories()) if text_only else ""
+    tokens_H = () if unreadable else trajectory.history_tokens
+    return Member(trajectory.name, reward, tokens_H, unreadable=unreadable)
+
+
+def unscored_names(groups: Sequence[Group]) -> list[str]:
+    return [t.name for group in groups for t in group.trajectories if t.reward is None]
+
+
+def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
+    return preflight(members_of(groups), options or Options(), unscored_names(groups))
+
+
+def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Score | None:
+    import pandas as pd
+
+    if name not in known:
+        raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
+    trajectory = known[name]
+    if trajectory.reward is None and pd.isna(value):
+        return None
+    reward = finite(value, name)
+    return None if reward == trajectory.reward else Score(trajectory, reward)  # a row left as it is says nothing
+
+
+def _frame_row(trajectory: StoredTrajectory, advantage: float | None) -> dict[str, Any]:
+    return {
+        "reward": trajectory.reward,
+        "advantage": advantage,
+        "source": trajectory.source,
+        "prompt": trajectory.prompt,
+        "finish_reason": trajectory.finish_reason,
+        "model": trajectory.model,
+        "step": trajectory.step,
+        "tokens": trajectory.tokens,
+        "answer": trajectory.answer,
+    }
+
+
+_WILD = frozenset("*?[")
+
+
+def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
+    """The collections that names (`capitals`, `capitals:1`) and patterns (`cap*`) mean, each once.
+
+    A pattern means the newest generation of every collection whose bare name it fits, by name.
+
+    Raises:
+        InputError: a name is given twice. NotFoundError: no such collection, or none that fits; with the closest names.
+    """
+    wanted = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
+    named = [Collection(lab, lab.collection(name)).label for name in wanted if not _is_pattern(name)]
+    if len(set(named)) < len(named):
+        raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(wanted)))
+    found = [_fitting(lab, name) if _is_pattern(name) else [Collection(lab, lab.collection(name))] for name in wanted]
+    return list({collection.label: collection for some in found for collection in some}.values())
+
+
+def _is_pattern(name: str) -> bool:
+    return isinstance(name, str) and bool(_WILD & set(name))
+
+
+def _fitting(lab: Lab, pattern: str) -> list[Collection]:
+    newest = sorted((s for s in lab.collections() if s.newest), key=lambda summary: summary.name)
+    fitting = [Collection(lab, summary) for summary in newest if fnmatchcase(summary.name, pattern)]
+    if not fitting:
+        plain = "".join(character for character in pattern if character not in "*?[]")
+        close = get_close_matches(plain, [summary.name for summary in newest], n=3, cutoff=0.3)
+        hint = ", ".join(close) if close else "%collections lists them"
+        raise NotFoundError(f"no collection's name fits {pattern!r}", hint=hint)
+    return fitting
+
+
+def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
+    """The generation and the position of a group by its name (`capitals/0`).
+
+    Raises:
+        InputError: the name is of another form. NotFoundError: there is no such group.
+    """
+    label, _, position = str(name).rpartition("/")
+    if not label or not position.isdecimal():
+        raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
+    stored = lab.find(label)
+    if int(position) not in lab.outlines.positions(stored):
+        raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")
+    return stored, int(position)

@@ -1,0 +1,243 @@
+"""Two checkpoints on the same prompts and seeds: what became better, by how much, and how sure that is."""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import without_mathjax
+from rolloutlab.store.models import dumped
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
+from rolloutlab.widgets import comparison as view
+from rolloutlab.widgets.plot import Plot
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 16
+"""Prompts from which on a verdict is given."""
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prompt: the rewards of its trajectories before and after, in the order of their seeds.
+
+    trained: whether a job trained on it between the two checkpoints. rows: how many rows gave this same prompt.
+    """
+
+    name: str
+    prompt: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    trained: bool = False
+    rows: int = 1
+
+    @property
+    def difference(self) -> float:
+        """Mean reward after less mean reward before."""
+        return _mean(self.after) - _mean(self.before)
+
+
+class Comparison:
+    """Two checkpoints on the same prompts and seeds.
+
+    `interval` is over prompts, since trajectories of a prompt are alike; paired, since a prompt that is hard is hard
+    for both (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, none of which was trained on in between: the
+    interval speaks of prompts like these, and prompts that were trained on are not like those that were not.
+
+    bounds: the least and the largest reward there can be; by default 0 and 1 where all rewards are within them, which
+    is then an assumption, and unknown where they are not. anytime: the interval stays valid where a comparison is made
+    again and again on more and more prompts.
+
+    Raises:
+        InputError: there is no pair, or a reward is outside the bounds that are given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        before: str,
+        after: str,
+        pairs: Sequence[Pair],
+        *,
+        anytime: bool = False,
+        bounds: Bounds | None = None,
+    ) -> None:
+        if not pairs:
+            raise InputError(f"no prompt of {name} has rewards on both sides", hint=f"%%compare {name}")
+        self.name = name
+        self.before = before
+        self.after = after
+        self.pairs = list(pairs)
+        self.anytime = anytime
+        self.bounds = _bounds(self.pairs, bounds)
+        self._assumed = bounds is None
+
+    @property
+    def mean_before(self) -> float:
+        """Mean over prompts of the mean reward before."""
+        return _mean([_mean(pair.before) for pair in self.pairs])
+
+    @property
+    def mean_after(self) -> float:
+        """Mean over prompts of the mean reward after."""
+        return _mean([_mean(pair.after) for pair in self.pairs])
+
+    @property
+    def difference(self) -> float:
+        """Mean over prompts of the difference."""
+        return _mean([pair.difference for pair in self.pairs])
+
+    @property
+    def trained(self) -> int:
+        """How many of the prompts were trained on between the two checkpoints."""
+        return sum(pair.trained for pair in self.pairs)
+
+    def interval(self, level: float = 0.95) -> Bounds:
+        """Between which bounds the difference lies, as the prompts vary; its trajectories where there is one prompt.
+
+        By the exact sign test where each difference is none or as large as the bounds allow, as with one success or
+        failure per prompt; else Student's t where differences are near enough to normal, else by betting where rewards
+        have bounds; with `anytime` an interval of a confidence sequence; see `rolloutlab.trajectories.intervals`. Equal
+        differences of rewards without bounds bound nothing: it is then everything.
+
+        Raises:
+            InputError: the level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise InputError(f"the level {level} is not between 0 and 1", hint="comparison.interval(0.95)")
+        differences = self._differences
+        if self.bounds is None and len(set(differences)) == 1:
+            return -math.inf, math.inf
+        width = self.bounds[1] - self.bounds[0] if self.bounds else None
+        low, high = (anytime_interval if self.anytime else interval)(differences, level, width)
+        return float(low), float(high)
+
+    @property
+    def _differences(self) -> list[float]:
+        """One number per prompt; per trajectory where there is one prompt."""
+        if len(self.pairs) > 1:
+            return [pair.difference for pair in self.pairs]
+        (only,) = self.pairs
+        return [after - before for before, after in zip(only.before, only.after, strict=True)]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
+        import pandas as pd
+
+        from rolloutlab.trajectories.frame import Frame
+
+        rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after), p.trained] for p in self.pairs]
+        names = pd.Index([pair.name for pair in self.pairs], name="group")
+        frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n", "trained"])
+        return frame.sort_values("difference", kind="stable")
+
+    def words(self) -> list[str]:
+        """What came of it, line by line."""
+        low, high = self.interval()
+        better = sum(pair.difference > 0 for pair in self.pairs)
+        worse = sum(pair.difference < 0 for pair in self.pairs)
+        rows = sum(pair.rows for pair in self.pairs)
+        pooled = f" ({rows:,} rows; equal prompts count once)" if rows > len(self.pairs) else ""
+        bounds = f"95% interval {_signed(low)} to {_signed(high)}{self._basis()}"
+        if math.isinf(low):
+            bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
+        return [
+            f"{self.name}: {self.before} -> {self.after} on {count(len(self.pairs), 'prompt')}{pooled}",
+            f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
+            f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
+            f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
+        ]
+
+    def _basis(self) -> str:
+        """What the interval stands on, unless it is Student's for differences that are near enough to normal."""
+        kept = ", valid at every look" if self.anytime else ""
+        if self.bounds is None:
+            return f"{kept}, which assumes roughly normal differences"
+        low, high = self.bounds
+        by_signs = only_extremes(self._differences, high - low)
+        if not self.anytime and near_normal(self._differences) and not by_signs:
+            return ""
+        equal = ", all differences equal" if len(set(self._differences)) == 1 else ""
+        within = f"for rewards within {low:g} and {high:g}"
+        return f"{kept}{equal}, {within}{', as all of these are' if self._assumed else ''}"
+
+    def _verdict(self, low: float, high: float) -> str:
+        if self.trained:
+            some = "all of these prompts" if self.trained == len(self.pairs) else f"{self.trained:,} of these prompts"
+            return f"no verdict, {some} were trained on in between -> --over ROWS that were not"
+        if len(self.pairs) < FEWEST:
+            return f"no verdict from fewer than {FEWEST} prompts -> --over more rows"
+        if self.bounds is None and not near_normal(self._differences):
+            far = "all differences are equal" if math.isinf(low) else "the differences are far from normal"
+            return f"no verdict, {far} -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
+        return "better" if low > 0 else "worse" if high < 0 else "no clear difference -> more prompts, or a larger -n"
+
+    def plot(self) -> Plot:
+        """Mean reward of each prompt before and after."""
+        return view.plot(self._rows())
+
+    def __repr__(self) -> str:
+        return view.text(self.words(), self._rows())
+
+    def _repr_html_(self) -> str:
+        return without_mathjax(view.html(self.words(), self._rows()))
+
+    def _rows(self) -> list[view.Row]:
+        pairs = sorted(self.pairs, key=lambda pair: pair.difference)
+        return [(pair.name, pair.prompt, _mean(pair.before), _mean(pair.after)) for pair in pairs]
+
+
+def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozenset()) -> list[Pair]:
+    """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
+
+    Groups with the same prompt and script are one pair, since their trajectories are no more apart than those of one
+    group. Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts
+    that were trained on in between, as `Lab.prompts` has them.
+    """
+    pairs: dict[tuple[str, ...], Pair] = {}
+    for old, new in zip(before.groups, after.groups, strict=True):
+        olds = {t.name.rpartition("/")[2]: t.reward for t in old.trajectories if t.reward is not None}
+        news = {t.name.rpartition("/")[2]: t.reward for t in new.trajectories if t.reward is not None}
+        both = [place for place in olds if place in news]
+        if both:
+            rewards = tuple(olds[place] for place in both), tuple(news[place] for place in both)
+            asked = dumped(new.prompt)
+            name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
+            pair = Pair(name, text, *rewards, trained=asked in trained)
+            key = (asked, *map(dumped, new.script))
+            pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
+    return list(pairs.values())
+
+
+def _pooled(one: Pair, other: Pair) -> Pair:
+    rewards = one.before + other.before, one.after + other.after
+    return Pair(one.name, one.prompt, *rewards, one.trained, one.rows + other.rows)
+
+
+def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:
+    """The bounds of the rewards, as far as they are known."""
+    low, high = given or (0.0, 1.0)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(f"{low:g} and {high:g} are no bounds: the first is the lower one", hint="--bounds 0 1")
+    outside = [r for pair in pairs for r in (*pair.before, *pair.after) if not low <= r <= high]
+    if not outside:
+        return low, high
+    if given:
+        hint = f"--bounds {min(low, *outside):g} {max(high, *outside):g}, if no reward can be beyond"
+        raise InputError(f"the reward {outside[0]:g} is outside the bounds {low:g} and {high:g}", hint=hint)
+    return None
+
+
+def _signed(bound: float) -> str:
+    """In three places; in as many as it takes to see on which side of 0 it is."""
+    return f"{bound:+.3f}" if bound == 0 or abs(bound) >= 0.0005 else f"{bound:+.1g}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)

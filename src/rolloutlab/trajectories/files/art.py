@@ -1,0 +1,92 @@
+"""Trajectory groups as `openpipe-art` has them: its `TrajectoryGroup` as JSON, one per line or all in an array.
+
+Read is also what its `trajectory_logging` writes to Parquet, which has no logprobs. Trajectories without a reward are
+not written: that library has none.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from rolloutlab.api.wire import trajectories as wire
+from rolloutlab.api.wire.base import Wire
+from rolloutlab.api.wire.chat import MessageOrChoice
+from rolloutlab.store.models import Group, Recorded, StoredCollection
+from rolloutlab.trajectories.files.columns import FURTHER, checked, needed, prompt_length
+from rolloutlab.trajectories.files.json_files import Found, write_lines
+from rolloutlab.trajectories.files.jsonl import dumped
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class ArtGroup(Wire):
+    """`art.TrajectoryGroup`, its trajectories unread."""
+
+    trajectories: list[dict[str, Any]]
+    metadata: dict[str, Any] = {}
+
+
+def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool, array: bool = False) -> None:
+    """Write groups, one per line; `array` makes the file one JSON array of them."""
+    lines = (dumped(_group(group)) for _, group in groups)
+    write_lines(path, _in_array(lines) if array else lines, gzipped=gzipped)
+
+
+def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
+    """The trajectories of groups for the collection `name`; InputError says where one is wrong."""
+    for number, (place, value) in enumerate(documents):
+        group = checked(ArtGroup, value, place)
+        found = [
+            checked(wire.Trajectory, _as_sent(sent), f"{place}: trajectories.{i}")
+            for i, sent in enumerate(group.trajectories)
+        ]
+        prompts = [each.messages_and_choices[: prompt_length(each.messages_and_choices)] for each in found]
+        shared = _in_common(prompts)
+        for sent, trajectory in zip(group.trajectories, found, strict=True):
+            yield Recorded(
+                place,
+                name or needed(place),
+                f"group {number}",
+                shared,  # type: ignore[arg-type]  # what comes before a Choice is none
+                trajectory.messages_and_choices[len(shared) :],
+                row=group.metadata,
+                model=_model(trajectory.metadata),
+                created_at=trajectory.start_time,
+                reward=trajectory.reward,
+                extra={key: sent[key] for key in FURTHER if sent.get(key)} | (trajectory.model_extra or {}),
+            )
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "trajectories": [each.to_wire().to_wire() for each in group.trajectories if each.reward is not None],
+        "metadata": {key: value for key, value in group.row.items() if isinstance(value, _PLAIN)},
+    }
+
+
+def _in_common(prompts: list[list[MessageOrChoice]]) -> list[MessageOrChoice]:
+    """The messages with which all of them begin."""
+    beside = takewhile(lambda items: all(item == items[0] for item in items), zip(*prompts, strict=False))
+    return [items[0] for items in beside]
+
+
+def _in_array(lines: Iterable[str]) -> Iterator[str]:
+    opening = "["
+    for line in lines:
+        yield f"{opening}{line}"
+        opening = ","
+    yield "]"
+
+
+def _as_sent(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """A trajectory with its conversation under the name of the specification; the Parquet logs call it `messages`."""
+    renamed = dict(sent)
+    if "messages" in renamed:
+        renamed.setdefault("messages_and_choices", renamed.pop("messages"))
+    return renamed
+
+
+def _model(metadata: Mapping[str, Any]) -> str:
+    model = metadata.get("model")
+    return model if isinstance(model, str) else ""

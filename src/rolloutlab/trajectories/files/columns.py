@@ -1,0 +1,153 @@
+"""A stored trajectory as named columns and back, losing nothing: what our own JSONL and Parquet files hold.
+
+The columns are those of the specification's Trajectory, and beside them where it was and how it came to be. Properties
+that neither knows are kept in `extra`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from rolloutlab.api.wire import trajectories as wire
+from rolloutlab.api.wire.base import Integer, Number, Wire
+from rolloutlab.api.wire.chat import Choice, MessageOrChoice
+from rolloutlab.api.wire.errors import locate
+from rolloutlab.errors import InputError
+from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
+
+W = TypeVar("W", bound=Wire)
+
+FURTHER = (
+    "tools",
+    "additional_histories",
+    "metrics",
+    "auto_metrics",
+    "metadata",
+    "logs",
+    "initial_policy_version",
+    "final_policy_version",
+)
+"""What of the specification's Trajectory the lab keeps as it came."""
+
+_LARGEST = 2**53
+
+
+class Line(wire.Trajectory):
+    """The columns; all but the conversation may be absent, as in a trajectory from elsewhere."""
+
+    reward: Number | None = None  # type: ignore[assignment]
+    collection: str | None = None
+    generation: Integer | None = Field(default=None, ge=1, lt=_LARGEST)
+    group: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
+    position: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
+    prompt: Integer | None = Field(default=None, ge=0)
+    row: dict[str, Any] = {}
+    model: str = ""
+    step: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
+    sampling: dict[str, Any] = {}
+    components: dict[str, Number] = {}
+    source: str | None = None
+    extra: dict[str, Any] = {}
+
+
+def to_columns(collection: StoredCollection, group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
+    """The columns of a trajectory, JSON-ready. `prompt` counts the messages that its group shares."""
+    further = {name: trajectory.extra[name] for name in FURTHER if name in trajectory.extra}
+    unknown = {name: value for name, value in trajectory.extra.items() if name not in FURTHER}
+    return {
+        "collection": collection.name,
+        "generation": collection.generation,
+        "group": group.position,
+        "position": int(trajectory.name.rpartition("/")[2]),
+        "row": dict(group.row),
+        "model": trajectory.model,
+        "step": trajectory.step,
+        "sampling": dict(trajectory.sampling),
+        "reward": trajectory.reward,
+        "components": dict(trajectory.components),
+        "source": trajectory.source,
+        "start_time": trajectory.created_at,
+        "prompt": len(group.prompt),
+        "messages_and_choices": [item.to_wire() for item in trajectory.items],
+        **further,
+        **({"extra": unknown} if unknown else {}),
+    }
+
+
+def from_columns(place: str, columns: Any, name: str | None) -> Recorded:
+    """The trajectory of some columns, for the collection `name`, or for the one they name.
+
+    Raises:
+        InputError: a column is wrong, or no name is given; the message says where.
+    """
+    line = checked(Line, columns, place)
+    items = line.messages_and_choices
+    prompt = prompt_length(items) if line.prompt is None else line.prompt
+    if prompt > len(items) or any(isinstance(item, Choice) for item in items[:prompt]):
+        raise InputError(f"{place}: prompt: {prompt} is more than its messages before a Choice", hint='"prompt": 1')
+    collection = name or line.collection or needed(place)
+    places = line.group is not None and line.position is not None
+    unknown = line.model_extra or {}
+    return Recorded(
+        place,
+        collection,
+        (line.group or 0) if places else shared_by(items[:prompt], line.group),
+        items[:prompt],  # type: ignore[arg-type]
+        items[prompt:],
+        None if name else line.generation,
+        line.position if places else None,
+        _finite(place, "row", line.row),
+        line.model,
+        line.step,
+        _finite(place, "sampling", line.sampling),
+        line.start_time,
+        line.reward,
+        _finite(place, "components", columns.get("components") or {}),
+        line.source,
+        _finite(place, "extra", {**{key: columns[key] for key in FURTHER if key in columns}, **line.extra, **unknown}),
+    )
+
+
+def checked(kind: type[W], value: Any, place: str) -> W:
+    """The value as a `kind`; InputError with the path to what is wrong in it."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = locate(error.errors()[:1], value)[0]
+        path = ".".join(map(str, first.loc)) or kind.__name__.lower()
+        raise InputError(f"{place}: {path}: {first.msg}", hint="docs/exchange.md has the formats") from error
+
+
+def needed(place: str) -> str:
+    """There is no name: InputError."""
+    file = place.partition(",")[0]
+    raise InputError(f"{file} does not say what its collection is called", hint=f"%import {file} NAME")
+
+
+def prompt_length(items: list[MessageOrChoice], said: Callable[[MessageOrChoice], bool] | None = None) -> int:
+    """How many messages come before the policy speaks: before the first Choice, or the first assistant message."""
+    tests = [said] if said else [lambda item: isinstance(item, Choice), lambda item: _role(item) == "assistant"]
+    for test in tests:
+        if any(map(test, items)):
+            return next(i for i, item in enumerate(items) if test(item))
+    return len(items)
+
+
+def shared_by(prompt: list[MessageOrChoice], group: int | None = None) -> str:
+    """What trajectories of one group have in common: what was asked, and the number of the group where there is one."""
+    return sha256(json.dumps([group, [item.to_wire() for item in prompt]]).encode()).hexdigest()
+
+
+def _role(item: MessageOrChoice) -> str:
+    return "" if isinstance(item, Choice) else item.role
+
+
+def _finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise InputError(f"{place}: {column}: a number is larger than any float", hint="null") from error
+    return dict(value)

@@ -1,0 +1,76 @@
+"""OpenAI's fine-tuning JSONL: `{"messages": [...], "tools": [...]}` per line.
+
+An assistant message with `weight` 0 was not said by the policy; what comes before its first own message is the prompt,
+and lines with the same prompt are one group.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from rolloutlab.api.wire.base import Number, Wire
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, Message, MessageOrChoice
+from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
+from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
+from rolloutlab.trajectories.files.json_files import Found, write_lines
+from rolloutlab.trajectories.files.jsonl import dumped
+
+_SAID = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight")
+
+
+class Example(Wire):
+    """A line; what else it holds is what a reward function sees as its row."""
+
+    messages: list[Message] = Field(min_length=1)
+    tools: list[FunctionTool] | None = None
+    reward: Number | None = None
+
+
+def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
+    """Write the conversations of groups; logprobs, rewards and rows have no place in this format."""
+    lines = (dumped(_example(group, each)) for _, group in groups for each in group.trajectories)
+    write_lines(path, lines, gzipped=gzipped)
+
+
+def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
+    """The conversations of lines for the collection `name`; InputError says where one is wrong."""
+    for place, value in documents:
+        example = checked(Example, value, place)
+        items: list[MessageOrChoice] = list(example.messages)
+        prompt = prompt_length(items, _spoken)
+        row = dict(example.model_extra or {})
+        plain = {key: kept for key, kept in row.items() if isinstance(kept, str | int | float | bool | None)}
+        yield Recorded(
+            place,
+            name or needed(place),
+            shared_by(items[:prompt]),
+            example.messages[:prompt],
+            items[prompt:],
+            row=row,
+            reward=example.reward,
+            extra={
+                **({"tools": value["tools"]} if example.tools else {}),
+                **({"metadata": plain} if plain else {}),
+            },
+        )
+
+
+def _spoken(item: MessageOrChoice) -> bool:
+    return isinstance(item, AssistantMessage) and (item.model_extra or {}).get("weight") != 0
+
+
+def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
+    messages = [_message(item, given=i < len(group.prompt)) for i, item in enumerate(trajectory.items)]
+    tools = trajectory.extra.get("tools")
+    return {"messages": messages, **({"tools": tools} if tools else {})}
+
+
+def _message(item: MessageOrChoice, *, given: bool) -> Mapping[str, Any]:
+    """The message as the format knows it; one of the assistant that was given is marked as not to be learnt."""
+    message = (item.message if isinstance(item, Choice) else item).to_wire()
+    if message["role"] != "assistant":
+        return message
+    said = {key: value for key, value in message.items() if key in _SAID}
+    return {**said, "weight": 0} if given else said

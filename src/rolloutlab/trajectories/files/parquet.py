@@ -1,0 +1,115 @@
+"""The columns of our JSONL as Parquet, nothing lost: what is no number or text is JSON. Needs pyarrow.
+
+Read are also the Parquet logs of `openpipe-art`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from rolloutlab.errors import InputError
+from rolloutlab.store.models import Group, StoredCollection
+from rolloutlab.trajectories.files.columns import FURTHER, to_columns
+from rolloutlab.trajectories.files.json_files import Found
+from rolloutlab.trajectories.files.jsonl import dumped
+
+_JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
+_ROWS = 512
+"""Rows that are in memory at once, and in a row group of the file."""
+
+
+def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
+    """Write the trajectories of groups.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    pyarrow = _pyarrow()
+    import pyarrow.parquet as parquet
+
+    schema = pyarrow.schema(
+        [(name, getattr(pyarrow, kind)()) for name, kind in _kinds().items()],
+        metadata={"rolloutlab": "trajectories"},
+    )
+    rows = (_row(to_columns(collection, group, each)) for collection, group in groups for each in group.trajectories)
+    with parquet.ParquetWriter(path, schema, compression="zstd") as file:
+        while batch := list(islice(rows, _ROWS)):
+            file.write_table(pyarrow.Table.from_pylist(batch, schema))
+
+
+def documents(path: Path) -> Iterator[Found]:
+    """The rows of a file as the lines of our JSONL would have them, or the groups of a log of `openpipe-art`.
+
+    Raises:
+        InputError: pyarrow is not installed, or the file is no Parquet, or a column is not what it should be.
+    """
+    pyarrow = _pyarrow()
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(batch_size=_ROWS) for row in batch.to_pylist())
+            numbered = ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, start=1))
+            if "group_index" in file.schema_arrow.names:
+                yield from _logged(numbered)
+            else:
+                yield from ((place, _columns(place, row)) for place, row in numbered)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path.name} cannot be read as Parquet: {error}", hint="a file of %export") from error
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow", hint="pip install 'rolloutlab[parquet]'") from error
+    return pyarrow
+
+
+def _kinds() -> dict[str, str]:
+    own = ("collection", "generation", "group", "position", "row", "model", "step", "sampling", "reward", "components")
+    names = (*own, "source", "start_time", "prompt", "messages_and_choices", *FURTHER, "extra")
+    numbers = {**dict.fromkeys(("generation", "group", "position", "step", "prompt"), "int64"), "reward": "float64"}
+    return {name: numbers.get(name, "string") for name in names}
+
+
+def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dumped(value) if name in _JSON else value for name, value in columns.items()}
+
+
+def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    present = {name: value for name, value in row.items() if value is not None}
+    return {name: _parsed(place, name, value) if name in _JSON else value for name, value in present.items()}
+
+
+def _parsed(place: str, column: str, text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InputError(f"{place}: {column}: not JSON: {error}", hint="docs/exchange.md has the columns") from error
+
+
+def _logged(rows: Iterable[Found]) -> Iterator[Found]:
+    """The groups of a log: consecutive rows of one `group_index`."""
+    for _, members in groupby(rows, lambda found: found[1]["group_index"]):
+        found = list(members)
+        place, first = found[0]
+        metadata = _parsed(place, "group_metadata", first.get("group_metadata") or "{}")
+        trajectories = [_logged_trajectory(*each) for each in found if each[1].get("messages") is not None]
+        yield place, {"trajectories": trajectories, "metadata": metadata}
+
+
+def _logged_trajectory(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: row[name] for name in ("reward", "metrics", "metadata", "tools", "logs") if row.get(name) is not None}
+    messages = [
+        {name: _parsed(place, name, value) if name == "tool_calls" else value for name, value in message.items()}
+        for message in (
+            {k: v for k, v in each.items() if v is not None and k != "trainable"} for each in row["messages"]
+        )
+    ]
+    return {**{name: _parsed(place, name, value) for name, value in kept.items()}, "messages": messages}

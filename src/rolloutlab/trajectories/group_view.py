@@ -1,0 +1,232 @@
+"""Groups as a notebook holds them and a browser reads them: one at a time, ranked and scored where they are read."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from rolloutlab.api.wire.trajectories import History, ScoredHistories
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.advantages import Member, TokenWeight
+from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
+from rolloutlab.trajectories.ranking import FORMULA, read_ranking, rewards_of
+from rolloutlab.trajectories.rewards_data import uncollected
+from rolloutlab.trajectories.scoring import reward_of
+from rolloutlab.widgets import group as shown
+from rolloutlab.widgets.base import NotebookView
+
+AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
+"""Asks the service what a model's newest checkpoint thinks of some histories."""
+
+
+class GroupView(NotebookView):
+    """The groups of a generation, or the one at `position`. It reads one group at a time.
+
+    Advantages are those with which the group would train alone with default options.
+    """
+
+    module = "group"
+
+    def __init__(
+        self, lab: Lab, number: int, position: int | None = None, ask_logprobs: AskLogprobs | None = None
+    ) -> None:
+        self._lab = lab
+        self._number = number
+        self._position = position
+        self._ask_logprobs = ask_logprobs
+        self._lock = threading.Lock()
+        self._read: Group | None = None
+        lab.rewards.listen(self._edited)
+
+    def state(self) -> Mapping[str, Any]:
+        """The first group."""
+        return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "shown": self.group(0)}
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return {
+            "group": self.group,
+            "find": self.find,
+            "text": self.text,
+            "tokens": self.tokens,
+            "gap": self.gap,
+            "standing": self.reward_state,
+            "rank": self.rank,
+            "give": self.give,
+            "undo": self.undo,
+        }
+
+    def read(self, position: int) -> Group:
+        """A group as it is now, its conversations not read again while nothing arrives in it; not to be changed."""
+        group = self._group(position)
+        now = {outline.id: outline for outline in self._outlines(group)}
+        members = [
+            replace(t, reward=now[t.id].reward, components=now[t.id].components, source=now[t.id].source)
+            for t in group.trajectories
+            if t.id in now
+        ]
+        return replace(group, trajectories=tuple(members))
+
+    def group(self, at: int) -> dict[str, Any]:
+        """The group at a place among those of the view, from 0, and how many those are."""
+        positions = self._positions()
+        if not positions:
+            return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
+        at = min(_whole(at), len(positions) - 1)
+        group = self._group(positions[at])
+        described = {**shown.described(group), **self._standing(group)}
+        return {"at": at, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
+
+    def find(self, position: int) -> dict[str, Any]:
+        """As `group`, for the group of that name: the number after the slash."""
+        positions = self._positions()
+        if _whole(position) not in positions:
+            raise NotFoundError(f"there is no group {self._stored.label}/{position}", hint=f"0 to {positions[-1]}")
+        return self.group(positions.index(position))
+
+    def text(self, position: int, seat: int | None, number: int, start: int) -> dict[str, Any]:
+        """More of a text: of the trajectory at `seat`, or of the prompt."""
+        group = self._group(position)
+        texts = shown.ConversationTexts()
+        if seat is None:
+            shown.asked(group, texts)
+        else:
+            shown.conversation(_at(group, seat), texts)
+        if not _whole(number) < len(texts.whole):
+            raise NotFoundError(f"there is no text {number} there")
+        return shown.piece(texts.whole[number], _whole(start))
+
+    def tokens(self, position: int, seat: int, start: int) -> dict[str, Any]:
+        """Sampled tokens of a trajectory, some at a time."""
+        return shown.tokens_of(_at(self._group(position), seat), _whole(start))
+
+    def gap(self, position: int, seat: int) -> dict[str, Any]:
+        """Of each sampled token its logprob at the newest checkpoint minus that at sampling, one list per turn."""
+        trajectory = _at(self._group(position), seat)
+        if self._ask_logprobs is None:
+            raise NotFoundError("no service is known here that could give logprobs", hint="lab.group(...)")
+        scored = self._ask_logprobs(trajectory.model, trajectory.histories())
+        return {"model": escape_control_chars(scored.model), "turns": shown.gaps_of(trajectory, scored)}
+
+    def reward_state(self, position: int) -> dict[str, Any]:
+        """The rewards of a group now, and what it would train with."""
+        return self._standing(self._group(position))
+
+    def rank(self, position: int, ranking: object) -> dict[str, Any]:
+        """Give the rewards of a ranking, best first; one change, by hand."""
+        group = self._group(position)
+        return self._told(group, rank(self._lab, group, ranking))
+
+    def give(self, position: int, seat: int, reward: Any) -> dict[str, Any]:
+        """Give one trajectory a reward by hand: a finite number, or a text that is one."""
+        group = self._group(position)
+        trajectory = _at(group, seat)
+        score = Score(trajectory, reward_of(reward, trajectory.name))
+        return self._told(group, self._lab.rewards.give([score], source="hand"))
+
+    def undo(self, position: int) -> dict[str, Any]:
+        """Take back the newest change of the collection, where it was given by hand and in this group.
+
+        Raises:
+            NotFoundError: it was given otherwise or elsewhere, or nothing is left to undo.
+        """
+        stored, group = self._stored, self._group(position)
+
+        def take_back() -> list[Edit]:
+            source, groups = self._lab.rewards.newest(stored)
+            if why_not := _why_no_undo(source, groups, position):
+                hint = f"%rewards {stored.label} {'--undo' if source else '--history'}"
+                raise NotFoundError(f"nothing by hand to undo here: {why_not}", hint=hint)
+            return self._lab.rewards.undo(stored)
+
+        return self._told(group, self._lab.at_once(take_back))
+
+    @property
+    def _stored(self) -> StoredCollection:
+        return self._lab.kept(self._number)
+
+    def _positions(self) -> list[int]:
+        return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
+
+    def _group(self, position: int) -> Group:
+        """A group with its conversations; the last one that was read is kept while nothing arrives in it."""
+        stored = self._stored
+        with self._lock:
+            name, read = f"{stored.label}/{_whole(position)}", self._read
+            if read is None or read.name != name or not self._is_whole(read):
+                with uncollected():
+                    found = self._lab.groups(stored, position)
+                if not found:
+                    raise NotFoundError(f"there is no group {name}", hint=f"%group {stored.label}/0")
+                self._read = read = found[0]
+            return read
+
+    def _is_whole(self, group: Group) -> bool:
+        return [t.id for t in group.trajectories] == [outline.id for outline in self._outlines(group)]
+
+    def _outlines(self, group: Group) -> list[TrajectorySummary]:
+        return self._lab.outlines.of(self._stored, group.position)
+
+    def _standing(self, group: Group) -> dict[str, Any]:
+        outlines = self._outlines(group)
+        names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
+        shares = _shares([Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None])
+        return {"standing": [shown.reward_state(o, shares.get(names[o.id])) for o in outlines]}
+
+    def _told(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
+        return {**self._standing(group), "said": _said(edits)}
+
+    def _edited(self, ids: Set[int]) -> None:
+        """Rewards were changed in this process, on any thread: the browser is told if it shows one of them."""
+        if (read := self._read) and any(trajectory.id in ids for trajectory in read.trajectories):
+            self.push("changed")
+
+
+def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
+    """Give the rewards of a ranking of a group, best first: one change, by hand.
+
+    Raises:
+        InputError: the ranking is none.
+    """
+    members = {shown.seat_of(trajectory): trajectory for trajectory in group.trajectories}
+    places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
+    scores = [Score(members[seat], reward) for seat, reward in rewards_of(places).items()]
+    return lab.rewards.give(scores, source="hand")
+
+
+def _shares(members: Sequence[Member]) -> dict[str, TokenWeight]:
+    return {share.member.name: share for share in preflight([members], Options()).all_shares()}
+
+
+def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:
+    """Why the newest change is none that is undone where this group is read."""
+    if source is None:
+        return "nothing is left"
+    if source != "hand":
+        return f"the newest change was given by a {source}"
+    others = groups - {position}
+    return f"the newest change was in group {min(others)}" if others else None
+
+
+def _said(edits: Sequence[Edit]) -> str:
+    if not edits:
+        return "every reward is as it was"
+    groups = dict.fromkeys(escape_control_chars(edit.trajectory.rpartition("/")[0]) for edit in edits)
+    some = f"{count(len(edits), 'reward')} in {', '.join(list(groups)[:3])}"
+    return f"taken back: {some}" if edits[0].undoes else f"given by hand: {some}"
+
+
+def _at(group: Group, seat: int) -> StoredTrajectory:
+    for trajectory in group.trajectories:
+        if shown.seat_of(trajectory) == _whole(seat):
+            return trajectory
+    raise NotFoundError(f"there is no trajectory {group.name}/{seat}", hint=f"%group {group.name}")
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InputError(f"{number!r} is no place", hint="0")
+    return number

@@ -1,0 +1,290 @@
+"""Collections as a view reads them: kept as the lab has them, told as columns, as a page, and as a frame."""
+
+import gc
+import math
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.objective.advantages import Reason, TokenWeight
+from rolloutlab.objective.preflight import WHY
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import StoredCollection
+from rolloutlab.store.summaries import PREVIEW
+from rolloutlab.trajectories.frame import frame
+from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
+from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TRAINS = "trains"
+"""What is chosen to see the rows that would train, beside the reasons of the others."""
+SOURCES = ("function", "hand", "judge", "tool", NONE)
+
+
+class RewardsData:
+    """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
+
+    most: read no more than the first so many rows.
+    """
+
+    def __init__(
+        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None, most: int | None = None
+    ) -> None:
+        self._lab = lab
+        self._group = group
+        self._most = most
+        self._prompts: dict[int, dict[int, str]] = {}
+        self._changes: tuple[int, int]
+        self._there: tuple[int, int]
+        self._edit: int
+        self._load([collection.id for collection in collections])
+
+    @property
+    def title(self) -> str:
+        """The names of the collections, or of the group."""
+        return title(self.stored, self._group)
+
+    @property
+    def components(self) -> list[str]:
+        """The names of the parts of the rewards, as they are shown."""
+        return list(map(escape_control_chars, self.rows.components))
+
+    def refresh(self) -> bool:
+        """Take what was changed, here or in another process; whether other trajectories, or names, are there now.
+
+        Raises:
+            NotFoundError: a collection was deleted.
+        """
+        changes = self._lab.changes()
+        if changes == self._changes:
+            return False
+        stored = [self._lab.kept(each.id) for each in self.stored]
+        labels, there = [each.label for each in stored], self._lab.outlines.newest()
+        if labels != [each.label for each in self.stored] or (there != self._there and self._sizes() != self._known):
+            self._load([each.id for each in self.stored])
+            return True
+        newest = self._lab.rewards.newest_edit()
+        edited = self._lab.rewards.edited_since(self._edit)
+        known = {i: self.rows.outlines[self.rows.index[i]] for i in edited if i in self.rows.index}
+        if known:
+            self.rows.put(self._lab.outlines.again(known).values())
+        self._changes, self._there, self._edit = changes, there, newest
+        return False
+
+    def _load(self, numbers: Sequence[int]) -> None:
+        changes, there = self._lab.changes(), self._lab.outlines.newest()
+        edit = self._lab.rewards.newest_edit()
+        self.stored = [self._lab.kept(number) for number in numbers]
+        self._known = self._sizes()
+        with uncollected():
+            self.rows = RewardsRows(list(self._parts()))
+        self._changes, self._there, self._edit = changes, there, edit
+
+    def _parts(self) -> Iterator[CollectionRows]:
+        left = self._most
+        for stored in self.stored:
+            outlines = self._lab.outlines.of(stored, self._group, left)
+            positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
+            if left is not None:
+                left -= len(outlines)
+                positions = sorted({outline.group for outline in outlines})
+            yield CollectionRows(stored, positions, outlines)
+
+    def _sizes(self) -> list[int]:
+        return [self._lab.outlines.count(each) for each in self.stored]
+
+    def _holding(self, part: str) -> set[int]:
+        ids = (found for stored in self.stored for found in self._lab.outlines.holding(stored, part))
+        return {self.rows.index[found] for found in ids if found in self.rows.index}
+
+    def _component(self, name: str) -> list[float | None]:
+        return [row.components.get(name) for row in self.rows.outlines]
+
+    def _every_preview(self) -> list[str]:
+        previews = self._lab.outlines.previews(self.rows.index)
+        return [previews[row.id][0] for row in self.rows.outlines]
+
+    def _every_prompt(self) -> list[str]:
+        prompts = self._prompts_of(range(len(self.rows.groups)))
+        return [prompts[g] for g in self.rows.group_of]
+
+    def _prompts_of(self, groups: Collection[int]) -> dict[int, str]:
+        """The prompts of groups of this view; they never change, so each is read once."""
+        wanted: dict[int, list[int]] = {}
+        for g in groups:
+            group = self.rows.groups[g]
+            if group.position not in self._prompts.setdefault(group.collection.id, {}):
+                wanted.setdefault(group.collection.id, []).append(group.position)
+        for stored in self.stored:
+            if stored.id in wanted:
+                self._prompts[stored.id] |= self._lab.outlines.prompts(stored, wanted[stored.id])
+        places = ((g, self.rows.groups[g]) for g in groups)
+        return {g: self._prompts[group.collection.id][group.position] for g, group in places}
+
+    def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        """The rows to show, in order; InputError where a column or a condition is none."""
+        with uncollected():
+            return arranged(self._columns(), len(self.rows), sort, filter)
+
+    def _columns(self) -> dict[str, TableColumn]:
+        """By name; a component is called `component:NAME`, and by its own name where no other column is."""
+        rows = self.rows
+        outlines = rows.outlines
+        places = range(len(rows))
+        own = {
+            "name": TableColumn("text", lambda: list(map(rows.name, places)), order=lambda: places),
+            "group": TableColumn(
+                "choice", lambda: [rows.groups[g].name for g in rows.group_of], order=lambda: rows.group_of
+            ),
+            "prompt": TableColumn("text", self._every_prompt),
+            "completion": TableColumn("text", self._every_preview, holding=self._holding),
+            "reward": TableColumn("number", lambda: [row.reward for row in outlines]),
+            "source": TableColumn("choice", lambda: [row.source for row in outlines], choices=SOURCES),
+            "advantage": TableColumn("number", lambda: [_advantage(share) for share in rows.all_shares()]),
+            "reason": TableColumn(
+                "choice", lambda: [_reason(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
+            ),
+            "tokens": TableColumn("number", lambda: [sum(row.tokens_H) for row in outlines]),
+            "finish_reason": TableColumn("choice", lambda: [row.finish_reason for row in outlines]),
+        }
+        parts = {name: TableColumn("number", partial(self._component, name)) for name in rows.components}
+        return {**parts, **own, **{f"component:{escape_control_chars(name)}": column for name, column in parts.items()}}
+
+    def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows as a browser takes them."""
+        rows = self.rows
+        previews = self._lab.outlines.previews([rows.outlines[i].id for i in shown])
+        prompts = self._prompts_of({rows.group_of[i] for i in shown})
+        found = []
+        for i, given in zip(shown, self.given(shown), strict=True):
+            row = rows.outlines[i]
+            said, goes_on = previews[row.id]
+            found.append(
+                {
+                    **given,
+                    "name": rows.name(i),
+                    "group": rows.groups[rows.group_of[i]].name,
+                    "prompt": _shortened(prompts[rows.group_of[i]]),
+                    "completion": escape_control_chars(said) + (" ..." if goes_on else ""),
+                    "tokens": sum(row.tokens_H),
+                    "finish_reason": row.finish_reason,
+                }
+            )
+        return found
+
+    def given(self, shown: Sequence[int]) -> list[dict[str, Any]]:
+        """What a change of rewards can change of these rows, as a browser takes it; nothing is read from texts."""
+        rows = self.rows
+        outlines = [rows.outlines[i] for i in shown]
+        former = self._lab.rewards.former(row.id for row in outlines if row.source == "hand")
+        shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
+        found = []
+        for i, row in zip(shown, outlines, strict=True):
+            share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
+            found.append(
+                {
+                    "id": row.id,
+                    "reward": row.reward,
+                    "was": None if was == row.reward else was,
+                    "source": row.source and escape_control_chars(row.source),
+                    "advantage": _advantage(share),
+                    "reason": reason,
+                    "why": reason and WHY[Reason(reason)],
+                    **{f"component:{escape_control_chars(name)}": value for name, value in row.components.items()},
+                }
+            )
+        return found
+
+    def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
+        """Rows as a DataFrame, with whole prompts and answers."""
+        rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
+        answers = self._lab.outlines.answers(row.id for row in rows)
+        origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
+        told = [
+            {
+                "reward": row.reward,
+                "advantage": _advantage(shares[i]),
+                "source": row.source,
+                "prompt": prompts[i],
+                "finish_reason": row.finish_reason,
+                "model": origins[row.id][0],
+                "step": origins[row.id][1],
+                "tokens": sum(row.tokens_H),
+                "answer": answers[row.id],
+                "reason": _reason(shares[i]),
+            }
+            for i, row in zip(shown, rows, strict=True)
+        ]
+        return frame([self.rows.name(i) for i in shown], told, [row.components for row in rows], ["reason"])
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which else looks again and again at the hundred thousands that are just made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def title(collections: Sequence[StoredCollection], group: int | None) -> str:
+    """The names of collections, or of the group of one."""
+    labels = [stored.label for stored in collections]
+    if group is not None:
+        return f"{labels[0]}/{group}"
+    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+
+def _advantage(share: TokenWeight | None) -> float | None:
+    return None if share is None else share.advantage
+
+
+def _reason(share: TokenWeight | None) -> str | None:
+    if share is None:
+        return str(Reason.UNSCORED)
+    return None if share.reason is None else str(share.reason)
+
+
+def _shortened(text: str) -> str:
+    return escape_control_chars(text[:PREVIEW]) + (" ..." if len(text) > PREVIEW else "")
+
+
+AT_ONCE = 20_000
+"""Trajectories that are read in a tenth of a second or so; of more, some are shown before all are read."""
+_UNKNOWN = {"advantage": None, "reason": None, "why": None}
+
+
+def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int) -> dict[str, Any] | None:
+    """The first page as `RewardsView.page` tells it, but for what depends on all rows: advantages, and what trains.
+
+    None where there are no more than `at_once` trajectories.
+    """
+    counted = [lab.collection(lab.kept(each.id).label) for each in collections]
+    trajectories, scored = sum(each.trajectories for each in counted), sum(each.scored for each in counted)
+    if trajectories <= at_once:
+        return None
+    first = RewardsData(lab, collections, None, size)
+    means = [each.mean_reward * (each.scored / scored) for each in counted if each.mean_reward is not None]
+    summary = {
+        "trajectories": trajectories,
+        "scored": scored,
+        "mean_reward": math.fsum(means) if scored else None,
+        "groups": sum(each.groups for each in counted),
+        "trainable": None,
+    }
+    return {
+        "title": first.title,
+        "components": first.components,
+        "rows": [{**row, **_UNKNOWN} for row in first.page(range(len(first.rows)))],
+        "offset": 0,
+        "total": trajectories,
+        "filtered": trajectories,
+        "summary": summary,
+    }

@@ -1,0 +1,154 @@
+"""The trajectories of some collections with their rewards, and what they would train with if they were one job."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from operator import mul
+from typing import Any, NamedTuple
+
+from rolloutlab.errors import NotFoundError
+from rolloutlab.objective.advantages import Member, Reason, TokenWeight
+from rolloutlab.objective.incremental import IncrementalAdvantages
+from rolloutlab.objective.options import Options
+from rolloutlab.store.models import StoredCollection, TrajectorySummary
+
+
+class CollectionRows(NamedTuple):
+    """A collection of a view: its trajectories in order, and the places of its groups, the empty ones too."""
+
+    collection: StoredCollection
+    positions: Sequence[int]
+    outlines: Sequence[TrajectorySummary]
+
+
+class GroupRows(NamedTuple):
+    """One group: its collection, its name such as `capitals/0`, and the indices of its rows."""
+
+    collection: StoredCollection
+    position: int
+    name: str
+    rows: range
+
+
+class NamedTrajectory(NamedTuple):
+    """A trajectory as far as the lab's rewards need to know it."""
+
+    id: int
+    name: str
+
+
+class RewardsRows:
+    """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options."""
+
+    def __init__(self, parts: Sequence[CollectionRows]) -> None:
+        self.outlines = [outline for part in parts for outline in part.outlines]
+        self.groups = list(_groups(parts))
+        self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
+        self.index = {outline.id: i for i, outline in enumerate(self.outlines)}
+        self.components = list(dict.fromkeys(part for outline in self.outlines for part in outline.components))
+        members = [self._members(g) for g in range(len(self.groups))]
+        self._scored_g = list(map(len, members))
+        self._mean_g = list(map(_mean, members))
+        self._shares = IncrementalAdvantages(members, Options())
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        """Which group has a name; made when it is first asked for."""
+        return {name: g for g, group in enumerate(self.groups) for name in _names(group)}
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    def name(self, i: int) -> str:
+        """`capitals/0/3`."""
+        return f"{self.groups[self.group_of[i]].name}/{self.outlines[i].position}"
+
+    def named(self, i: int) -> NamedTrajectory:
+        return NamedTrajectory(self.outlines[i].id, self.name(i))
+
+    def find(self, name: Any) -> int:
+        """The row of a trajectory, by its name or its id; NotFoundError when it is none of this view."""
+        if isinstance(name, int) and name in self.index:
+            return self.index[name]
+        group, _, place = str(name).rpartition("/")
+        if place.isdecimal() and group in self._by_name:
+            for i in self.groups[self._by_name[group]].rows:
+                if self.outlines[i].position == int(place):
+                    return i
+        raise NotFoundError(f"there is no trajectory {name!r} in this view", hint="view.to_frame().index")
+
+    def put(self, outlines: Iterable[TrajectorySummary]) -> None:
+        """Take others, of the same trajectories, in the place of some; what their groups would train with follows."""
+        changed: set[int] = set()
+        for outline in outlines:
+            i = self.index[outline.id]
+            self.outlines[i] = outline
+            changed.add(self.group_of[i])
+            self.components += [part for part in outline.components if part not in self.components]
+        members = {g: self._members(g) for g in changed}
+        for g, members_G in members.items():
+            if self._scored_g[g] != len(members_G):
+                self.__dict__.pop("_weight_g", None)
+            self._scored_g[g], self._mean_g[g] = len(members_G), _mean(members_G)
+        self._shares.change(members)
+
+    def shares(self, g: int) -> dict[int, TokenWeight]:
+        """By row, what the scored trajectories of a group contribute."""
+        scored = [i for i in self.groups[g].rows if self.outlines[i].reward is not None]
+        return dict(zip(scored, self._shares.shares(g), strict=True))
+
+    def all_shares(self) -> list[TokenWeight | None]:
+        """For each row what it contributes; None where it has no reward."""
+        found: list[TokenWeight | None] = [None] * len(self)
+        for g in range(len(self.groups)):
+            for i, share in self.shares(g).items():
+                found[i] = share
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """The whole view in figures, as JSON. largest: the largest |advantage|; tokens: those that would train."""
+        scored, shares = sum(self._scored_g), self._shares
+        reasons = {Reason.UNSCORED: len(self) - scored} if scored < len(self) else {}
+        return {
+            "trajectories": len(self),
+            "scored": scored,
+            "mean_reward": math.fsum(map(mul, self._mean_g, self._weight_g)) if scored else None,
+            "groups": len(self.groups),
+            "trainable": shares.trainable_trajectories,
+            "trainable_groups": shares.trainable_groups,
+            "tokens": shares.trainable_tokens,
+            "largest": shares.largest,
+            "reasons": {str(reason): n for reason, n in (reasons | shares.reasons()).items()},
+        }
+
+    @cached_property
+    def _weight_g(self) -> list[float]:
+        """The share of each group in the mean reward, until more or fewer trajectories have one."""
+        scored = sum(self._scored_g)
+        return [n / scored for n in self._scored_g]
+
+    def _members(self, g: int) -> list[Member]:
+        rows = self.groups[g].rows
+        of_group = self.outlines[rows.start : rows.stop]
+        return [Member("", outline.reward, outline.tokens_H) for outline in of_group if outline.reward is not None]
+
+
+def _mean(members_G: Sequence[Member]) -> float:
+    return math.fsum([m.reward / len(members_G) for m in members_G])  # the sum of rewards may be too large for a float
+
+
+def _groups(parts: Sequence[CollectionRows]) -> Iterable[GroupRows]:
+    first = 0
+    for part in parts:
+        sizes: dict[int, int] = dict.fromkeys(part.positions, 0)
+        for outline in part.outlines:
+            sizes[outline.group] += 1
+        for position, size in sizes.items():
+            name = f"{part.collection.label}/{position}"
+            yield GroupRows(part.collection, position, name, range(first, first + size))
+            first += size
+
+
+def _names(group: GroupRows) -> tuple[str, str]:
+    """What a group may be called: with the generation too, which no newer one takes."""
+    return group.name, f"{group.collection.name}:{group.collection.generation}/{group.position}"

@@ -1,0 +1,294 @@
+"""The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from rolloutlab.api.wire.chat import FinishReason
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.preflight import WHY, count
+from rolloutlab.sanitize import without_mathjax
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Edit, Score, StoredCollection
+from rolloutlab.trajectories.rewards_data import AT_ONCE, SOURCES, TRAINS, RewardsData, first_page, title
+from rolloutlab.trajectories.rewards_rows import RewardsRows
+from rolloutlab.trajectories.scoring import reward_of
+from rolloutlab.trajectories.table_query import NONE, Filter, Sort
+from rolloutlab.widgets import rewards as looks
+from rolloutlab.widgets.base import NotebookView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAGE = 100
+"""Rows of a page where no other size is asked for."""
+_LARGEST_PAGE = 1000
+
+
+class RewardsView(NotebookView):
+    """The rewards of collections as one table, with what they would train with as one job with default options.
+
+    It is as the lab is: what is changed elsewhere, in this kernel or another, is there the next time it is asked. Sort
+    and filter are those of the last page that was shown; an edit moves no row until a page is asked for again.
+
+    at_once: of more trajectories than these a browser sees the first page before all are read.
+    """
+
+    module: ClassVar[str] = "rewards"
+
+    def __init__(
+        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None = None, *, at_once: int = AT_ONCE
+    ) -> None:
+        self._lab = lab
+        self._of = list(collections), group
+        self._at_once = at_once
+        self._lock = threading.RLock()
+        self._asker: tuple[int, str | None] | None = None
+        self._sort: Sort = ()
+        self._filter: Filter = {}
+        self._shown: Sequence[int] = ()
+        lab.rewards.listen(self._told)
+
+    def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
+        """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`,
+        and the names of the `components` of their rewards.
+
+        sort: a column, or several; `-` before it is descending. Ties stay as they were, what has no value is last.
+        filter: a condition for each of some columns: `{"reward": "> 0.5", "completion": "paris", "source": ["hand"]}`.
+        Numbers take `> 0.5`, `<= 1`, `= 0`, `0..1`, `empty` and `not empty`; texts what they contain, in whatever case
+        and the completion as a whole; source, finish_reason, reason and group one value or several.
+
+        Raises:
+            InputError: there is no such column, or a condition is not one that it takes.
+        """
+        offset, size = _whole("offset", offset, 0), _whole("size", size, 1)
+        with self._current():
+            shown = self._arranged(sort, filter or {})
+            self._sort, self._filter, self._shown = sort, filter or {}, shown
+            return self._page(offset, min(size, _LARGEST_PAGE))
+
+    def set(self, names: str | Sequence[str], reward: Any) -> list[Edit]:
+        """Give one reward by hand to one trajectory or to several: one change, logged with who, when, old and new.
+
+        reward: a finite number, or a text that is one, written with a point; True is 1 and False is 0.
+
+        Raises:
+            RewardError: it is no finite number. NotFoundError: a name is of no trajectory in this view.
+        """
+        wanted = [names] if isinstance(names, str) else names
+        if not isinstance(wanted, Sequence) or not wanted:
+            raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
+        with self._current():
+            rows = dict.fromkeys(map(self._rows.find, wanted))
+            name = self._rows.name(next(iter(rows))) if len(rows) == 1 else count(len(rows), "trajectory")
+            return self._give(rows, reward_of(reward, name))
+
+    def set_all(self, reward: Any) -> list[Edit]:
+        """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
+
+        Raises:
+            RewardError: it is no finite number. NotFoundError: no row is shown.
+        """
+        with self._current():
+            if not self._shown:
+                raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
+            return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
+
+    def undo(self) -> list[Edit]:
+        """Take back the newest change in these collections, whoever made it, that is not taken back yet.
+
+        Raises:
+            NotFoundError: nothing is left to undo.
+        """
+        with self._current():
+            edits = self._lab.rewards.undo(*self._read.stored)
+            self._refresh()
+            if not edits:
+                raise NotFoundError(f"no reward of {self.title} is left to undo", hint="%rewards NAME --history")
+        return edits
+
+    def history(self, name: str | int) -> list[Edit]:
+        """Every change of a trajectory's reward, newest first; NotFoundError when it is none of this view."""
+        with self._current():
+            return self._lab.rewards.history(self._rows.named(self._rows.find(name)))[::-1]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
+
+        The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would.
+        """
+        with self._current():
+            return self._read.frame(self._shown)
+
+    @cached_property
+    def _read(self) -> RewardsData:
+        """All rows, once they are wanted."""
+        read = RewardsData(self._lab, *self._of)
+        self._shown = range(len(read.rows))
+        return read
+
+    @property
+    def _rows(self) -> RewardsRows:
+        return self._read.rows
+
+    @property
+    def title(self) -> str:
+        """What is shown: the names of the collections, or of the group."""
+        return self._read.title if self._is_read else title(*self._of)
+
+    def state(self) -> Mapping[str, Any]:
+        """What a browser shows first: the first page, neither sorted nor filtered.
+
+        Of large collections it is shown before they are read, without what depends on all rows: `summary["trainable"]`
+        is then None, and the browser asks for the page again.
+        """
+        with self._lock:
+            page = self._glimpse() or self.page()
+            return {
+                "title": page["title"],
+                "page": page,
+                "summary": page["summary"],
+                "components": page["components"],
+                "reasons": [str(reason) for reason in WHY],
+                "sources": list(SOURCES),
+                "finish_reasons": [*get_args(FinishReason), NONE],
+            }
+
+    def calls(self) -> Mapping[str, Callable[..., Any]]:
+        return {
+            "page": self.page,
+            "set": self._asked_to_set,
+            "set_all": self._asked_to_set_all,
+            "undo": self._asked_to_undo,
+            "read": self._conversation,
+        }
+
+    def __repr__(self) -> str:
+        with self._lock:
+            page = self._first(looks.LINES)
+            return looks.text(page["title"], page["summary"], page["rows"], page["filtered"])
+
+    def _repr_html_(self) -> str:
+        with self._lock:
+            page = self._first(looks.ROWS)
+            parts = page["title"], page["summary"], page["rows"], page["components"], page["filtered"]
+            return without_mathjax(looks.html(*parts))
+
+    def _first(self, size: int) -> dict[str, Any]:
+        """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
+        if self.can_be_seen() and (page := self._glimpse(size)):
+            return page
+        with self._current():
+            return self._page(0, size)
+
+    def _glimpse(self, size: int = PAGE) -> dict[str, Any] | None:
+        collections, group = self._of
+        return None if self._is_read or group is not None else first_page(self._lab, collections, size, self._at_once)
+
+    @property
+    def _is_read(self) -> bool:
+        return "_read" in self.__dict__
+
+    def _asked_to_set(
+        self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
+        with self._by_browser(shown):
+            return self._again(shown or {}, looks.given(self.set(names, reward)))
+
+    def _asked_to_set_all(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """As `set_all`, for a browser that has told a person of so many rows; NotFoundError when it is not those."""
+        with self._by_browser(shown), self._current():
+            if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
+                raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
+            return self._again(shown, looks.given(self.set_all(reward)))
+
+    def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        with self._by_browser(shown):
+            return self._again(shown or {}, looks.undone(self.undo()))
+
+    def _conversation(self, name: str | int) -> dict[str, Any]:
+        """All that was said in a trajectory, turn by turn, and each change of its reward in a line."""
+        with self._current():
+            i = self._rows.find(name)
+            outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
+            [stored] = self._lab.groups(group.collection, group.position)
+            [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
+            return {"turns": looks.turns(trajectory), "history": list(map(looks.line, self.history(name)))}
+
+    def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
+        edits = self._lab.rewards.give([Score(self._rows.named(i), reward) for i in rows], "hand")
+        self._refresh()
+        return edits
+
+    def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
+        """What the rows that a browser shows, where it shows them, are worth now; it has their texts."""
+        index = self._rows.index
+        rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
+        return {"rows": self._read.given(rows), "summary": self._rows.summary(), "said": said}
+
+    def _page(self, offset: int, size: int) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "rows": self._read.page(self._shown[offset : offset + size]),
+            "offset": offset,
+            "total": len(self._rows),
+            "filtered": len(self._shown),
+            "summary": self._rows.summary(),
+            "components": self._read.components,
+        }
+
+    @staticmethod
+    def _conditions(filter: Filter) -> Filter:  # noqa: A002
+        """The conditions as the columns take them: where the advantage is shown there may be a reason instead."""
+        if not isinstance(filter, Mapping):
+            raise InputError(f"{filter!r} is no filter", hint='filter={"reward": "> 0.5"}')
+        told = filter.get("advantage")
+        if not isinstance(told, str) or told not in (TRAINS, *WHY) or "reason" in filter:
+            return filter
+        return {"reason" if name == "advantage" else name: value for name, value in filter.items()}
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Alone with the view, which is as the lab is."""
+        with self._lock:
+            self._refresh()
+            yield
+
+    @contextmanager
+    def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
+        """Alone with the view, for a browser that will be answered: others are told whose change it was."""
+        with self._lock:
+            self._asker = threading.get_ident(), (shown or {}).get("origin")
+            try:
+                yield
+            finally:
+                self._asker = None
+
+    def _refresh(self) -> None:
+        """Take what was changed in the lab; where other trajectories are there now, sort and filter them again."""
+        if not self._read.refresh():
+            return
+        try:
+            self._shown = self._arranged(self._sort, self._filter)
+        except InputError:  # a component that is gone
+            self._sort, self._filter, self._shown = (), {}, range(len(self._rows))
+
+    def _arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        return self._read.arranged(sort, self._conditions(filter))
+
+    def _told(self, edited: Set[int]) -> None:
+        """Rewards were changed in this process; on any thread, so the view itself is left alone."""
+        if not self._is_read or edited & self._rows.index.keys():
+            thread, origin = self._asker or (None, None)
+            self.push("changed", origin=origin if thread == threading.get_ident() else None)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(
+            f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 50)}"
+        )
+    return value

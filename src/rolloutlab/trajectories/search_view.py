@@ -1,0 +1,116 @@
+"""What a search of the lab found."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.errors import NotFoundError
+from rolloutlab.sanitize import without_mathjax
+from rolloutlab.search.engine.execute import Hit, SearchOutcome
+from rolloutlab.search.engine.explain import Breakdown
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, sought
+from rolloutlab.search.words import explain
+from rolloutlab.widgets import search as looks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SearchResult:
+    """Trajectories in the order that was asked for, with what was looked at on the way.
+
+    `result[0]` is the first hit; `plan`, `warnings` and `notes` say how it was found, and what may be missing.
+    read: documents by the ids of records. explained: how a record got its score.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        found: SearchOutcome,
+        notes: Sequence[str],
+        read: Callable[[Sequence[str]], Mapping[str, str]],
+        explained: Callable[[str], Breakdown],
+    ) -> None:
+        self.search = search
+        self.hits = found.hits
+        self.plan = found.plan
+        self.warnings = found.warnings
+        self.notes = tuple(notes)
+        self._read = read
+        self._explained = explained
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __getitem__(self, i: int) -> Hit:
+        return self.hits[i]
+
+    @property
+    def names(self) -> list[str]:
+        """The trajectories, as `letters:1/0/3`."""
+        return [hit.id for hit in self.hits]
+
+    def words(self) -> str:
+        """What was searched for, in words."""
+        return explain(self.search)
+
+    def explain(self, hit: int | str = 0) -> Breakdown:
+        """How the score of a hit came to be: the value of every part of the rank.
+
+        hit: its place in the result, or the trajectory's name.
+
+        Raises:
+            NotFoundError: there is no such hit, or the search ranked nothing.
+        """
+        if self.search.rank is None:
+            raise NotFoundError("nothing was ranked: no hit has a score", hint='%search "some text"')
+        if isinstance(hit, int) and not 0 <= hit < len(self.hits):
+            raise NotFoundError(f"there is no hit {hit} among {len(self.hits)}", hint="result.explain(0)")
+        return self._explained(self.hits[hit].id if isinstance(hit, int) else hit)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per hit, indexed by the trajectory's name: what was selected, by default score and metadata."""
+        import pandas as pd
+
+        from rolloutlab.trajectories.frame import Frame
+
+        selected = self.search.select.keys or (SCORE, METADATA)
+        fields = self._chosen()
+        if METADATA in selected:
+            fields += [field for hit in self.hits for field in hit.metadata or {}]
+        columns: dict[str, list[Any]] = {}
+        if SCORE in selected and self.search.rank is not None:
+            columns["score"] = [hit.score for hit in self.hits]
+        columns |= {field: [(hit.metadata or {}).get(field) for hit in self.hits] for field in dict.fromkeys(fields)}
+        if "#document" in selected:
+            columns["document"] = [hit.document for hit in self.hits]
+        if "#embedding" in selected:
+            columns["embedding"] = [hit.embedding for hit in self.hits]
+        return Frame(columns, index=pd.Index(self.names, name="trajectory"))
+
+    def _chosen(self) -> list[str]:
+        return [key for key in self.search.select.keys if key not in SHOWN]
+
+    def _shown(self) -> tuple[list[str], list[looks.Shown], list[str], int]:
+        fields = self._chosen() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
+        documents = self._documents
+        rows = [
+            looks.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
+            for hit in self.hits[: looks.ROWS]
+        ]
+        wanted = [word for text in sought(self.search) for word in looks.terms(text)]
+        return [str(self.plan), *self.notes, *self.warnings], rows, wanted, len(self.hits)
+
+    @cached_property
+    def _documents(self) -> Mapping[str, str]:
+        """Those of what is shown; many more may have been found."""
+        return self._read(self.names[: looks.ROWS])
+
+    def __repr__(self) -> str:
+        return looks.text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return without_mathjax(looks.html(*self._shown()))

@@ -1,0 +1,1 @@
+"""Sign-in prompts: notebook, console, command."""

@@ -1,0 +1,91 @@
+"""Which front end shows sign-ins here: a widget, text, or nobody."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from IPython import get_ipython
+
+from rolloutlab.auth.redirect.broker import Broker, FrontEnd
+from rolloutlab.auth.redirect.login import Login
+from rolloutlab.auth.redirect.route import FrontEndContext, RedirectRoute, choose_route
+from rolloutlab.widgets.login.command import ProgramFrontEnd
+from rolloutlab.widgets.login.console import ConsoleFrontEnd, own_terminal
+from rolloutlab.widgets.login.notebook import NotebookFrontEnd, ask_for_address
+
+_CONSOLES = {"jupyter-console", "jupyter_console", "jupyter-qtconsole", "qtconsole"}
+
+
+class Nobody:
+    """Where there is nobody to ask: a notebook that a program runs, a script without a terminal."""
+
+    way = RedirectRoute.NONE
+
+    def show(self, login: Login) -> None:
+        """Nobody sees it."""
+
+    def tick(self) -> None:
+        """There is nothing to show."""
+
+
+def surroundings(shell: Any, environment: Mapping[str, str] = os.environ) -> FrontEndContext:
+    """What there is to decide by. shell: IPython's, or None in a script.
+
+    A program that runs a notebook says with every cell that it takes no questions (nbclient does); that is what
+    ipykernel keeps for the cell that is running.
+    """
+    kernel = getattr(shell, "kernel", None)
+    asks = bool(getattr(kernel, "_allow_stdin", False)) if kernel else sys.stdin is not None and sys.stdin.isatty()
+    names = frozenset(name for name in getattr(shell, "user_ns", ()) if name.startswith("__vsc"))
+    return FrontEndContext(kernel is not None, asks, environment, names, kernel is not None and is_console(_parent()))
+
+
+def is_console(command: Sequence[str]) -> bool:
+    """Whether a command line is that of a console of Jupyter's, which shows no widgets and saves no outputs.
+
+    A kernel cannot ask what its front end is; these start their own, so that it can see who has started it.
+    """
+    return any(PurePath(word).stem in _CONSOLES for word in command[:3])
+
+
+def _parent() -> list[str]:
+    """The command line of whoever started this process; empty where it cannot be read."""
+    try:
+        import psutil  # type: ignore[import-untyped]  # it comes with ipykernel
+    except ImportError:
+        return []
+    try:
+        parent = psutil.Process().parent()
+        return list(parent.cmdline()) if parent else []
+    except (OSError, psutil.Error):
+        return []
+
+
+def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
+    """The front end for these surroundings, found out while the cell runs that signs in.
+
+    paste: ask for the address below the cell, where neither a page nor a listener can be reached.
+    """
+    if program := around.environment.get("ROLLOUTLAB_BROWSER", "").strip():
+        return ProgramFrontEnd(program)
+    way = choose_route(around)
+    if way is RedirectRoute.NONE:
+        return Nobody()
+    asks = ask_for_address if paste else None
+    if around.console:
+        return ConsoleFrontEnd(ask=asks)
+    if not around.kernel:
+        return ConsoleFrontEnd(terminal=own_terminal(), ask=asks)
+    return NotebookFrontEnd(RedirectRoute.PASTE if paste else way)
+
+
+def new_broker(paste: bool) -> Broker:
+    """A broker that asks through the front end of the cell that is running; paste: as of `front_end`."""
+    return Broker(front_end(surroundings(get_ipython()), paste=paste))
+
+
+def can_ask() -> bool:
+    """Whether a person can be asked for a line of text below the cell that is running."""
+    return surroundings(get_ipython()).asks

@@ -1,0 +1,190 @@
+"""A completion that comes in chunks: what is shown on the way, and that its end is as if it had come whole."""
+
+import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.inference import complete, stream
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
+from rolloutlab.errors import BrokenOffError, RefusedError, ServiceError
+from rolloutlab.settings import Address
+
+ADDRESS = Address("http://chat.example", "http://chat.example/v1", None)
+REQUEST = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True})
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **choice: Any) -> dict[str, Any]:
+    """A chunk of one choice, as OpenAI's service words it."""
+    choices = [{"index": 0, "delta": delta or {}, "logprobs": None, "finish_reason": finish, **choice}]
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m-1", "system_fingerprint": None}
+    return {**head, "service_tier": "default", "choices": choices, "usage": None}
+
+
+def logprobs(token: str) -> dict[str, Any]:
+    content = [{"token": token, "bytes": list(token.encode()), "logprob": -0.5, "top_logprobs": []}]
+    return {"content": content, "refusal": None}
+
+
+def told(*chunks: dict[str, Any], end: str = "\n") -> bytes:
+    """The events of a stream, and its end."""
+    lines = [f"data: {json.dumps(each, ensure_ascii=False)}{end}{end}" for each in chunks]
+    return ("".join(lines) + f"data: [DONE]{end}{end}").encode()
+
+
+HELLO = [
+    chunk({"role": "assistant", "content": "", "refusal": None}),
+    chunk({"content": "Hel"}, logprobs=logprobs("Hel")),
+    chunk({"content": "lo"}, logprobs=logprobs("lo")),
+    chunk(finish="stop"),
+    {**chunk(), "choices": [], "usage": USAGE},
+]
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A body that comes in pieces of so many bytes and may break off."""
+
+    def __init__(self, body: bytes, size: int, trouble: Exception | None = None) -> None:
+        self._body, self._size, self._trouble = body, size, trouble
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for i in range(0, len(self._body), self._size):
+            yield self._body[i : i + self._size]
+        if self._trouble:
+            raise self._trouble
+
+
+@pytest.fixture
+def listen():
+    """Streams a completion from a service that answers so; gives it, and the texts that were shown."""
+    made: list[HttpClient] = []
+
+    def go(body: bytes, size: int = 7, trouble: Exception | None = None, kind: str = "text/event-stream", status=200):
+        def answer(request: httpx.Request) -> httpx.Response:
+            assert json.loads(request.content)["stream"] is True
+            return httpx.Response(status, headers={"Content-Type": kind}, stream=Pieces(body, size, trouble))
+
+        made.append(HttpClient(httpx.MockTransport(answer), backoff=0))
+        shown: list[str] = []
+        return made[-1].run(stream(made[-1], ADDRESS, REQUEST, shown.append)), shown
+
+    yield go
+    for http in made:
+        http.close()
+
+
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_stream_is_shown_as_it_comes_and_is_whole_at_the_end(listen, size, end):
+    completion, shown = listen(told(*HELLO, end=end), size)
+    assert shown == ["Hel", "Hello"]
+    (choice,) = completion.choices
+    assert (completion.id, completion.model, completion.created) == ("c", "m-1", 1)
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Hello", "stop")
+    assert [entry.token for entry in choice.sampled_tokens()] == ["Hel", "lo"]
+    assert completion.usage.to_wire() == USAGE
+    assert completion.model_extra["service_tier"] == "default"
+
+
+def test_comments_other_fields_and_the_space_after_a_colon_mean_nothing(listen):
+    body = told(*HELLO).replace(b"data: ", b": OPENROUTER PROCESSING\n\nid: 1\nevent: message\ndata:")
+    assert listen(body)[0].choices[0].message.content == "Hello"
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_character_that_python_takes_for_the_end_of_a_line_is_text(listen, separator):
+    text = f"a{separator}b"
+    completion, _ = listen(told(chunk({"content": text}), chunk(finish="stop")), size=3)
+    assert completion.choices[0].message.content == text
+
+
+def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
+    """A piece of a tool call; id, type and name come with its first."""
+    function = {"arguments": arguments, **({"name": first.pop("name")} if first else {})}
+    return {"index": index, "function": function, **first}
+
+
+def test_the_arguments_of_tool_calls_come_in_pieces(listen):
+    completion, shown = listen(
+        told(
+            chunk({"role": "assistant", "content": None}),
+            chunk({"tool_calls": [call(0, "", id="a", type="function", name="weather")]}),
+            chunk({"tool_calls": [call(0, '{"city": ')]}),
+            chunk({"tool_calls": [call(0, '"Paris"}')]}),
+            chunk({"tool_calls": [call(1, "{}", id="b", type="function", name="time")]}),
+            chunk(finish="tool_calls"),
+        )
+    )
+    (choice,) = completion.choices
+    assert [(c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls] == [
+        ("a", "weather", '{"city": "Paris"}'),
+        ("b", "time", "{}"),
+    ]
+    assert (choice.message.content, choice.finish_reason, shown) == (None, "tool_calls", [])
+
+
+def test_a_refusal_is_shown_and_kept(listen):
+    completion, shown = listen(told(chunk({"refusal": "I can"}), chunk({"refusal": "not"}), chunk(finish="stop")))
+    assert (completion.choices[0].message.refusal, shown[-1]) == ("I cannot", "I cannot")
+
+
+@pytest.mark.parametrize("trouble", [None, httpx.ReadError("connection lost"), httpx.ReadTimeout("late")])
+def test_a_stream_that_breaks_off_is_no_completion(listen, trouble):
+    with pytest.raises(ServiceError, match="broke off") as broken:
+        listen(told(*HELLO[:2]).replace(b"data: [DONE]\n\n", b""), trouble=trouble)
+    assert isinstance(broken.value, BrokenOffError) == (trouble is not None)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [({"message": "out of memory", "code": 500}, "out of memory"), ("out of memory", "out of mem")]
+)
+def test_an_error_in_the_middle_is_told_in_the_services_words(listen, error, said):
+    with pytest.raises(ServiceError, match=f"the answer broke off: {said}"):
+        listen(told(*HELLO[:2], {"error": error}, *HELLO[2:]))
+
+
+@pytest.mark.parametrize("nonsense", ["{", "[]", '"text"', "null", '{"choices": [1]}', '{"choices": {"a": 1}}'])
+def test_a_chunk_that_is_none_is_the_services_error(listen, nonsense):
+    with pytest.raises(ServiceError, match="chunk that cannot be read"):
+        listen(f"data: {nonsense}\n\n".encode() + told(*HELLO))
+
+
+def test_a_service_that_ignores_the_wish_for_a_stream_is_understood(listen):
+    message = {"role": "assistant", "content": "Hello"}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
+    completion, shown = listen(json.dumps(whole, indent=1).encode(), kind="application/json")
+    assert (completion.choices[0].message.content, shown) == ("Hello", [])
+
+
+def test_a_refused_stream_is_told_as_any_refusal(listen):
+    with pytest.raises(RefusedError, match="no streams here"):
+        listen(b'{"error": {"message": "no streams here"}}', kind="application/json", status=400)
+
+
+@pytest.mark.parametrize("body", [b"", b"data: [DONE]\n\n", b": nothing\n\n"])
+def test_a_stream_of_nothing_is_no_completion(listen, body):
+    with pytest.raises(ServiceError, match="broke off before its end"):
+        listen(body)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_embedded_service_streams_what_it_would_have_said_whole(service, seed):
+    messages = [{"role": "user", "content": "hello"}]
+    sent = {"model": service.policy, "messages": messages, "seed": seed, "max_tokens": 20, "logprobs": True}
+    request, shown = ChatRequest.model_validate(sent), []
+    streamed = service.http.run(stream(service.http, service.address, request, shown.append))
+    whole = service.http.run(complete(service.http, service.address, request))
+    assert same(streamed) == same(whole)
+    assert shown[-1] == whole.choices[0].message.content
+    assert all(after.startswith(before) for before, after in pairwise(shown))
+
+
+def same(completion: ChatCompletion) -> dict[str, Any]:
+    """All of it but its name and time."""
+    return {name: value for name, value in completion.to_wire().items() if name not in {"id", "created"}}

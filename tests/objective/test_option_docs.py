@@ -1,0 +1,85 @@
+"""The eleven options in words: what they say is what the wire takes, and what the pages and the help show."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.objective.option_docs import OPTIONS, help_lines, markdown_table, problems
+from rolloutlab.objective.options import settle
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+SAID = [
+    ({"advantage_balance": 3}, "advantage_balance: 3 is outside -1 to 1"),
+    ({"epsilon": -0.1}, "epsilon: -0.1 is below 0"),
+    ({"epsilon_high": math.inf}, "epsilon_high: inf is not finite"),
+    ({"learning_rate": "much"}, "learning_rate: 'much' is no number"),
+    ({"kimi_k2_tau": True}, "kimi_k2_tau: True is no number"),
+    ({"ppo": 1}, "ppo: 1 is neither true nor false"),
+    (
+        {"importance_sampling_level": "word"},
+        "importance_sampling_level: 'word' is none of token, sequence, average, geometric_average",
+    ),
+]
+
+
+def accepted(name, value) -> bool:
+    try:
+        ExperimentalTrainingConfig.model_validate({name: value})
+    except ValidationError:
+        return False
+    return True
+
+
+def test_every_option_of_the_wire_is_there_in_its_order():
+    assert list(OPTIONS) == list(ExperimentalTrainingConfig.model_fields)
+
+
+@pytest.mark.parametrize(("wrong", "said"), SAID)
+def test_what_is_wrong_is_said_in_words(wrong, said):
+    ((found, _),) = problems(wrong)
+    assert found == said
+
+
+VALUES = st.one_of(
+    st.floats(),
+    st.integers(-3, 3),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=5),
+    st.just("sequence"),
+    st.just(10**400),
+)
+
+
+@given(st.sampled_from([*OPTIONS, "kimi_k2_tau"]), VALUES)
+def test_a_value_has_a_problem_exactly_when_the_wire_refuses_it(name, value):
+    assert (not problems({name: value})) == accepted(name, value)
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+def test_every_example_is_fine_and_is_not_the_default(option):
+    value = option.example if option.values and option.values[0] == "token" else json.loads(option.example)
+    assert option.problem(value) is None
+    assert settle(ExperimentalTrainingConfig.model_validate({option.name: value})) != settle(None)
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+def test_what_an_option_can_be_is_fine(option):
+    for value in option.values:
+        assert option.problem({"true": True, "false": False}.get(value, value)) is None
+    for bound in (option.low, option.high):
+        assert not math.isfinite(bound) or option.problem(bound) is None
+
+
+def test_the_page_has_the_table_of_the_options():
+    assert markdown_table() in PAGE.read_text()
+
+
+def test_the_help_has_a_line_for_every_option():
+    assert [line.partition(":")[0] for line in help_lines()] == list(OPTIONS)

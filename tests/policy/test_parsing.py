@@ -1,0 +1,125 @@
+"""What was sampled becomes text and calls: by the form of the template, or as the tokenizer itself says."""
+
+import copy
+import json
+
+import pytest
+
+from rolloutlab.api.wire.chat import FunctionTool
+from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.tool_calls import Call
+
+TOOL = FunctionTool.model_validate({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}})
+RESPONSES = {
+    "version": 1,
+    "start_anchor": "[tell]",
+    "defaults": {"role": "assistant"},
+    "fields": {
+        "content": {"content": "text"},
+        "tool_calls": {
+            "open": "<call>",
+            "close": "</call>",
+            "content": "json",
+            "repeats": True,
+            "transform": {"type": "function", "function": "{content}"},
+        },
+    },
+}
+TEMPLATE = (
+    "<s>{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.role == 'assistant' %}[tell]"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}</s>"
+    "{% else %}[ask]{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}[tell]{% endif %}"
+)
+
+
+@pytest.fixture
+def reader(policy):
+    """Makes the reader of a tokenizer with another template; with `responses` it says how its answers are parsed."""
+
+    def make(responses=None, template=TEMPLATE, special=()):
+        tokenizer = copy.deepcopy(policy.tokenizer)
+        tokenizer.chat_template = template
+        tokenizer.response_template = responses
+        tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
+        renderer = Renderer(tokenizer, policy.end_ids, policy.vocabulary)
+        return tokenizer, CompletionParser(tokenizer, renderer, policy.end_ids)
+
+    return make
+
+
+def read(made, text, stops=(), tools=(TOOL,)):
+    """What is read of a text, and what a stream shows of it while it comes."""
+    tokenizer, reader = made
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    stream = reader.stream(stops, tools)
+    shown = "".join(stream.feed(token_id) for token_id in ids)
+    prompt = tokenizer("<s>[ask]a[tell]", add_special_tokens=False)["input_ids"]
+    return *reader.message(ids, stops, prompt, tools), shown
+
+
+CALL = '<call>{"name": "add", "arguments": {"a": 1}}</call>'
+BOTH = pytest.mark.parametrize("responses", [None, RESPONSES], ids=["learned", "told"])
+
+
+@BOTH
+def test_a_call_is_read(reader, responses):
+    made = reader(responses)
+    made[1].check([TOOL])
+    said, [call], shown = read(made, CALL)
+    assert (said, shown, call.name, json.loads(call.arguments)) == ("", "", "add", {"a": 1})
+
+
+@BOTH
+def test_text_and_several_calls_are_told_apart(reader, responses):
+    said, calls, shown = read(reader(responses), "Well. " + CALL + CALL)
+    assert said.strip() == "Well."
+    assert [call.name for call in calls] == ["add", "add"]
+    assert said.startswith(shown)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "",
+        "<call>",
+        "<call>{",
+        "<call>5</call>",
+        "<call>[]</call>",
+        '<call>"add"</call>',
+        '<call>{"name": 1, "arguments": {}}</call>',
+        '<call>{"arguments": {}}</call>',
+        '<call>{"name": "add", "arguments": [1]}</call>',
+        '<call>{"name": "add", "arguments": {"a": NaN}}</call>',
+        '<call>{"name": "add", "arguments": {"a": 1e999}}</call>',
+        '<call>{"name": "add", "arguments": {"a": "\\ud800"}}</call>',
+        '<call>{"name": "\\ud800", "arguments": {}}</call>',
+        '<call>{"name": "add", "arguments": {"a": ' + "1" * 5000 + "}}</call>",
+        "<call>" + "[" * 3000,
+        "\x01\x02<call>{}</call>",
+    ],
+)
+def test_what_is_no_call_stays_text(reader, responses, text):
+    said, calls, shown = read(reader(responses), text)
+    assert (said, calls) == (text, [])
+    assert said.startswith(shown)
+
+
+@BOTH
+def test_a_stop_string_inside_of_a_call_leaves_text(reader, responses):
+    said, calls, shown = read(reader(responses), "Well. " + CALL, stops=["arguments"])
+    assert (said, calls) == ('Well. <call>{"name": "add", "', [])
+    assert said.startswith(shown)
+
+
+@BOTH
+def test_without_tools_a_call_is_text(reader, responses):
+    assert read(reader(responses), CALL, tools=()) == (CALL, [], CALL)
+
+
+def test_nothing_of_a_call_is_shown_where_its_marker_is_no_text(reader):
+    made = reader(special=["<call>", "</call>"])
+    said, [call], shown = read(made, CALL)
+    assert (said, shown, call) == ("", "", Call("add", '{"a": 1}'))

@@ -1,0 +1,129 @@
+"""The rows of prompts: frames and lists, with what pandas and NumPy put into them made plain."""
+
+import json
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.dataset import rows_of
+
+
+def test_without_rows_there_is_one_empty_row():
+    assert rows_of(None) == [{}]
+
+
+def test_a_frame_gives_one_row_per_row():
+    frame = pd.DataFrame({"country": ["France", "Peru"], "n": [1, 2]}, index=[7, 7])
+    assert rows_of(frame) == [{"country": "France", "n": 1}, {"country": "Peru", "n": 2}]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_mappings_gives_their_columns_and_any_other_value_is_the_item(kind):
+    assert rows_of(kind([{"country": "France"}, "Peru", 3])) == [{"country": "France"}, {"item": "Peru"}, {"item": 3}]
+
+
+def test_the_names_of_columns_are_texts():
+    assert rows_of(pd.DataFrame([[1, 2]])) == [{"0": 1, "1": 2}]
+
+
+@pytest.mark.parametrize(("scalar", "plain"), [(np.int64(2), 2), (np.float32(1.5), 1.5), (np.bool_(True), True)])
+@pytest.mark.parametrize("over", [lambda x: [{"item": x}], lambda x: [x], lambda x: pd.DataFrame({"item": [x]})])
+def test_scalars_of_numpy_become_pythons(over, scalar, plain):
+    (row,) = rows_of(over(scalar))
+    assert row == {"item": plain}
+    assert type(row["item"]) is type(plain)
+
+
+@pytest.mark.parametrize("missing", [float("nan"), np.float64("nan"), None])
+def test_what_is_missing_is_none(missing):
+    (row,) = rows_of([{"country": "France", "population": missing}])
+    assert row == {"country": "France", "population": None}
+
+
+@pytest.mark.parametrize("dtype", ["float", "Int64", "string", "datetime64[ns]"])
+def test_what_a_frame_calls_missing_is_none_for_every_type_of_column(dtype):
+    (row,) = rows_of(pd.DataFrame({"x": pd.Series([None], dtype=dtype)}))
+    assert row == {"x": None}
+
+
+@pytest.mark.parametrize(
+    "over", ["countries", {"country": "France"}, 3, np.array([1, 2]), pd.Series(["France"]), (c for c in "ab")]
+)
+def test_rows_of_another_kind_are_refused(over):
+    with pytest.raises(InputError, match=f"cannot sample over a {type(over).__name__}"):
+        rows_of(over)
+
+
+@pytest.mark.parametrize("over", [[], (), pd.DataFrame({"country": []})])
+def test_no_rows_are_refused(over):
+    with pytest.raises(InputError, match="no rows"):
+        rows_of(over)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.arange(2000), list(range(2000))),
+        (np.array([[1.5, float("nan")]]), [[1.5, None]]),
+        (np.array(3), 3),
+        (np.array(["a"]), ["a"]),
+        (pd.Series([1, 2]), [1, 2]),
+        (pd.Timestamp("2026-01-31 12:00"), "2026-01-31T12:00:00"),
+        (np.datetime64("2026-01-31T12:00:00"), "2026-01-31T12:00:00"),
+        (np.array(["2026-01-31", "NaT"], dtype="datetime64[D]"), ["2026-01-31", None]),
+        (date(2026, 1, 31), "2026-01-31"),
+        ({"a": [float("nan"), pd.NA, {"b": pd.NaT}]}, {"a": [None, None, {"b": None}]}),
+        ((1, np.float32(0.5)), [1, 0.5]),
+        (2**70, 2**70),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("over", [lambda x: [{"x": x}], lambda x: pd.DataFrame({"x": pd.Series([x], dtype=object)})])
+def test_values_are_kept_as_json_holds_them(over, value, plain):
+    (row,) = rows_of(over(value))
+    assert row == {"x": plain}
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+@pytest.mark.parametrize(
+    "value", [float("inf"), -np.inf, np.float32("inf"), [1, {"a": float("inf")}], np.array([np.inf])]
+)
+def test_what_is_infinite_is_refused_with_its_row_and_column(value):
+    with pytest.raises(InputError, match=r"row 1, column 'x': -?inf cannot be kept as JSON"):
+        rows_of([{"x": 1}, {"x": value}])
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"a", 1j, np.complex64(1), np.timedelta64(1, "s"), pd.DataFrame()])
+def test_an_object_is_refused_with_its_row_and_column(value):
+    with pytest.raises(InputError, match=f"row 0, column 'x': a {type(value).__name__} cannot be kept"):
+        rows_of([{"x": value}])
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["x", "x"]), "the frame has 'x' twice"),
+        (pd.DataFrame([[1, 2]], columns=[1, "1"]), "the frame has '1' twice"),
+        ([{"x": 1}, {1: "a", "1": "b"}], "row 1 has '1' twice"),
+        ([{"x": {1: "a", "1": "b"}}], "row 0, column 'x' has '1' twice"),
+    ],
+)
+def test_no_column_is_lost_to_another_of_the_same_name(over, said):
+    with pytest.raises(InputError, match=said):
+        rows_of(over)
+
+
+def test_rows_of_arrays_and_dates_come_back_from_the_lab_as_they_were_given(session):
+    given = [{"dates": [pd.Timestamp("2026-01-31")], "grid": np.arange(1500)}]
+    session.chat("c", "{{dates}}", over=given, max_tokens=2)
+    (group,) = session.collection("c").groups
+    assert group.row == {"dates": ["2026-01-31T00:00:00"], "grid": list(range(1500))}
+
+
+def test_a_row_without_a_column_that_others_have_does_not_get_a_variable_instead(session):
+    with pytest.raises(InputError, match="row 1 has no column 'country'"):
+        session.chat("c", "{{country}}", over=[{"country": "Peru"}, {"city": "Lima"}], variables={"country": "France"})
+    assert session.collections().empty

@@ -1,0 +1,64 @@
+"""The rules of the tree that import-linter cannot express."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "rolloutlab"
+MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+SERVICE = {"service", "policy", "cli"}
+WIRE = Path("api") / "wire"
+"""Wire models keep the specification's names, whatever a room calls its own classes."""
+LONGEST = 400
+SESSION_LONGEST = 850
+
+
+def classes(room_is_wanted) -> dict[str, list[str]]:
+    """Class names with the modules that define them, without wire models."""
+    places = defaultdict(list)
+    for path, tree in MODULES.items():
+        if room_is_wanted(path.parts[0]) and WIRE not in path.parents:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(str(path))
+    return {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_a_class_name_is_unique_within_the_notebook_side():
+    assert classes(lambda room: room not in SERVICE) == {}
+
+
+def test_a_class_name_is_unique_within_the_service_side():
+    assert classes(lambda room: room in SERVICE) == {}
+
+
+def test_magics_use_only_public_names_of_the_session():
+    private = [
+        f"{path}:{node.lineno} {node.attr}"
+        for path, tree in MODULES.items()
+        if path.parts[0] == "magics"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and (
+            getattr(node.value, "attr", "") in {"session", "lab"} or getattr(node.value, "id", "") in {"session", "lab"}
+        )
+    ]
+    assert private == []
+
+
+def test_files_have_a_readable_length():
+    lengths = {str(path): len((PACKAGE / path).read_text().splitlines()) for path in MODULES}
+    assert lengths.pop("session.py") <= SESSION_LONGEST
+    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_the_architecture_page_lists_every_module_as_it_describes_itself():
+    done = subprocess.run(
+        [sys.executable, "-c", "import architecture; print(architecture.page(), end='')"],
+        cwd=ROOT / "docs", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (ROOT / "docs" / "architecture.md").read_text() == done.stdout, "run: python docs/architecture.py"

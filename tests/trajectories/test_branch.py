@@ -1,0 +1,105 @@
+"""From what was found to something new: a conversation up to a turn, and hits as a collection."""
+
+import pytest
+
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.sampling.prompt import parse_chat
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.trajectories.branch import Branch, branched, gathered
+
+
+def said(text):
+    return Choice.model_validate(
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    )
+
+
+def asked(text):
+    return UserMessage(role="user", content=text)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab.db")
+    collection = lab.open_collection("capitals")
+    groups = lab.add_groups(collection, [NewGroup([asked("France?")], {"n": 1}), NewGroup([asked("Peru?")], {"n": 2})])
+    turns = [said("Paris"), asked("Sure?"), said("Yes"), asked("Really?"), said("Quite")]
+    for group in groups:
+        lab.put(group, [Arrival(0, turns), Arrival(1, [said("Lyon")])], model="m", step=3, sampling={"seed": 1})
+    found = [t for group in lab.groups(collection) for t in group.trajectories]
+    lab.rewards.give([Score(t, float(i), {"right": float(i)}) for i, t in enumerate(found)], "function")
+    yield lab
+    lab.close()
+
+
+def contents(messages):
+    return [message["content"] for message in messages]
+
+
+def test_a_branch_keeps_so_many_answers(lab):
+    assert contents(branched(lab, "capitals:1/0/0", 0)) == ["France?"]
+    assert contents(branched(lab, "capitals:1/0/0", 1)) == ["France?", "Paris", "Sure?"]
+    assert contents(branched(lab, "capitals/0/0")) == ["France?", "Paris", "Sure?", "Yes", "Really?"]
+
+
+@pytest.mark.parametrize("turn", [-1, 3, True, "1"])
+def test_a_turn_that_is_not_there_is_refused(lab, turn):
+    with pytest.raises(InputError, match="capitals/0/0 has 3 answers"):
+        branched(lab, "capitals/0/0", turn)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("capitals/0", InputError), (7, InputError), ("capitals/0/9", NotFoundError), ("nobody/0/0", NotFoundError)],
+)
+def test_what_names_no_trajectory_is_refused(lab, name, error):
+    with pytest.raises(error):
+        branched(lab, name)
+
+
+def test_the_cell_of_a_branch_says_its_messages(lab):
+    messages = branched(lab, "capitals:1/0/0", 1)
+    first, _, body = messages.cell("again").partition("\n")
+    assert (first, parse_chat(body)) == ("%%chat again -n 8", messages)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "a\nuser: b"},
+        {"role": "user", "content": "{{x}}"},
+        {"role": "user", "content": " a "},
+        {"role": "tool", "content": "1", "tool_call_id": "2"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+    ],
+)
+def test_what_the_text_of_a_cell_cannot_say_becomes_a_call(message):
+    assert Branch([message]).cell("again") == f"lab.chat('again', {[message]!r}, n=8)"
+
+
+def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):
+    label = gathered(lab, ["capitals:1/1/1", "capitals:1/0/0", "capitals:1/1/0"], "best")
+    groups = lab.groups(lab.find(label))
+    told = [
+        [(t.prompt, t.answer, t.reward, t.components, t.source, t.step, t.row) for t in g.trajectories] for g in groups
+    ]
+    peru = "Peru?", {"n": 2}
+    assert told == [
+        [
+            ("Peru?", "Lyon", 3.0, {"right": 3.0}, "function", 3, peru[1]),
+            ("Peru?", "Quite", 2.0, {"right": 2.0}, "function", 3, peru[1]),
+        ],
+        [("France?", "Quite", 0.0, {"right": 0.0}, "function", 3, {"n": 1})],
+    ]
+
+
+def test_nothing_found_makes_no_collection(lab):
+    with pytest.raises(NotFoundError):
+        gathered(lab, [], "best")
+    with pytest.raises(InputError):
+        gathered(lab, ["capitals:1/0/0"], "no name")
+    with pytest.raises(NotFoundError):
+        gathered(lab, ["capitals:1/0/0", "capitals:1/0/7"], "best")
+    assert [c.name for c in lab.collections()] == ["capitals"]

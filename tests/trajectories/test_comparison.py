@@ -1,0 +1,247 @@
+"""Two checkpoints compared: paired by prompt and seed, with an interval that can be trusted."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.errors import InputError
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.comparison import Comparison, Pair, pairs_of
+from rolloutlab.trajectories.intervals import student_interval
+
+BETTER = Pair("0", "Capital of France?", (0.0, 0.5), (1.0, 0.5))
+WORSE = Pair("1", "Capital of Peru?", (1.0, 1.0), (0.5, 0.0))
+SEEN = replace(BETTER, trained=True)
+SAME = Pair("2", "Capital of Chad?", (0.5,), (0.5,))
+
+
+def compare(*pairs: Pair) -> Comparison:
+    return Comparison("capitals", "lab/practice@0", "lab/practice@3", pairs)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    lab = Lab(tmp_path / "lab.db")
+    yield lab
+    lab.close()
+
+
+def collect(lab: Lab, name: str, *groups: list[float | None], prompts: list[str] | None = None) -> Collection:
+    summary = lab.open_collection(name)
+    asked = prompts or [f"Question {i}?" for i in range(len(groups))]
+    prompts = [NewGroup([UserMessage(role="user", content=text)], {}) for text in asked]
+    choice = Choice.model_validate(
+        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "x"}}
+    )
+    for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
+        lab.put(group, [Arrival(i, [choice]) for i in range(len(rewards))], model="m", step=0, sampling={})
+    collection = Collection(lab, lab.collection(name))
+    given = zip(collection.trajectories, [reward for rewards in groups for reward in rewards], strict=True)
+    lab.rewards.give([Score(t, reward) for t, reward in given if reward is not None], "function")
+    return collection
+
+
+def test_the_difference_is_the_mean_over_prompts_of_the_difference_of_means():
+    found = compare(BETTER, WORSE, SAME)
+    assert found.mean_before == pytest.approx((0.25 + 1.0 + 0.5) / 3)
+    assert found.mean_after == pytest.approx((0.75 + 0.25 + 0.5) / 3)
+    assert found.difference == pytest.approx((0.5 - 0.75 + 0.0) / 3)
+
+
+def test_the_table_has_a_row_per_prompt_the_largest_loss_first():
+    frame = compare(BETTER, WORSE, SAME).to_frame()
+    assert list(frame.index) == ["1", "2", "0"]
+    assert list(frame.columns) == ["prompt", "before", "after", "difference", "n", "trained"]
+    assert frame.loc["0"].to_list() == ["Capital of France?", 0.25, 0.75, 0.5, 2, False]
+
+
+def test_only_what_has_a_reward_on_both_sides_is_paired_by_its_place(lab):
+    before = collect(lab, "a", [0.0, None, 1.0], [None, None], [0.5])
+    after = collect(lab, "b", [1.0, 1.0, None], [1.0, 1.0], [0.25])
+    assert pairs_of(before, after) == [
+        Pair("0", "Question 0?", (0.0,), (1.0,)),
+        Pair("2", "Question 2?", (0.5,), (0.25,)),
+    ]
+
+
+def test_groups_with_the_same_prompt_are_one_pair(lab):
+    prompts = ["Which?", "Who?", "Which?"]
+    before = collect(lab, "a", [0.0, 1.0], [0.5], [1.0], prompts=prompts)
+    after = collect(lab, "b", [1.0, 1.0], [0.5], [0.0], prompts=prompts)
+    assert pairs_of(before, after) == [
+        Pair("0", "Which?", (0.0, 1.0, 1.0), (1.0, 1.0, 0.0), rows=2),
+        Pair("1", "Who?", (0.5,), (0.5,)),
+    ]
+    shown = Comparison("capitals", "a", "b", pairs_of(before, after)).words()[0]
+    assert shown.endswith("on 2 prompts (3 rows; equal prompts count once)")
+
+
+def test_the_interval_holds_with_each_prompt_twice_and_would_not_if_each_row_counted():
+    """Prompts differ in what training changed on them; both rows of a prompt share that."""
+    random, times, prompts = np.random.default_rng(4), 400, 16
+    asked = [[UserMessage(role="user", content=f"Question {i % prompts}?")] for i in range(2 * prompts)]
+    missed = {"prompts": 0, "rows": 0}
+    for _ in range(times):
+        chances = np.tile(np.clip(0.4 + random.normal(0.1, 0.25, prompts), 0, 1), 2)
+        before, after = (_sampled(asked, random.binomial(32, p) / 32) for p in (np.full(2 * prompts, 0.4), chances))
+        pooled = pairs_of(before, after)
+        rows = [Pair("0", "x", (old,), (new,)) for old, new in zip(before.rewards, after.rewards, strict=True)]
+        for counted, pairs in (("prompts", pooled), ("rows", rows)):
+            low, high = compare(*pairs).interval()
+            missed[counted] += not low <= _TRUE_CHANGE <= high
+    most = 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / times)
+    assert missed["prompts"] / times <= most < missed["rows"] / times
+
+
+_TRUE_CHANGE = float(np.clip(0.4 + np.random.default_rng(0).normal(0.1, 0.25, 1_000_000), 0, 1).mean()) - 0.4
+
+
+def _sampled(asked, rewards):
+    """A collection as `pairs_of` reads it: a group per row, with one trajectory."""
+    groups = [
+        SimpleNamespace(
+            name=f"c/{i}",
+            prompt=prompt,
+            script=((),),
+            trajectories=[SimpleNamespace(name=f"c/{i}/0", reward=float(reward), prompt=prompt[0].content)],
+        )
+        for i, (prompt, reward) in enumerate(zip(asked, rewards, strict=True))
+    ]
+    return SimpleNamespace(groups=groups, rewards=[float(reward) for reward in rewards])
+
+
+def test_without_any_pair_there_is_nothing_to_compare():
+    with pytest.raises(InputError, match="no prompt of capitals has rewards on both sides"):
+        compare()
+
+
+def test_the_interval_of_one_prompt_is_over_its_trajectories():
+    low, high = compare(Pair("0", "x", (0.0,) * 16, (1.0, 0.0) * 8)).interval()
+    assert 0.0 <= low < 0.5 < high <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ([BETTER] * 16, "better"),
+        ([WORSE] * 16, "worse"),
+        ([BETTER, WORSE] * 8, "no clear difference -> more prompts, or a larger -n"),
+        ([BETTER] * 15, "no verdict from fewer than 16 prompts -> --over more rows"),
+        ([SEEN] * 16, "no verdict, all of these prompts were trained on in between -> --over ROWS that were not"),
+        (
+            [SEEN] * 3 + [BETTER] * 16,
+            "no verdict, 3 of these prompts were trained on in between -> --over ROWS that were not",
+        ),
+    ],
+)
+def test_it_says_in_words_what_came_of_it(pairs, said):
+    assert compare(*pairs).words()[1].endswith(f": {said}")
+
+
+def test_one_trajectory_bounds_nothing():
+    line = compare(Pair("0", "x", (0.0,), (1.0,))).words()[1]
+    assert "(too few for an interval): no verdict" in line
+
+
+def rewards(before: float, *afters: float) -> list[Pair]:
+    return [Pair(str(i), "x", (before,), (after,)) for i, after in enumerate(afters)]
+
+
+def test_equal_differences_are_said_to_be_and_leave_some_doubt():
+    nothing = compare(*rewards(0.5, *[0.5] * 16))
+    low, high = nothing.interval()
+    assert low < -0.2 < 0 < 0.2 < high
+    assert ", all differences equal, for rewards within 0 and 1, as all of these are): no clear" in nothing.words()[1]
+    all_solved = compare(*rewards(0.0, *[1.0] * 16))
+    assert 0.4 < all_solved.interval()[0] < all_solved.interval()[1] == 1.0
+    assert all_solved.words()[1].endswith(": better")
+
+
+def test_equal_differences_of_rewards_without_bounds_are_no_verdict():
+    longer = compare(*rewards(10.0, *[12.0] * 16))
+    assert longer.interval() == (-math.inf, math.inf)
+    assert longer.words()[1].endswith("(all differences equal): no verdict, all differences are equal" + BOUNDS)
+
+
+def test_rare_successes_have_the_interval_of_bounded_rewards():
+    rare = compare(*rewards(0.0, *[1.0] * 3, *[0.0] * 29))
+    (low, high), (lower, higher) = student_interval([1.0] * 3 + [0.0] * 29), rare.interval()
+    assert lower < low < 3 / 32 < high < higher
+    assert ", for rewards within 0 and 1, as all of these are): no clear difference" in rare.words()[1]
+
+
+def test_a_better_result_gets_no_weaker_verdict_in_whatever_order_its_rows_come():
+    def line(better: int, worse: int, prompts: int, seed: int = 0) -> str:
+        ends = [(0.0, 1.0)] * better + [(1.0, 0.0)] * worse + [(0.0, 0.0)] * (prompts - better - worse)
+        order = np.random.default_rng(seed).permutation(prompts)
+        return compare(*[Pair(str(i), "x", (ends[i][0],), (ends[i][1],)) for i in order]).words()[1]
+
+    lines = {line(7, 0, 50, seed) for seed in range(20)}
+    assert len(lines) == 1
+    assert lines.pop().endswith(
+        "(95% interval +0.011 to +0.267, for rewards within 0 and 1, as all of these are): better"
+    )
+    assert ": no clear difference" in line(7, 1, 50)
+    assert line(9, 1, 50).endswith(": better")
+    assert line(7, 0, 1000).endswith(": better")
+    assert line(0, 7, 1000).endswith(": worse")
+
+
+def test_a_bound_that_is_close_to_0_is_shown_on_its_side_of_it():
+    line = compare(*rewards(0.0, *[1.0] * 6, *[0.0] * 994)).words()[1]
+    assert "95% interval +0.0002 to" in line
+    assert line.endswith(": better")
+
+
+def test_without_bounds_the_assumption_stands_beside_the_verdict():
+    changes = list(np.random.default_rng(1).normal(7.5, 2.0, 32))
+    line = compare(*rewards(5.0, *changes)).words()[1]
+    assert line.endswith(", which assumes roughly normal differences): better")
+    odd = compare(*rewards(5.0, *changes, 500.0)).words()[1]
+    assert odd.endswith("no verdict, the differences are far from normal" + BOUNDS)
+
+
+BOUNDS = " -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, math.inf), (0.5, 0.5)])
+def test_bounds_that_are_none_are_refused(bounds):
+    with pytest.raises(InputError, match="are no bounds"):
+        Comparison("capitals", "a", "b", [BETTER], bounds=bounds)
+
+
+def test_a_reward_outside_the_bounds_is_refused():
+    with pytest.raises(InputError, match=r"the reward 1 is outside the bounds 0 and 0\.5") as refused:
+        Comparison("capitals", "a", "b", [BETTER], bounds=(0.0, 0.5))
+    assert refused.value.hint.startswith("--bounds 0 1")
+
+
+@pytest.mark.parametrize(("size", "clip"), [(32, (-9, 9)), (64, (0, 1))])
+def test_an_interval_for_many_looks_is_wider_and_is_called_so(size, clip):
+    pairs = rewards(0.0, *np.random.default_rng(1).normal(0.5, 0.5, size).clip(*clip))
+    once, always = (Comparison("capitals", "a", "b", pairs, anytime=anytime) for anytime in (False, True))
+    assert always.interval()[0] < once.interval()[0] < once.interval()[1] < always.interval()[1]
+    assert ", valid at every look, " in always.words()[1]
+    assert always.words()[1].endswith("): better")
+    assert "every look" not in once.words()[1]
+
+
+def test_a_level_that_is_none_is_refused():
+    with pytest.raises(InputError, match="the level 95 is not between 0 and 1"):
+        compare(BETTER).interval(95)
+
+
+def test_it_shows_the_prompts_as_text_and_as_html_without_scripts():
+    hostile = Pair("0", "<script>alert(1)</script>", (0.0,), (1.0,))
+    shown = compare(hostile, *[SAME] * 9)
+    assert "capitals: lab/practice@0 -> lab/practice@3 on 10 prompts" in repr(shown)
+    assert "... and 2 more" in repr(shown)
+    assert "<script>" not in shown._repr_html_()
+    assert "<svg" in shown._repr_html_()
+    assert len(shown.plot().series) == 2

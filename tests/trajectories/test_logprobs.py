@@ -1,0 +1,134 @@
+"""Completions from elsewhere get logprobs and train."""
+
+import json
+
+import httpx
+import pytest
+
+from rolloutlab.api.http.client import HttpClient
+from rolloutlab.errors import InputError, NotFoundError, NothingTrainsError, ServiceError
+from rolloutlab.session import Session
+from rolloutlab.settings import Address, Settings
+
+ASK = {"role": "user", "content": "the quick brown fox"}
+
+
+@pytest.fixture
+def service(start):
+    """One for each test: these train, stop or break it."""
+    return start()
+
+
+@pytest.fixture
+def imported(session, tmp_path):
+    """Imports conversations, the answers to one prompt, as the collection `foxes`."""
+
+    def make(*answers, prompt=(ASK,), **more):
+        lines = [{"messages": [*prompt, {"role": "assistant", "content": answer}], **more} for answer in answers]
+        (tmp_path / "foxes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        return session.import_(tmp_path / "foxes.jsonl", "foxes")
+
+    return make
+
+
+def test_completions_from_elsewhere_are_scored_by_a_function_and_train(session, imported):
+    imported("jumps", "sleeps over", "the lazy dog", color="brown")
+    session.reward("foxes", lambda trajectory, answer, messages, row: len(answer) + len(row["color"]))
+    with pytest.raises(NothingTrainsError) as nothing:
+        session.train("foxes")
+    assert nothing.value.hint == "%logprobs foxes adds them"
+    scored = session.logprobs("foxes")
+    job = session.train("foxes", {"learning_rate": 1e-3}, say=lambda line: None)
+    assert job.status == "succeeded"
+    metrics = job.metrics()
+    assert metrics["ratio_max"].iloc[0] == pytest.approx(1, abs=1e-3)
+    assert [t.reward for t in scored.trajectories] == [10.0, 16.0, 17.0]
+
+
+def test_the_answers_become_choices_in_a_new_generation_and_the_old_one_stays(session, imported):
+    old = imported("jumps", "sleeps")
+    new = session.logprobs("foxes")
+    assert (old.name, new.name) == ("foxes:1", "foxes")
+    assert [t.tokens for t in old.trajectories] == [0, 0]
+    for before, after in zip(old.trajectories, new.trajectories, strict=True):
+        (choice,) = after.choices
+        assert choice.finish_reason == "stop"
+        assert all(token.token_id is not None and token.logprob < 0 for token in choice.sampled_tokens())
+        assert after.messages == before.messages
+        assert (after.model, after.step) == ("lab/practice", 0)
+
+
+def test_what_was_given_to_the_policy_is_not_trained(session, imported):
+    example = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dog", "weight": 0}]
+    imported("jumps", prompt=(*example, ASK))
+    ((found,),) = (group.trajectories for group in session.logprobs("foxes").groups)
+    assert [type(item).__name__ for item in found.items] == ["UserMessage", "AssistantMessage", "UserMessage", "Choice"]
+
+
+def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_path):
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "ju"}, {"type": "text", "text": "mps"}]}
+    sent = {"messages_and_choices": [ASK, answer], "additional_histories": [{"messages_and_choices": [ASK, answer]}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps({**sent, "reward": 1.0, "final_policy_version": 7, "logs": ["x"]}))
+    session.import_(tmp_path / "a.jsonl", "foxes")
+    (found,) = session.logprobs("foxes").trajectories
+    assert found.answer == "jumps"
+    main, further = found.history_tokens
+    assert main == further > 0
+    assert found.tokens == main + further
+    assert found.extra.keys() == {"additional_histories", "logs"}
+
+
+def test_a_conversation_that_the_policy_cannot_read_is_left_as_it_was_and_named(session, imported):
+    said = []
+    imported("jumps", "the lazy dog " * 99, "sleeps")
+    found = session.logprobs("foxes", say=said.append)
+    assert [t.tokens > 0 for t in found.trajectories] == [True, False, True]
+    (line,) = said
+    assert line.startswith("1 trajectory left without logprobs, the first foxes/0/1: ")
+
+
+def test_where_it_can_read_nothing_that_is_an_error_and_nothing_is_written(session, imported):
+    imported("the lazy dog " * 99)
+    with pytest.raises(NothingTrainsError, match="nothing of foxes gets logprobs"):
+        session.logprobs("foxes")
+    assert list(session.collections().index) == ["foxes"]
+
+
+def test_what_was_sampled_has_logprobs_already(session):
+    said = []
+    session.chat("foxes", "hello", n=2, max_tokens=4)
+    assert session.logprobs("foxes", say=said.append).label == "foxes:1"
+    assert said == ["every conversation has logprobs already"]
+
+
+def test_an_import_can_ask_for_them_at_once(session, imported, tmp_path):
+    imported("jumps")
+    found = session.import_(tmp_path / "foxes.jsonl", "others", logprobs=True)
+    assert found.label == "others:2"
+    assert found.trajectories[0].tokens > 0
+
+
+def test_the_logprobs_of_a_checkpoint_can_be_asked_for_by_its_name(session, imported):
+    imported("jumps")
+    session.model("lab/practice")
+    (found,) = session.logprobs("foxes", "lab/practice@0").trajectories
+    assert (found.model, found.step) == ("lab/practice", 0)
+    with pytest.raises(NotFoundError) as missing:
+        session.logprobs("foxes:1", "lab/nobody")
+    assert missing.value.hint == "%model lab/nobody registers it"
+
+
+def test_a_service_that_cannot_do_it_is_told_from_a_model_that_is_not_there(imported, tmp_path):
+    imported("jumps")
+    http = HttpClient(httpx.MockTransport(lambda request: httpx.Response(404, json={"detail": "Not Found"})))
+    address = Address("http://127.0.0.1:9", "http://127.0.0.1:9/v1")
+    session = Session(Settings(home=tmp_path, service=address), http=http)
+    with pytest.raises(ServiceError, match="gives no logprobs for conversations from elsewhere"):
+        session.logprobs("foxes", "m")
+    session.close()
+
+
+def test_a_collection_without_conversations_is_no_error_of_the_service(session, tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(InputError, match="is empty"):
+        session.import_(tmp_path / "a.jsonl", "foxes", logprobs=True)

@@ -1,0 +1,88 @@
+"""The curves of a training job: which there are, and what is odd about them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rolloutlab.api.wire.training import Event
+from rolloutlab.widgets.job_curves import CURVES, drawn, numbers, oddities
+
+
+def steps(*told: dict[str, Any]) -> list[Event]:
+    return [Event(id=str(i), type="gradient_step", data=data) for i, data in enumerate(told)]
+
+
+def titles(*told: dict[str, Any]) -> list[str]:
+    return [curve.title for curve in drawn(numbers(steps(*told)))]
+
+
+def test_numbers_have_a_place_for_every_step_also_where_a_step_does_not_tell_one():
+    found = numbers(steps({"loss": 1.0}, {"loss": 2, "entropy": 0.123456789}, {"entropy": True}))
+    assert found == {"loss": [1.0, 2.0, None], "entropy": [None, 0.123457, None]}
+
+
+def test_only_the_steps_from_one_on_can_be_asked_for():
+    assert numbers(steps({"loss": 1.0}, {"loss": 2.0}, {"kl": 3.0}), 2) == {"kl": [3.0]}
+
+
+def test_there_is_a_curve_for_what_there_are_numbers_of():
+    assert titles({"loss": 1.0, "grad_norm": 2.0, "unheard_of": 3.0}) == ["loss", "gradient norm"]
+    assert titles() == []
+
+
+def test_a_reward_that_is_the_whole_jobs_is_no_curve():
+    assert titles({"reward": 0.5}, {"reward": 0.5}) == []
+    assert titles({"reward": 0.5}, {"reward": 0.6}) == ["reward"]
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "healthy", "odd"),
+    [
+        ("entropy", "entropy", [0.9, 0.5], [0.9, 0.001]),
+        ("distance (kl)", "kl", [0.0, 0.2], [0.0, 2.0]),
+        ("distance (kl)", "kl", [0.01, 0.2], [0.06, 0.2]),
+        ("clipped tokens", "clipped", [0.0, 0.1], [0.0, 0.5]),
+        ("old/new correlation", "old_new_correlation", [0.999, 0.7], [0.6, 0.9]),
+    ],
+)
+def test_what_is_odd_about_a_curve_is_told_and_what_is_healthy_is_not(title, name, healthy, odd):
+    assert oddities({name: healthy}) == {}
+    assert list(oddities({name: odd})) == [title]
+
+
+def first_step(random: np.random.Generator, moved: float) -> dict[str, float]:
+    """What a first gradient step tells of 256 tokens sampled from one policy, under another `moved` away from it.
+
+    Policies are rows of 16 logits; a recorded logprob is that of the policy that sampled.
+    """
+    logits_TV = random.normal(0, 2, (256, 16))
+    policies = logits_TV, logits_TV + random.normal(0, moved, logits_TV.shape)
+    both = [now_TV - np.log(np.exp(now_TV).sum(1, keepdims=True)) for now_TV in policies]
+    sampled_T = [random.choice(16, p=np.exp(row)) for row in both[0]]
+    old_T, new_T = (logprobs_TV[np.arange(256), sampled_T] for logprobs_TV in both)
+    delta_T = new_T - old_T
+    return {
+        "ratio_mean": float(np.exp(delta_T).mean()),
+        "kl": float((np.expm1(delta_T) - delta_T).mean()),
+        "old_new_correlation": float(np.corrcoef(np.exp(old_T), np.exp(new_T))[0, 1]),
+    }
+
+
+def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_ratio_is_near_1():
+    """Fifty batches of older policies, fifty of the same one: the mean ratio misses many of the former."""
+    random = np.random.default_rng(0)
+    old = [first_step(random, moved) for moved in np.linspace(0.4, 1.2, 50)]
+    assert all(told["kl"] > 0.05 for told in old)
+    assert sum(abs(told["ratio_mean"] - 1) <= 0.02 for told in old) >= 5
+    for told in old:
+        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers(steps(told))).keys()
+    assert [oddities(numbers(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
+
+
+def test_the_mean_ratio_alone_is_never_odd():
+    assert oddities({"ratio_mean": [1.2, 1.0]}) == {}
+
+
+def test_every_curve_says_in_a_sentence_what_is_healthy():
+    assert all(curve.healthy for curve in CURVES)
