@@ -56,6 +56,33 @@ def test_files_have_a_readable_length():
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
 
 
+def imported(path: Path) -> set[str]:
+    """The modules that a module imports, anywhere in it."""
+    nodes = list(ast.walk(MODULES[path]))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def test_only_one_module_of_the_notebook_side_turns_text_into_html():
+    escaping = {str(path) for path in MODULES if path.parts[0] not in SERVICE and "html" in imported(path)}
+    assert escaping == {"widgets/html.py"}
+    assert {name for name in imported(Path("widgets") / "html.py") if name.startswith("rolloutlab")} == {
+        "rolloutlab.sanitize"
+    }
+
+
+def test_a_room_of_widgets_has_one_alias():
+    aliases = {
+        f"{path}: {alias.name} as {alias.asname}"
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rolloutlab.widgets")
+        for alias in node.names
+        if alias.asname not in {None, "render"}
+    }
+    assert aliases == set()
+
+
 def test_the_architecture_page_lists_every_module_as_it_describes_itself():
     done = subprocess.run(
         [sys.executable, "-c", "import architecture; print(architecture.page(), end='')"],

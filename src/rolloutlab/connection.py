@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from html import escape
 from typing import Any
 
 from rolloutlab.api import health
@@ -21,7 +20,7 @@ from rolloutlab.auth.sign_in import without_key
 from rolloutlab.auth.urls import checked_server
 from rolloutlab.errors import InputError, NotFoundError, ServiceError, SignInError, UnreachableError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sanitize import escape_control_chars, without_mathjax
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address, Served, Settings, profile_address, read_settings
 from rolloutlab.settings_file import (
     EMBEDDED,
@@ -32,6 +31,7 @@ from rolloutlab.settings_file import (
     unknown_profile,
     variable_name,
 )
+from rolloutlab.widgets.html import for_notebook, html_table, paragraphs
 
 _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
@@ -83,9 +83,8 @@ class Connection:
         return escape_control_chars("\n".join([self.state, *lines, self.profiles]))
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
-        head = "<tr><th>setting</th><th>value</th><th>from</th></tr>"
-        return without_mathjax(f"<p>{escape(self.state)}</p><table>{head}{rows}</table><p>{escape(self.profiles)}</p>")
+        table = html_table(("setting", "value", "from"), self.rows)
+        return for_notebook(f"{paragraphs([self.state])}{table}{paragraphs([self.profiles])}")
 
 
 def connected(

@@ -22,16 +22,6 @@ def escape_to_one_line(text: str, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else f"{line[: longest - 3]}..."
 
 
-def without_mathjax(html: str) -> str:
-    """HTML for a notebook in which `$5 or $10` stays what it is.
-
-    JupyterLab, nbconvert and nbviewer hand every output to MathJax, which sets what stands between dollars as a formula
-    and hides what `\\phantom` holds. Two classes forbid it: MathJax 2 knows the first, MathJax 3 the second.
-    Characters that act are written out here too, wherever in it they are.
-    """
-    return f'<div class="tex2jax_ignore mathjax_ignore">{escape_control_chars(html)}</div>'
-
-
 def _written_out(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < 0x20:

@@ -48,10 +48,9 @@ from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import Functions, Scorers, give, score, undo
 from rolloutlab.trajectories.search_view import SearchResult
-from rolloutlab.widgets.live import Live
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.status import SignInTable
-from rolloutlab.widgets.progress import Progress
+from rolloutlab.widgets.progress import Live, Progress
 from rolloutlab.widgets.rewards import undone
 
 Options = Mapping[str, Any]

@@ -27,7 +27,7 @@ from urllib.parse import urlencode
 from rolloutlab.auth.redirect.broker import Broker
 from rolloutlab.auth.prompt import AuthorizationRequest, Question
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.widgets.login.frontend import front_end, surroundings
+from rolloutlab.widgets.login.frontend import context_of, front_end
 
 http = HttpClient()
 states, redirects = [], []
@@ -41,7 +41,7 @@ async def prepare(redirect):
 
 def sign_in(server="{server}", **options):
     global broker
-    broker = Broker(front_end(surroundings(get_ipython())), **options)
+    broker = Broker(front_end(context_of(get_ipython())), **options)
     answer = http.run(broker(server, prepare), broker.tick)
     if "error" not in answer:
         broker.settled(server, True, "lab:read")
@@ -224,7 +224,7 @@ def test_a_denial_is_shown_and_is_an_answer(notebook):
 @pytest.mark.parametrize("front_end", ["lab"])
 def test_a_sign_in_that_nobody_answers_expires(notebook):
     out = notebook.run("sign_in(seconds=1)", fails=True)
-    expect(standing(out.locator(".rl-login"))).to_have_text("expired: nobody answered in time")
+    expect(standing(out.locator(".rl-login"))).to_have_text("expired: no answer in time")
     expect(out.locator(".rl-login").get_by_role("link")).to_have_count(0)
     assert f"-> %login {SERVER}" in notebook.text_of(out)
 
@@ -244,7 +244,7 @@ def test_a_sign_in_is_cancelled_by_keyboard_while_the_kernel_is_busy(notebook):
 def test_two_sign_ins_at_once_get_each_its_own_answer(notebook):
     both = """
 import asyncio
-broker = Broker(front_end(surroundings(get_ipython())))
+broker = Broker(front_end(context_of(get_ipython())))
 async def two():
     return await asyncio.gather(*(broker(server, prepare) for server in ("https://one.example", "https://two.example")))
 print([answer["state"] in states for answer in http.run(two(), broker.tick)], len(set(states)), len(set(redirects)))

@@ -17,14 +17,14 @@ LONGEST = 60
 DEFINE = """
 from rolloutlab.auth.redirect.broker import Broker
 from rolloutlab.auth.prompt import AuthorizationRequest, Question
-from rolloutlab.api.http.client import HttpClient; from rolloutlab.widgets.login.frontend import front_end, surroundings
+from rolloutlab.api.http.client import HttpClient; from rolloutlab.widgets.login.frontend import context_of, front_end
 question = Question("https://mcp.example/mcp", "id.example", "https://mcp.example/mcp", (), "rolloutlab")
 http = HttpClient()
 async def prepare(redirect):
     return AuthorizationRequest("https://id.example/authorize?redirect=" + redirect, "right", question)
 """
 SIGN_IN = """
-broker = Broker(front_end(surroundings(get_ipython())))
+broker = Broker(front_end(context_of(get_ipython())))
 print("came:", sorted(http.run(broker(question.server, prepare), broker.tick).items()))
 """
 CAME = "came: [('code', 'c'), ('state', 'right')]"
@@ -122,7 +122,7 @@ async def prepare(redirect):
     return AuthorizationRequest("https://id.example/authorize", "right", question)
 """
 BRIEFLY = """
-broker = Broker(front_end(surroundings(get_ipython())), seconds=0.5)
+broker = Broker(front_end(context_of(get_ipython())), seconds=0.5)
 http.run(broker(question.server, prepare), broker.tick)
 """
 

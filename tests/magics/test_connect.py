@@ -338,7 +338,7 @@ def typed(monkeypatch, service):
         return answers[-1]
 
     monkeypatch.setattr("getpass.getpass", ask)
-    monkeypatch.setattr("rolloutlab.widgets.login.frontend.surroundings", lambda _shell: FrontEndContext(True, True))
+    monkeypatch.setattr("rolloutlab.widgets.login.frontend.context_of", lambda _shell: FrontEndContext(True, True))
     return SimpleNamespace(questions=questions, answers=answers)
 
 

@@ -10,8 +10,8 @@ import pytest
 from rolloutlab import Judge
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import InputError
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.session import Session
+from rolloutlab.widgets.html import for_notebook
 
 ROWS = [{"country": "France"}, {"country": "Peru"}]
 BEST = "best lab/practice@0: held-out 0.250 with other seeds than it was chosen by"
@@ -200,7 +200,7 @@ def test_before_the_first_round_there_is_nothing_to_tell(session):
     assert made.history.empty
     assert made.best is None
     assert repr(made) == "loop capitals on lab/practice: 0 rounds\nwhat it trains on  -"
-    assert made._repr_html_() == without_mathjax("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
+    assert made._repr_html_() == for_notebook("<p><b>loop capitals on lab/practice: 0 rounds</b></p>")
 
 
 def test_a_round_in_which_nothing_trains_is_kept_and_the_loop_goes_on(session):

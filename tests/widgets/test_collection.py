@@ -12,18 +12,18 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import preflight
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.collection import members_of
-from rolloutlab.widgets import collection as view
+from rolloutlab.widgets import collection as render
 
 HOSTILE = "<script>alert(\"x\")</script><img src=x onerror='y'>&lt;b&gt;\"'</td></table></details>"
 TAGS = {"p", "b", "div", "details", "summary", "code", "table", "tr", "th", "td"}
 
 
 def text(name: str, groups: list[Group]) -> str:
-    return view.text(name, groups, preflight(members_of(groups), Options()))
+    return render.text(name, groups, preflight(members_of(groups), Options()))
 
 
 def html(name: str, groups: list[Group]) -> str:
-    return view.html(name, groups, preflight(members_of(groups), Options()))
+    return render.html(name, groups, preflight(members_of(groups), Options()))
 
 
 class Page(HTMLParser):
@@ -139,7 +139,7 @@ def test_where_nothing_trains_it_says_why_instead_of_an_advantage():
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason != Reason.UNSCORED])
 def test_each_reason_has_words_short_enough_for_a_column(reason):
-    assert 0 < len(view.WHY_NOT[reason]) <= 13
+    assert 0 < len(render.WHY_NOT[reason]) <= 13
 
 
 @pytest.mark.parametrize("show", [text, html])

@@ -11,10 +11,10 @@ import pytest
 
 import rolloutlab
 from rolloutlab.api.wire.chat import Choice, UserMessage
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.session import Session
 from rolloutlab.store.models import Arrival, NewGroup
 from rolloutlab.widgets.base import NotebookView
+from rolloutlab.widgets.html import for_notebook
 
 HOSTILE = "<script>acted()</script></td></details><img src=x onerror=acted()>& \x1b[31m \u202eabc"
 VIEWS = ("collection", "group", "rewards", "form", "job")
@@ -104,16 +104,16 @@ def test_a_view_reads_without_scripts_and_style_sheets(shown, name):
 
 
 def test_no_html_of_ours_is_read_by_mathjax() -> None:
-    """Every class of the package that has HTML, and every table: only `without_mathjax` makes their root."""
+    """Every class of the package that has HTML, and every table: only `for_notebook` makes their root."""
     package = Path(rolloutlab.__file__).parent
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in package.rglob("*.py")}
     methods = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     html = [ast.unparse(node) for node in methods if node.name == "_repr_html_"]
     assert len(html) >= 14
-    assert [code for code in html if "without_mathjax(" not in code] == []
+    assert [code for code in html if "for_notebook(" not in code] == []
     made = re.compile(r"[^(]pd\.DataFrame\(")  # all but the class that derives from it
     assert [path for path in trees if made.search(path.read_text(encoding="utf-8"))] == []
-    assert without_mathjax("$5").startswith('<div class="tex2jax_ignore mathjax_ignore">')
+    assert for_notebook("$5").startswith('<div class="tex2jax_ignore mathjax_ignore">')
 
 
 @pytest.mark.parametrize("name", VIEWS)

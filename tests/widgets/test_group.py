@@ -91,9 +91,9 @@ def test_further_conversations_and_logs_are_there() -> None:
 
 def test_tokens_come_in_columns_some_at_a_time() -> None:
     whole = trajectory(choice("a b", "a", " b", "<end>"), choice("c", "c", "<end>"))
-    first = tokens_of(whole, 0, most=4)
+    first = tokens_of(whole, 0, limit=4)
     assert [(turn["turn"], turn["text"]) for turn in first["turns"]] == [(0, ["a", " b", "<end>"]), (1, ["c"])]
-    rest = tokens_of(whole, first["end"], most=4)
+    rest = tokens_of(whole, first["end"], limit=4)
     assert [(turn["turn"], turn["text"]) for turn in rest["turns"]] == [(1, ["<end>"])]
     assert (first["end"], rest["end"], rest["total"]) == (4, 5, 5)
     json.dumps([first, rest], allow_nan=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rolloutlab.api.wire.training import Event
-from rolloutlab.widgets.job_curves import CURVES, drawn, numbers, oddities
+from rolloutlab.widgets.job_curves import CURVES, curves_with_numbers, numbers_of, oddities
 
 
 def steps(*told: dict[str, Any]) -> list[Event]:
@@ -14,16 +14,16 @@ def steps(*told: dict[str, Any]) -> list[Event]:
 
 
 def titles(*told: dict[str, Any]) -> list[str]:
-    return [curve.title for curve in drawn(numbers(steps(*told)))]
+    return [curve.title for curve in curves_with_numbers(numbers_of(steps(*told)))]
 
 
 def test_numbers_have_a_place_for_every_step_also_where_a_step_does_not_tell_one():
-    found = numbers(steps({"loss": 1.0}, {"loss": 2, "entropy": 0.123456789}, {"entropy": True}))
+    found = numbers_of(steps({"loss": 1.0}, {"loss": 2, "entropy": 0.123456789}, {"entropy": True}))
     assert found == {"loss": [1.0, 2.0, None], "entropy": [None, 0.123457, None]}
 
 
 def test_only_the_steps_from_one_on_can_be_asked_for():
-    assert numbers(steps({"loss": 1.0}, {"loss": 2.0}, {"kl": 3.0}), 2) == {"kl": [3.0]}
+    assert numbers_of(steps({"loss": 1.0}, {"loss": 2.0}, {"kl": 3.0}), 2) == {"kl": [3.0]}
 
 
 def test_there_is_a_curve_for_what_there_are_numbers_of():
@@ -76,8 +76,8 @@ def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_rati
     assert all(told["kl"] > 0.05 for told in old)
     assert sum(abs(told["ratio_mean"] - 1) <= 0.02 for told in old) >= 5
     for told in old:
-        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers(steps(told))).keys()
-    assert [oddities(numbers(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
+        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers_of(steps(told))).keys()
+    assert [oddities(numbers_of(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
 
 
 def test_the_mean_ratio_alone_is_never_odd():

@@ -3,7 +3,7 @@
 import pytest
 from IPython.core.events import EventManager
 
-from rolloutlab.widgets import live
+from rolloutlab.widgets import progress
 
 
 class Place:
@@ -44,23 +44,23 @@ def places(monkeypatch, shell) -> list[Place]:
         made[-1].update(shown)
         return made[-1]
 
-    monkeypatch.setattr(live, "in_notebook", lambda: True)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", display)
     return made
 
 
 def test_elsewhere_each_change_is_a_line():
     lines: list[str] = []
-    shown = live.Live(lines.append)
-    shown.update(live.ShownLive(), "round 1")
-    shown.update(live.ShownLive(), "round 2")
+    shown = progress.Live(lines.append)
+    shown.update(progress.ShownLive(), "round 1")
+    shown.update(progress.ShownLive(), "round 2")
     assert lines == ["round 1", "round 2"]
 
 
 def test_in_a_notebook_it_changes_in_its_place(places):
     lines: list[str] = []
-    shown = live.Live(lines.append)
-    one, two = live.ShownLive(), live.ShownLive()
+    shown = progress.Live(lines.append)
+    one, two = progress.ShownLive(), progress.ShownLive()
     shown.update(one, "round 1")
     shown.update(two, "round 2")
     assert [place.shown for place in places] == [[one, two]]
@@ -68,8 +68,8 @@ def test_in_a_notebook_it_changes_in_its_place(places):
 
 
 def test_the_result_of_the_cell_that_showed_it_is_not_shown_again_and_that_of_another_is(places, shell):
-    shown = live.ShownLive()
-    live.Live(print).update(shown, "round 1")
+    shown = progress.ShownLive()
+    progress.Live(print).update(shown, "round 1")
     shown._ipython_display_()  # it is done: nothing else is shown
     shell.end_cell()
     with pytest.raises(NotImplementedError):

@@ -25,7 +25,7 @@ def place(monkeypatch) -> Place:
         found.update(shown)
         return found
 
-    monkeypatch.setattr(progress, "_UNSEEN", 0)
+    monkeypatch.setattr(progress, "_DELAY", 0)
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", display)
     return found
@@ -61,7 +61,7 @@ def test_a_view_stays_where_it_is_still_of_use(place, reason):
 
 
 def test_what_is_over_at_once_is_not_shown(place, monkeypatch):
-    monkeypatch.setattr(progress, "_UNSEEN", 60)
+    monkeypatch.setattr(progress, "_DELAY", 60)
     with Progress("training") as shown:
         shown.update(1, 3)
     assert place.shown == []

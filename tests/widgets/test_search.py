@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.widgets.search import Shown, html, passage, terms, text
+from rolloutlab.widgets.search import Shown, html, passage, terms_of, text
 
 LONG = (
     "user: " + "before " * 100 + "the needle lies here " + "after " * 100 + "\n\nassistant: I see\nassistant: no answer"
@@ -36,7 +36,7 @@ def test_without_a_match_the_last_answer_is_shown():
 
 def test_words_are_found_whatever_they_mean_to_an_expression():
     assert passage("what (is) this?", ["(is)"]) == "what (is) this?"
-    assert terms("the (longest) word") == ["longest", "word", "the"]
+    assert terms_of("the (longest) word") == ["longest", "word", "the"]
 
 
 def test_a_table_says_place_score_name_and_fields(row):

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from rolloutlab.sanitize import escape_control_chars, without_mathjax
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.training.submission import Submission
-from rolloutlab.widgets import dry_run as view
+from rolloutlab.widgets import dry_run as render
+from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ class DryRun:
         self._title = f"dry run of {', '.join(submission.names)} for {submission.model}: nothing was submitted"
         self._report = submission.report()
         self.preflight = submission.check
-        self.groups = view.rated(submission.seats, submission.check)
+        self.groups = render.rated(submission.seats, submission.check)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
@@ -43,7 +44,7 @@ class DryRun:
         return Frame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
 
     def __repr__(self) -> str:
-        return escape_control_chars(view.text(self._title, self._report, self.groups))
+        return escape_control_chars(render.text(self._title, self._report, self.groups))
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(self._title, self._report, self.groups))
+        return for_notebook(render.html(self._title, self._report, self.groups))

@@ -7,14 +7,14 @@ from typing import Any
 
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
 from rolloutlab.objective.option_docs import OPTIONS, effects, problems, proper_name, read, written
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.job import Job
 from rolloutlab.training.submission import Submission
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.widgets import form as view
+from rolloutlab.widgets import form as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.form import Outlook
+from rolloutlab.widgets.html import for_notebook
 
 Listen = Callable[[Callable[[Set[int]], None]], None]
 """Has a method told, while its object lives, which trajectories got other rewards."""
@@ -105,7 +105,7 @@ class TrainingForm(NotebookView):
     def state(self) -> Mapping[str, Any]:
         job = self._job
         return {
-            "options": view.controls(),
+            "options": render.controls(),
             "texts": dict(self._texts),
             "outlook": self._told(),
             "job": job.state() if job else None,
@@ -125,7 +125,7 @@ class TrainingForm(NotebookView):
             self._texts = _texts(texts)
 
     def _told(self) -> dict[str, Any]:
-        return {"names": list(self.names), **self._outlook().told()}
+        return {"names": list(self.names), **self._outlook().to_json()}
 
     def _edited(self, _ids: Set[int]) -> None:
         """Rewards were changed in this process, on any thread: the browser looks again at what would train."""
@@ -161,7 +161,7 @@ class TrainingForm(NotebookView):
             self.cell,
             submission.model,
             tuple(submission.report()),
-            view.spread(check),
+            render.spread(check),
             wrong,
             _by_option(asked, check.trainable_groups),
             "; ".join(blocked),
@@ -169,10 +169,10 @@ class TrainingForm(NotebookView):
 
     def __repr__(self) -> str:
         job = f"\n\n{self._job!r}" if self._job else ""
-        return view.text(self._outlook()) + job
+        return render.text(self._outlook()) + job
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(self._outlook(), self._texts)) + (self._job._repr_html_() if self._job else "")
+        return for_notebook(render.html(self._outlook(), self._texts)) + (self._job._repr_html_() if self._job else "")
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -11,12 +11,13 @@ from rolloutlab.api.events import job_progress, since_restart, status, step_made
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.training import Event
 from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError, interrupted
-from rolloutlab.sanitize import escape_control_chars, without_mathjax
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.training.events import EventReader
-from rolloutlab.widgets import job as view
-from rolloutlab.widgets import job_curves as curves
+from rolloutlab.widgets import job as render
 from rolloutlab.widgets.base import Bundle, NotebookView
+from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.job_curves import CURVES, numbers_of
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 
@@ -93,7 +94,7 @@ class Job(NotebookView):
     def plot(self, *names: str) -> Panels:
         """A chart of each of these numbers over the gradient steps: reward, loss, entropy and grad_norm by default."""
         steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
-        return view.plot(self.model, steps, names or view.PLOTTED)
+        return render.plot(self.model, steps, names or render.PLOTTED)
 
     def wait(self, *, progress: bool = True) -> "Job":
         """Follow the job until it has ended. Interrupting the wait leaves the job running.
@@ -153,8 +154,8 @@ class Job(NotebookView):
 
     def state(self) -> Mapping[str, Any]:
         """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
-        numbers = curves.numbers(since_restart(list(self._events)))
-        shown = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in curves.CURVES]
+        numbers = numbers_of(since_restart(list(self._events)))
+        shown = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in CURVES]
         return {"head": self._head(), "curves": shown, "numbers": numbers}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
@@ -178,7 +179,7 @@ class Job(NotebookView):
 
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
-        told = view.head(self.model, events, self._collections, self._compare)
+        told = render.head(self.model, events, self._collections, self._compare)
         return {**told, "id": self.id[:8], "left": self._feed.left, "trouble": self._trouble}
 
     @property
@@ -198,7 +199,7 @@ class Job(NotebookView):
         """Push what new events change."""
         self._trouble = ""
         if self._is_seen():
-            numbers = curves.numbers(since_restart(self._events), before)
+            numbers = numbers_of(since_restart(self._events), before)
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
@@ -224,7 +225,7 @@ class Job(NotebookView):
         return monotonic() - self._looked_at < _LEASE
 
     def __repr__(self) -> str:
-        return view.text(self.model, self._events) + f"\n  {_SILENT}" * self._feed.silent
+        return render.text(self.model, self._events) + f"\n  {_SILENT}" * self._feed.silent
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)
+        return for_notebook(render.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
 from rolloutlab.trajectories.judge import Judge, hearings
 from rolloutlab.trajectories.scoring import Functions, check_functions
-from rolloutlab.widgets import loop as view
-from rolloutlab.widgets.live import Live, ShownLive
+from rolloutlab.widgets import loop as render
+from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.loop import Round
 from rolloutlab.widgets.plot import Plot
+from rolloutlab.widgets.progress import Live, ShownLive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,13 +99,13 @@ class Loop(ShownLive):
 
     def plot(self) -> Plot:
         """Mean reward by round, of what it trains on and of what is held out."""
-        return view.plot(self.name, self.rounds)
+        return render.plot(self.name, self.rounds)
 
     def __repr__(self) -> str:
-        return view.text(self.heading(), self.rounds, self.ended)
+        return render.text(self.heading(), self.rounds, self.ended)
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(self.heading(), self.plot(), self.rounds, self.ended))
+        return for_notebook(render.html(self.heading(), self.plot(), self.rounds, self.ended))
 
     def heading(self) -> str:
         """What it came to, in a line."""
@@ -308,13 +308,13 @@ def _rounds(loop: Loop, plan: LoopConfig, jobs: int, options: Options) -> Iterat
         idle = idle + 1 if why else 0
         if idle == plan.patience:
             loop.ended = f"nothing trained in {idle} rounds in a row: {why}"
-        yield view.line(made)
+        yield render.line(made)
         if loop.ended:
             yield loop.ended
             break
     if jobs and (measured := _measure(loop, plan, options)):
         loop.rounds.append(measured)
-        yield view.line(measured)
+        yield render.line(measured)
         best = loop.best_step
         if best is not None and best not in loop.again:
             mean = plan.again(best).mean_reward

@@ -11,14 +11,14 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, no_text, preflight
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.frame import frame
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
-from rolloutlab.widgets import collection as view
+from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
+from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +152,7 @@ class Collection:
     def _repr_mimebundle_(self, **asked: Any) -> Bundle:
         return self._view._repr_mimebundle_(**asked)
 
-    def _shown(self) -> tuple[str, list[Group], Preflight, view.Counts]:
+    def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
         """What of it a cell shows: the groups that are shown are read, of all others only rewards and token counts."""
         stored = self.stored
         positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
@@ -162,9 +162,9 @@ class Collection:
         for o in outlines:
             if o.reward is not None:
                 members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
-        first, rest = positions[: view.MOST_GROUPS], positions[view.MOST_GROUPS :]
+        first, rest = positions[: render.MAX_GROUPS], positions[render.MAX_GROUPS :]
         after = f"{stored.label}/{rest[0]}" if rest else ""
-        counts = view.Counts(len(positions), len(outlines), rewards, after)
+        counts = render.Counts(len(positions), len(outlines), rewards, after)
         return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
@@ -174,10 +174,10 @@ class Collection:
         return [group for position in positions for group in self._lab.groups(stored, position)]
 
     def __repr__(self) -> str:
-        return view.text(*self._shown())
+        return render.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(*self._shown()))
+        return for_notebook(render.html(*self._shown()))
 
 
 def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:

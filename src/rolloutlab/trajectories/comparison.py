@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.store.models import dumped
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
-from rolloutlab.widgets import comparison as view
+from rolloutlab.widgets import comparison as render
+from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Plot
 
 if TYPE_CHECKING:
@@ -180,15 +180,15 @@ class Comparison:
 
     def plot(self) -> Plot:
         """Mean reward of each prompt before and after."""
-        return view.plot(self._rows())
+        return render.plot(self._rows())
 
     def __repr__(self) -> str:
-        return view.text(self.words(), self._rows())
+        return render.text(self.words(), self._rows())
 
     def _repr_html_(self) -> str:
-        return without_mathjax(view.html(self.words(), self._rows()))
+        return for_notebook(render.html(self.words(), self._rows()))
 
-    def _rows(self) -> list[view.Row]:
+    def _rows(self) -> list[render.Row]:
         pairs = sorted(self.pairs, key=lambda pair: pair.difference)
         return [(pair.name, pair.prompt, _mean(pair.before), _mean(pair.after)) for pair in pairs]
 

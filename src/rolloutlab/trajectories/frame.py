@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from rolloutlab.sanitize import escape_control_chars, without_mathjax
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.widgets.html import for_notebook
 
 BEFORE = ("reward", "advantage")
 """Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
@@ -42,4 +43,4 @@ class Frame(pd.DataFrame):
     def _repr_html_(self) -> str | None:
         """None where pandas is told to show text."""
         html: str | None = super()._repr_html_()  # type: ignore[misc]  # which the stubs of pandas leave out
-        return html and without_mathjax(html)
+        return html and for_notebook(html)

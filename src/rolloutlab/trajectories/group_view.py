@@ -16,7 +16,7 @@ from rolloutlab.store.models import Edit, Group, Score, StoredCollection, Stored
 from rolloutlab.trajectories.ranking import FORMULA, read_ranking, rewards_of
 from rolloutlab.trajectories.rewards_data import uncollected
 from rolloutlab.trajectories.scoring import reward_of
-from rolloutlab.widgets import group as shown
+from rolloutlab.widgets import group as render
 from rolloutlab.widgets.base import NotebookView
 
 AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
@@ -77,7 +77,7 @@ class GroupView(NotebookView):
             return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
         at = min(_whole(at), len(positions) - 1)
         group = self._group(positions[at])
-        described = {**shown.described(group), **self._standing(group)}
+        described = {**render.described(group), **self._standing(group)}
         return {"at": at, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
     def find(self, position: int) -> dict[str, Any]:
@@ -90,18 +90,18 @@ class GroupView(NotebookView):
     def text(self, position: int, seat: int | None, number: int, start: int) -> dict[str, Any]:
         """More of a text: of the trajectory at `seat`, or of the prompt."""
         group = self._group(position)
-        texts = shown.ConversationTexts()
+        texts = render.ConversationTexts()
         if seat is None:
-            shown.asked(group, texts)
+            render.prompt_of(group, texts)
         else:
-            shown.conversation(_at(group, seat), texts)
+            render.conversation(_at(group, seat), texts)
         if not _whole(number) < len(texts.whole):
             raise NotFoundError(f"there is no text {number} there")
-        return shown.piece(texts.whole[number], _whole(start))
+        return render.piece(texts.whole[number], _whole(start))
 
     def tokens(self, position: int, seat: int, start: int) -> dict[str, Any]:
         """Sampled tokens of a trajectory, some at a time."""
-        return shown.tokens_of(_at(self._group(position), seat), _whole(start))
+        return render.tokens_of(_at(self._group(position), seat), _whole(start))
 
     def gap(self, position: int, seat: int) -> dict[str, Any]:
         """Of each sampled token its logprob at the newest checkpoint minus that at sampling, one list per turn."""
@@ -109,7 +109,7 @@ class GroupView(NotebookView):
         if self._ask_logprobs is None:
             raise NotFoundError("no service is known here that could give logprobs", hint="lab.group(...)")
         scored = self._ask_logprobs(trajectory.model, trajectory.histories())
-        return {"model": escape_control_chars(scored.model), "turns": shown.gaps_of(trajectory, scored)}
+        return {"model": escape_control_chars(scored.model), "turns": render.gaps_of(trajectory, scored)}
 
     def reward_state(self, position: int) -> dict[str, Any]:
         """The rewards of a group now, and what it would train with."""
@@ -174,7 +174,7 @@ class GroupView(NotebookView):
         outlines = self._outlines(group)
         names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
         shares = _shares([Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None])
-        return {"standing": [shown.reward_state(o, shares.get(names[o.id])) for o in outlines]}
+        return {"standing": [render.reward_state(o, shares.get(names[o.id])) for o in outlines]}
 
     def _told(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
         return {**self._standing(group), "said": _said(edits)}
@@ -191,7 +191,7 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
     Raises:
         InputError: the ranking is none.
     """
-    members = {shown.seat_of(trajectory): trajectory for trajectory in group.trajectories}
+    members = {render.seat_of(trajectory): trajectory for trajectory in group.trajectories}
     places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
     scores = [Score(members[seat], reward) for seat, reward in rewards_of(places).items()]
     return lab.rewards.give(scores, source="hand")
@@ -221,7 +221,7 @@ def _said(edits: Sequence[Edit]) -> str:
 
 def _at(group: Group, seat: int) -> StoredTrajectory:
     for trajectory in group.trajectories:
-        if shown.seat_of(trajectory) == _whole(seat):
+        if render.seat_of(trajectory) == _whole(seat):
             return trajectory
     raise NotFoundError(f"there is no trajectory {group.name}/{seat}", hint=f"%group {group.name}")
 

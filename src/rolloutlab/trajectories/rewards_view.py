@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from rolloutlab.api.wire.chat import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import WHY, count
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
 from rolloutlab.trajectories.rewards_data import AT_ONCE, SOURCES, TRAINS, RewardsData, first_page, title
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.scoring import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
-from rolloutlab.widgets import rewards as looks
+from rolloutlab.widgets import rewards as render
 from rolloutlab.widgets.base import NotebookView
+from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,14 +167,14 @@ class RewardsView(NotebookView):
 
     def __repr__(self) -> str:
         with self._lock:
-            page = self._first(looks.LINES)
-            return looks.text(page["title"], page["summary"], page["rows"], page["filtered"])
+            page = self._first(render.MAX_TEXT_ROWS)
+            return render.text(page["title"], page["summary"], page["rows"], page["filtered"])
 
     def _repr_html_(self) -> str:
         with self._lock:
-            page = self._first(looks.ROWS)
+            page = self._first(render.MAX_HTML_ROWS)
             parts = page["title"], page["summary"], page["rows"], page["components"], page["filtered"]
-            return without_mathjax(looks.html(*parts))
+            return for_notebook(render.html(*parts))
 
     def _first(self, size: int) -> dict[str, Any]:
         """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
@@ -196,18 +196,18 @@ class RewardsView(NotebookView):
     ) -> dict[str, Any]:
         """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
         with self._by_browser(shown):
-            return self._again(shown or {}, looks.given(self.set(names, reward)))
+            return self._again(shown or {}, render.given(self.set(names, reward)))
 
     def _asked_to_set_all(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
         """As `set_all`, for a browser that has told a person of so many rows; NotFoundError when it is not those."""
         with self._by_browser(shown), self._current():
             if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
-            return self._again(shown, looks.given(self.set_all(reward)))
+            return self._again(shown, render.given(self.set_all(reward)))
 
     def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._by_browser(shown):
-            return self._again(shown or {}, looks.undone(self.undo()))
+            return self._again(shown or {}, render.undone(self.undo()))
 
     def _conversation(self, name: str | int) -> dict[str, Any]:
         """All that was said in a trajectory, turn by turn, and each change of its reward in a line."""
@@ -216,7 +216,7 @@ class RewardsView(NotebookView):
             outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
             [stored] = self._lab.groups(group.collection, group.position)
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
-            return {"turns": looks.turns(trajectory), "history": list(map(looks.line, self.history(name)))}
+            return {"turns": render.turns(trajectory), "history": list(map(render.line, self.history(name)))}
 
     def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
         edits = self._lab.rewards.give([Score(self._rows.named(i), reward) for i in rows], "hand")

@@ -5,12 +5,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import NotFoundError
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.explain import Breakdown
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, sought
 from rolloutlab.search.words import explain
-from rolloutlab.widgets import search as looks
+from rolloutlab.widgets import search as render
+from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,23 +94,23 @@ class SearchResult:
     def _chosen(self) -> list[str]:
         return [key for key in self.search.select.keys if key not in SHOWN]
 
-    def _shown(self) -> tuple[list[str], list[looks.Shown], list[str], int]:
+    def _shown(self) -> tuple[list[str], list[render.Shown], list[str], int]:
         fields = self._chosen() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
         documents = self._documents
         rows = [
-            looks.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
-            for hit in self.hits[: looks.ROWS]
+            render.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
+            for hit in self.hits[: render.MAX_HTML_ROWS]
         ]
-        wanted = [word for text in sought(self.search) for word in looks.terms(text)]
+        wanted = [word for text in sought(self.search) for word in render.terms_of(text)]
         return [str(self.plan), *self.notes, *self.warnings], rows, wanted, len(self.hits)
 
     @cached_property
     def _documents(self) -> Mapping[str, str]:
         """Those of what is shown; many more may have been found."""
-        return self._read(self.names[: looks.ROWS])
+        return self._read(self.names[: render.MAX_HTML_ROWS])
 
     def __repr__(self) -> str:
-        return looks.text(*self._shown())
+        return render.text(*self._shown())
 
     def _repr_html_(self) -> str:
-        return without_mathjax(looks.html(*self._shown()))
+        return for_notebook(render.html(*self._shown()))

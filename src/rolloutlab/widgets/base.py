@@ -1,4 +1,4 @@
-"""An object that is a widget in a notebook, and reads well without scripts everywhere else."""
+"""Base of the notebook widgets: an anywidget that calls Python, and plain HTML or text where no script runs."""
 
 import traceback
 import warnings
@@ -12,32 +12,32 @@ from rolloutlab.widgets.progress import in_notebook
 
 MIME = "application/vnd.jupyter.widget-view+json"
 Bundle = tuple[dict[str, Any], dict[str, Any]]
-"""What is shown, by its kind, and what a front-end is to know about it, by the same kinds."""
+"""Data and metadata of an output, both by MIME type."""
 BUNDLES = Path(__file__).with_name("static")
-"""Where the build puts a script and a style sheet per module."""
+"""The build writes a script and a style sheet per module here."""
 
 
 class NotebookView:
-    """Base of what a browser shows with the module of that name, and may ask things of.
+    """A view that the browser module of that name shows, and whose `calls` it may make.
 
-    A subclass has `__repr__` and `_repr_html_` too: they are what is seen where no script runs.
+    A subclass has `__repr__` and `_repr_html_` too, for pages where no script runs.
     """
 
     module: ClassVar[str]
 
     def state(self) -> Mapping[str, Any]:
-        """What the browser shows first, as JSON; asked again whenever a page is loaded."""
+        """What the browser shows first, as JSON; read again whenever a page is loaded."""
         raise NotImplementedError
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        """What the browser may ask for, by name. Arguments come and answers go as JSON; errors are told.
+        """The methods that the browser may call, by name; arguments, results and errors go as JSON.
 
         A call may come on another thread than the one that runs cells, also while a cell runs.
         """
         raise NotImplementedError
 
     def push(self, event: str, **data: Any) -> None:
-        """Tell every browser that shows it that something happened; from any thread."""
+        """Send an event to every browser that shows it; from any thread."""
         if widget := self.__dict__.get("_widget"):
             widget.send({"event": event, **data})
 
@@ -46,16 +46,16 @@ class NotebookView:
         if widget := self.__dict__.get("_widget"):
             widget.send_state("state")
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
-        told = _told(lambda: {"result": self.calls()[asked["call"]](**asked.get("args") or {})}, "error")
-        return {"id": asked.get("id"), **told}
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The response to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
+        body = _or_error(lambda: {"result": self.calls()[request["call"]](**request.get("args") or {})}, "error")
+        return {"id": request.get("id"), **body}
 
     def first_state(self) -> Mapping[str, Any]:
         """The state, or `{refused: {message, hint}}`: one view that has none must not keep others from loading."""
-        return _told(self.state, "refused")
+        return _or_error(self.state, "refused")
 
-    def _repr_mimebundle_(self, **_asked: Any) -> Bundle:
+    def _repr_mimebundle_(self, **_options: Any) -> Bundle:
         """The widget where there is a browser to show it; IPython adds the text and the HTML.
 
         In Colab anywidget's metadata names the widget manager that it has switched on, without which none is shown.
@@ -69,24 +69,23 @@ class NotebookView:
 
     def can_be_seen(self) -> bool:
         """Whether there may be a browser to show it, and something to show it with."""
-        return in_notebook() and self._built()
-
-    def _built(self) -> bool:
-        found = (BUNDLES / f"{self.module}.js").exists()
-        if not found:
+        if not in_notebook():
+            return False
+        built = (BUNDLES / f"{self.module}.js").exists()
+        if not built:
             warnings.warn("the widgets are not built: npm ci && npm run build", stacklevel=2)
-        return found
+        return built
 
 
-def _told(work: Callable[[], Mapping[str, Any]], otherwise: str) -> Mapping[str, Any]:
-    """What comes of some work, or under the name `otherwise` what went wrong, as a browser is told of it."""
+def _or_error(work: Callable[[], Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """The result of some work, or its error under `key`, as a browser takes it."""
     try:
         return work()
     except RolloutlabError as error:
-        return {otherwise: {"message": str(error), "hint": error.hint}}
-    except Exception as error:  # noqa: BLE001 - a bug of ours: a browser that waits is told, and so is the log
+        return {key: {"message": str(error), "hint": error.hint}}
+    except Exception as error:  # noqa: BLE001 - a bug of ours: the browser must not wait forever, and the log has it
         traceback.print_exc()
-        return {otherwise: {"message": f"{type(error).__name__}: {error}", "hint": None}}
+        return {key: {"message": f"{type(error).__name__}: {error}", "hint": None}}
 
 
 @cache
@@ -99,7 +98,7 @@ def _widget_class(module: str) -> Any:
     from anywidget import AnyWidget
 
     class View(AnyWidget):
-        """Carries an `Interactive` into the browser. Its state is made anew each time a page asks for it."""
+        """Carries a `NotebookView` into the browser. Its state is made anew each time a page asks for it."""
 
         _esm = traitlets.Unicode().tag(sync=True)
         _css = traitlets.Unicode().tag(sync=True)
@@ -107,11 +106,11 @@ def _widget_class(module: str) -> Any:
 
         def __init__(self, shown: NotebookView) -> None:
             self.shown = shown
-            self.on_msg(lambda _widget, asked, _buffers: self.send(shown.answer(asked)))
+            self.on_msg(lambda _widget, request, _buffers: self.send(shown.answer(request)))
             script, style = (BUNDLES / f"{module}.{kind}" for kind in ("js", "css"))
             super().__init__(_esm=script.read_text(encoding="utf-8"), _css=style.read_text(encoding="utf-8"))
-            # ipykernel 7.4 hands a question to the shell that spoke last, where a cell may run; the page knows better
-            self.comm._reply_subshell_for = lambda _asked, wanted: wanted
+            # ipykernel 7.4 hands a request to the subshell of the last message, where a cell may run; keep the page's
+            self.comm._reply_subshell_for = lambda _request, subshell: subshell
 
     View.__name__ = f"{module.capitalize()}View"
     return View

@@ -1,20 +1,26 @@
-"""How a collection looks: per group its prompt, and each completion with reward and advantage."""
+"""A collection as text and HTML: the prompt of each group, and its completions with reward and advantage.
 
+The HTML reads well without scripts and style sheets too, as on GitHub.
+"""
+
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import Preflight, count
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory, plain_text
-from rolloutlab.widgets import group_html as page
+from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
+from rolloutlab.widgets.text import more, number, text_table
 
-MOST_GROUPS = 8
-_MOST_MESSAGES = 20
-_WIDEST = 100
+MAX_GROUPS = 8
+_MAX_MESSAGES = 20
+_MAX_WIDTH = 100
+MAX_CHARS = 4_000
+"""Characters of a text in the HTML."""
 WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
     Reason.MEAN_REWARD: "the mean",
@@ -23,7 +29,14 @@ WHY_NOT = {
     Reason.UNREADABLE: "unreadable",
     Reason.BALANCED_AWAY: "balanced away",
 }
-"""Where an advantage would be, why there is none; `rolloutlab.objective.preflight.WHY` in a word or two."""
+"""Why there is no advantage, in its place; `rolloutlab.objective.preflight.WHY` in a word or two."""
+FLAGS = {
+    "length": "cut off at the token limit",
+    "content_filter": "stopped by a content filter",
+    "tool_calls": "ended on a tool call",
+    "function_call": "ended on a function call",
+}
+"""Reasons why a conversation ended that a reader should not overlook."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +56,32 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | 
     """
     counts = counts or counted(groups)
     lines, shares = [_heading(name, counts)], _by_name(check)
-    for group in groups[:MOST_GROUPS]:
-        lines += [
-            "",
-            f"{group.name}  {_short(_prompt(group))}",
-            *(_given(group) if counts.groups == 1 else []),
-        ]
-        effects = [_effect(shares.get(trajectory.name)) for trajectory in group.trajectories]
-        wide = max(6, *map(len, effects)) if effects else 0
-        for trajectory, effect in zip(group.trajectories, effects, strict=True):
-            lines.append(f"  {_reward(trajectory):>7} {effect:>{wide}}  {_short(_said(trajectory))}")
-    return "\n".join([*lines, *_rest(counts)])
+    for group in groups[:MAX_GROUPS]:
+        lines += ["", f"{group.name}  {_short(_question(group))}"]
+        if counts.groups == 1 and len(group.prompt) > 1:  # the heading shows one message
+            lines += [f"  {_short(_line(message))}" for message in group.prompt[:_MAX_MESSAGES]]
+        rows = [(number(t.reward), _effect(shares.get(t.name)), _short(_completion(t))) for t in group.trajectories]
+        lines += text_table((), rows, ">7 >6")
+    rest = _rest(counts)
+    return "\n".join([*lines, *([""] if rest else []), *rest])
 
 
 def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
-    """The same as HTML; what people and policies wrote appears as text only. One group alone shows its whole prompt."""
+    """The same as HTML. One group alone shows its whole prompt."""
     counts, shares = counts or counted(groups), _by_name(check)
-    parts = [f"<p><b>{escape(_heading(name, counts))}</b></p>"]
-    for group in groups[:MOST_GROUPS]:
-        rows = [(t, _reward(t), _effect(shares.get(t.name))) for t in group.trajectories]
-        whole = page.prompt(group) if counts.groups == 1 and group.prompt else ""
-        parts.append(
-            f"<details open><summary><code>{escape(group.name)}</code> {escape(_short(_prompt(group)))}</summary>"
-            f"{whole}{page.completions(rows) if rows else ''}</details>"
-        )
-    return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in _rest(counts) if line)])
+    parts = [title(_heading(name, counts))]
+    for group in groups[:MAX_GROUPS]:
+        rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
+        prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
+        summary = f"<summary>{code(group.name)} {escape(_short(_question(group)))}</summary>"
+        parts.append(Html(f"<details open>{summary}{prompt}{_completions(rows) if rows else ''}</details>"))
+    return "".join([*parts, paragraphs(_rest(counts))])
 
 
 def counted(groups: Sequence[Group]) -> Counts:
     """What a collection of these groups has."""
     rewards = [t.reward for group in groups for t in group.trajectories if t.reward is not None]
-    left = groups[MOST_GROUPS].name if len(groups) > MOST_GROUPS else ""
+    left = groups[MAX_GROUPS].name if len(groups) > MAX_GROUPS else ""
     return Counts(len(groups), sum(len(group.trajectories) for group in groups), rewards, left)
 
 
@@ -85,41 +93,32 @@ def _heading(name: str, counts: Counts) -> str:
 
 
 def _rest(counts: Counts) -> list[str]:
-    left = counts.groups - MOST_GROUPS
-    return ["", f"... and {count(left, 'more group')}: %group {counts.next}"] if left > 0 else []
+    return more(counts.groups - MAX_GROUPS, f"%group {counts.next}", "group")
 
 
 def _by_name(check: Preflight) -> dict[str, TokenWeight]:
     return {share.member.name: share for share in check.all_shares()}
 
 
-def _prompt(group: Group) -> str:
-    asked = [message.to_wire() for message in group.prompt if message.role == "user"]
-    return plain_text(asked[-1]["content"]) if asked else ""
+def _question(group: Group) -> str:
+    """The last message of the user."""
+    messages = [message.to_wire() for message in group.prompt if message.role == "user"]
+    return plain_text(messages[-1]["content"]) if messages else ""
 
 
-def _given(group: Group) -> list[str]:
-    """All messages of a prompt, where there are more than the one that the heading shows."""
-    return [f"  {_short(_line(message))}" for message in group.prompt[:_MOST_MESSAGES]] if len(group.prompt) > 1 else []
-
-
-def _said(trajectory: StoredTrajectory) -> str:
-    """What was said after the prompt, with a mark where the token limit cut it off, and what the lab notes about it."""
+def _completion(trajectory: StoredTrajectory) -> str:
+    """The text after the prompt, with a mark where the token limit cut it off, and the lab's notes about it."""
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
     later = trajectory.items[first:]
-    said = trajectory.answer if len(later) < 2 else "\n".join(map(_line, later))
+    answer = trajectory.answer if len(later) < 2 else "\n".join(map(_line, later))
     notes = [f"[{log}]" for log in trajectory.extra.get("logs", ())]
-    return "\n".join([said + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
+    return "\n".join([answer + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
 
 
 def _line(item: MessageOrChoice) -> str:
     """One message of a conversation, with the tools that it calls."""
-    role, said, called = page.spoken(item)
-    return " ".join([f"{role}:", *filter(None, [said]), *called])
-
-
-def _reward(trajectory: StoredTrajectory) -> str:
-    return "-" if trajectory.reward is None else f"{trajectory.reward:.3g}"
+    role, content, calls = spoken(item)
+    return " ".join([f"{role}:", *filter(None, [content]), *calls])
 
 
 def _effect(share: TokenWeight | None) -> str:
@@ -129,5 +128,57 @@ def _effect(share: TokenWeight | None) -> str:
     return WHY_NOT[share.reason] if share.reason else f"{share.advantage:+.2f}"
 
 
-def _short(words: str) -> str:
-    return escape_to_one_line(words, _WIDEST)
+def _short(text: str) -> str:
+    return escape_to_one_line(text, _MAX_WIDTH)
+
+
+def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
+    """Role, text and tool calls of a message, the calls as Python would write them."""
+    message = (item.message if isinstance(item, Choice) else item).to_wire()
+    given = message.get("tool_calls") if message["role"] == "assistant" else None  # of others it may be anything
+    calls = [call.get("function") or call["custom"] for call in given or ()]
+    written = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
+    return message["role"], plain_text(message.get("content")), written
+
+
+def _prompt(group: Group) -> Html:
+    """Every message of a group's prompt, and the tools that were offered, folded."""
+    rows = [(_role(message), Words(_message(message))) for message in group.prompt]
+    tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
+    listed = "".join(f"<li>{_cut(json.dumps(tool, ensure_ascii=False))}</li>" for tool in tools)
+    summary = f"<summary>{count(len(tools), 'tool')} offered</summary>"
+    offered = f"<details>{summary}<ul>{listed}</ul></details>" if tools else ""
+    return Html(f"{html_table((), rows, labelled=True)}{offered}")
+
+
+def _completions(rows: Iterable[tuple[StoredTrajectory, str, str]]) -> Html:
+    """Each trajectory with its reward and its advantage in words."""
+    return html_table(("reward", "advantage", "tokens", "finish", Words("completion")), (_row(*row) for row in rows))
+
+
+def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
+    finish = trajectory.finish_reason or ""
+    flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
+    logs = "".join(f"<br>[{_cut(str(log))}]" for log in trajectory.extra.get("logs") or ())
+    items = trajectory.items[trajectory.given or 0 :]
+    turns = (f"<b>{escape(_role(item))}</b> {_message(item)}" for item in items)
+    conversation = _message(items[0]) if len(items) == 1 else "<br>".join(turns)
+    return [reward, effect, f"{trajectory.tokens:,}", flag, Words(Html(conversation + logs))]
+
+
+def _message(item: MessageOrChoice) -> Html:
+    """The text of a message, and the tools that it calls."""
+    _, content, calls = spoken(item)
+    content = content or str(getattr(item.message if isinstance(item, Choice) else item, "refusal", None) or "")
+    return Html("<br>".join([*([_cut(content)] if content else []), *(f"<code>{_cut(call)}</code>" for call in calls)]))
+
+
+def _cut(text: str) -> Html:
+    """A text as HTML, line by line; a long one is cut, with a note of how much is left."""
+    lines = escape(text[:MAX_CHARS]).replace("\n", "<br>")
+    left = len(text) - MAX_CHARS
+    return Html(f"{lines} <i>... and {left:,} more characters</i>" if left > 0 else lines)
+
+
+def _role(item: MessageOrChoice) -> str:
+    return "assistant" if isinstance(item, Choice) else item.role

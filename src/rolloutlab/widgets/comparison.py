@@ -1,39 +1,40 @@
-"""How two checkpoints compare: what came of it in words, a picture, and the prompts that changed most."""
+"""A comparison of two checkpoints as text, HTML and a chart, with the prompts that changed most."""
 
 from collections.abc import Sequence
-from html import escape
 
 from rolloutlab.sanitize import escape_to_one_line
+from rolloutlab.widgets.html import Words, escape, html_table, paragraphs, title
 from rolloutlab.widgets.plot import Plot, Series
+from rolloutlab.widgets.text import more, text_table
 
-_WIDEST = 80
-_MOST = 8
+_MAX_WIDTH = 80
+_MAX_ROWS = 8
+_REST = "comparison.to_frame()"
 
 Row = tuple[str, str, float, float]
 """A prompt: its group's name, its text, and its mean reward before and after."""
 
 
-def text(words: Sequence[str], rows: Sequence[Row]) -> str:
+def text(lines: Sequence[str], rows: Sequence[Row]) -> str:
     """The comparison as plain text, the largest loss first."""
-    lines = [
-        f"  {name:<4} {before:.3f} -> {after:.3f}  {_short(prompt)}" for name, prompt, before, after in rows[:_MOST]
+    cells = [
+        (name, f"{before:.3f} -> {after:.3f}", escape_to_one_line(prompt, _MAX_WIDTH))
+        for name, prompt, before, after in rows[:_MAX_ROWS]
     ]
-    return "\n".join([*words, "", *lines, *_rest(rows)])
+    return "\n".join([*lines, "", *text_table((), cells, "<4 <0"), *more(len(rows) - _MAX_ROWS, _REST)])
 
 
-def html(words: Sequence[str], rows: Sequence[Row]) -> str:
+def html(lines: Sequence[str], rows: Sequence[Row]) -> str:
     """The comparison as HTML."""
-    first, *others = words
-    body = "".join(
-        f'<tr><td>{escape(name)}</td><td style="text-align:left">{escape(_short(prompt))}</td>'
-        f"<td>{before:.3f}</td><td>{after:.3f}</td><td>{after - before:+.3f}</td></tr>"
-        for name, prompt, before, after in rows[:_MOST]
-    )
-    head = '<tr><th>group</th><th style="text-align:left">prompt</th><th>before</th><th>after</th><th>change</th></tr>'
-    return (
-        f"<p><b>{escape(first)}</b></p><p>{'<br>'.join(map(escape, others))}</p>"
-        f"{plot(rows).svg()}<table>{head}{body}</table><p>{escape(''.join(_rest(rows)))}</p>"
-    )
+    first, *others = lines
+    cells = [
+        (name, Words(escape_to_one_line(prompt, _MAX_WIDTH)), f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+        for name, prompt, before, after in rows[:_MAX_ROWS]
+    ]
+    table = html_table(("group", Words("prompt"), "before", "after", "change"), cells)
+    details = "<br>".join(map(escape, others))
+    rest = paragraphs(more(len(rows) - _MAX_ROWS, _REST))
+    return f"{title(first)}<p>{details}</p>{plot(rows).svg()}{table}{rest}"
 
 
 def plot(rows: Sequence[Row]) -> Plot:
@@ -42,12 +43,3 @@ def plot(rows: Sequence[Row]) -> Plot:
     before = Series("before", places, [row[2] for row in rows], line=False)
     after = Series("after", places, [row[3] for row in rows], line=False)
     return Plot([before, after], title="mean reward by prompt", x_label="prompts, by change")
-
-
-def _rest(rows: Sequence[Row]) -> list[str]:
-    left = len(rows) - _MOST
-    return [f"... and {left:,} more: comparison.to_frame()"] if left > 0 else []
-
-
-def _short(words: str) -> str:
-    return escape_to_one_line(words, _WIDEST)

@@ -1,14 +1,16 @@
-"""How a dry run looks: the report, then each trajectory with what it would train with, or why it would not."""
+"""A dry run as text and HTML: the report, then each trajectory with its advantage, or why it would not train."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import WHY, Preflight, Seat, count
 from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.widgets.html import Cell, Words, code, html_table, paragraphs, title
+from rolloutlab.widgets.text import more, number, text_table
 
-_MOST_GROUPS = 8
+_MAX_GROUPS = 8
+_REST = ".to_frame() has them"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Rated:
 
 
 def with_fix(line: str) -> dict[str, str]:
-    """The two parts of a line of a report, visible: what there is to say, and what to type about it if anything."""
+    """A line of a report as `text`, and `fix`: what to type about it, empty where there is nothing to type."""
     text, _, fix = line.partition(" -> ")
     expected = fix.removeprefix("nothing: ")
     return {
@@ -42,21 +44,21 @@ def rated(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated
     return [[_rated(seat, shares.get(seat.name)) for seat in group] for group in stored]
 
 
-def text(title: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
+def text(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
     """The dry run as plain text."""
-    lines = [title, *report]
-    for group in groups[:_MOST_GROUPS]:
-        lines.append("")
-        lines += [f"  {one.name:<16} {_number(one.reward):>7}  {_effect(one)}" for one in group]
-    return "\n".join([*lines, *_rest(groups)])
+    lines = [heading, *report]
+    for group in groups[:_MAX_GROUPS]:
+        rows = [(one.name, number(one.reward), _effect(one)) for one in group]
+        lines += ["", *text_table((), rows, "<16 >7")]
+    rest = more(len(groups) - _MAX_GROUPS, _REST, "group")
+    return "\n".join([*lines, *([""] if rest else []), *rest])
 
 
-def html(title: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
+def html(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]]) -> str:
     """The dry run as HTML."""
-    head = "<tr><th>trajectory</th><th>reward</th><th>advantage</th><th>weight</th><th>tokens</th></tr>"
-    rows = "".join(_row(one) for group in groups[:_MOST_GROUPS] for one in group)
-    said = "".join(f"<p>{escape(line)}</p>" for line in [*report, *_rest(groups)])
-    return f"<p><b>{escape(title)}</b></p>{said}<table>{head}{rows}</table>"
+    rows = (_row(one) for group in groups[:_MAX_GROUPS] for one in group)
+    table = html_table(("trajectory", "reward", "advantage", "weight", "tokens"), rows)
+    return f"{title(heading)}{paragraphs([*report, *more(len(groups) - _MAX_GROUPS, _REST, 'group')])}{table}"
 
 
 def _rated(seat: Seat, share: TokenWeight | None) -> Rated:
@@ -71,21 +73,6 @@ def _effect(one: Rated) -> str:
     return f"advantage {one.advantage:+.2f} x weight {one.weight:.2f} on {count(one.tokens, 'token')}"
 
 
-def _row(one: Rated) -> str:
-    effect = (
-        f'<td colspan="2" style="text-align:left"><div align="left">{escape(WHY[one.reason])}</div></td>'
-        if one.reason
-        else f"<td>{one.advantage:+.2f}</td><td>{one.weight:.2f}</td>"
-    )
-    return (
-        f"<tr><td><code>{escape(one.name)}</code></td><td>{_number(one.reward)}</td>{effect}<td>{one.tokens}</td></tr>"
-    )
-
-
-def _number(reward: float | None) -> str:
-    return "-" if reward is None else f"{reward:.3g}"
-
-
-def _rest(groups: Sequence[Sequence[Rated]]) -> list[str]:
-    left = len(groups) - _MOST_GROUPS
-    return ["", f"... and {count(left, 'more group')}: .to_frame() has them"] if left > 0 else []
+def _row(one: Rated) -> list[Cell]:
+    why = [Words(WHY[one.reason], columns=2)] if one.reason else [f"{one.advantage:+.2f}", f"{one.weight:.2f}"]
+    return [code(one.name), number(one.reward), *why, one.tokens]

@@ -1,16 +1,15 @@
-"""How the training form looks: its options with what is wrong or special about them, and what would train."""
+"""The training form as text and HTML: options with their problems and notes, and what would train."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from rolloutlab.objective.option_docs import OPTIONS, Option
 from rolloutlab.objective.preflight import Preflight
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.dry_run import with_fix
-from rolloutlab.widgets.html import heading, words
+from rolloutlab.widgets.html import Html, Words, code, escape, html_table, paragraphs
 
 _BINS = 24
 
@@ -32,8 +31,8 @@ class Outlook:
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     blocked: str = ""
 
-    def told(self) -> dict[str, Any]:
-        """As JSON for a browser."""
+    def to_json(self) -> dict[str, Any]:
+        """As a browser takes it."""
         first, *rest = self.report or ("",)
         return {
             "cell": self.cell,
@@ -42,38 +41,30 @@ class Outlook:
             "rest": [with_fix(line) for line in rest],
             "spread": self.spread,
             "problems": dict(self.problems),
-            "notes": {name: list(said) for name, said in self.notes.items()},
+            "notes": {name: list(notes) for name, notes in self.notes.items()},
             "blocked": escape_control_chars(self.blocked),
         }
 
 
 def controls() -> list[dict[str, Any]]:
     """Every option as a browser needs it to make a field of it."""
-    return [
-        {
-            "name": option.name,
-            "does": option.does,
-            "range": option.range,
-            "default": option.default,
-            "example": option.example,
-            "values": option.values,
-        }
-        for option in OPTIONS.values()
-    ]
+    names = ("name", "does", "range", "default", "example", "values")
+    return [{name: getattr(option, name) for name in names} for option in OPTIONS.values()]
 
 
 def spread(check: Preflight) -> dict[str, Any] | None:
-    """How the advantages of what trains are spread: least, most, and counts in equal bins around 0."""
-    found = [share.advantage for share in check.all_shares() if share.reason is None]
-    widest = max(map(abs, found), default=0.0)
+    """Histogram of the advantages that train: least, most, and counts in equal bins around 0."""
+    advantages = [share.advantage for share in check.all_shares() if share.reason is None]
+    widest = max(map(abs, advantages), default=0.0)
     if not widest:
         return None
     bins = [0] * _BINS
-    for advantage in filter(None, found):
+    for advantage in filter(None, advantages):
         bins[min(_BINS - 1, math.floor((advantage / widest + 1) / 2 * _BINS))] += 1
-    above, below = sum(a > 0 for a in found), sum(a < 0 for a in found)
-    at_0 = len(found) - above - below
-    return {"least": min(found), "most": max(found), "above": above, "below": below, "at_0": at_0, "bins": bins}
+    above, below = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)
+    at_0 = len(advantages) - above - below
+    least, most = min(advantages), max(advantages)
+    return {"least": least, "most": most, "above": above, "below": below, "at_0": at_0, "bins": bins}
 
 
 def text(outlook: Outlook) -> str:
@@ -87,17 +78,13 @@ def text(outlook: Outlook) -> str:
 
 def html(outlook: Outlook, texts: Mapping[str, str]) -> str:
     """The form as HTML: a table of its options, the cell, and what would come of it."""
-    head = f"<tr>{''.join(map(heading, ('option', 'value', 'default', 'does')))}</tr>"
-    rows = "".join(_row(option, texts.get(option.name, ""), outlook) for option in OPTIONS.values())
-    said = [*outlook.report, *([outlook.blocked] if outlook.blocked else [])]
-    words = "".join(f"<p>{escape(escape_control_chars(line))}</p>" for line in said)
-    return f"<pre><code>{escape(escape_control_chars(outlook.cell))}</code></pre>{words}<table>{head}{rows}</table>"
+    rows = [_row(option, texts.get(option.name, ""), outlook) for option in OPTIONS.values()]
+    table = html_table([Words(name) for name in ("option", "value", "default", "does")], rows)
+    return f"<pre>{code(outlook.cell)}</pre>{paragraphs([*outlook.report, outlook.blocked])}{table}"
 
 
-def _row(option: Option, typed: str, outlook: Outlook) -> str:
-    wrong = outlook.problems.get(option.name)
-    said = [option.does, *([wrong] if wrong else []), *outlook.notes.get(option.name, ())]
-    value = f"<b>{escape(escape_control_chars(typed))}</b>" if typed else ""
-    does = "<br>".join(escape(escape_control_chars(line)) for line in said)
-    cells = (f"<code>{option.name}</code>", value, escape(option.default), does)
-    return f"<tr>{''.join(map(words, cells))}</tr>"
+def _row(option: Option, typed: str, outlook: Outlook) -> list[Words]:
+    wrong = outlook.problems.get(option.name, "")
+    lines = filter(None, [option.does, wrong, *outlook.notes.get(option.name, ())])
+    value = Html(f"<b>{escape(typed)}</b>" if typed else "")
+    return [*map(Words, (code(option.name), value, option.default, Html("<br>".join(map(escape, lines)))))]

@@ -1,4 +1,4 @@
-"""A group as a browser shows it: plain values for JSON, in which every text is seen and none of it acts.
+"""A trajectory group as JSON for a browser, with control, bidi and invisible characters escaped.
 
 A text is `{text, size, number}`: its beginning, how many characters it has, and its number among the texts of its
 conversation, under which `piece` gives the rest.
@@ -14,63 +14,62 @@ from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.objective.preflight import WHY
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
-from rolloutlab.widgets.collection import WHY_NOT
-from rolloutlab.widgets.group_html import FLAGS
+from rolloutlab.widgets.collection import FLAGS, WHY_NOT
 
-SHOWN = 20_000
-"""Characters of a text that are shown at first."""
-_LEAST = 300
-_WHOLE = 2_000_000
-"""Characters of a group that are sent at first, about."""
-PIECE = 200_000
-"""Characters of a text that are sent when more is wanted."""
+TEXT_CHARS = 20_000
+"""Of a text, shown at first."""
+_MIN_CHARS = 300
+_GROUP_CHARS = 2_000_000
+"""Of a group, sent at first, about."""
+PIECE_CHARS = 200_000
+"""Of a text, sent when more is requested."""
 
 
 class ConversationTexts:
-    """The texts of one conversation, numbered as they are met; of all together about `room` characters are shown."""
+    """The texts of one conversation, numbered in order; of all together about `room` characters are shown."""
 
-    def __init__(self, room: int = SHOWN) -> None:
+    def __init__(self, room: int = TEXT_CHARS) -> None:
         self.whole: list[str] = []
         self._room = room
 
     def shown(self, text: str) -> dict[str, Any]:
         """A text for JSON."""
         self.whole.append(text)
-        shown = piece(text, 0, min(SHOWN, max(_LEAST, self._room)))
+        shown = piece(text, 0, min(TEXT_CHARS, max(_MIN_CHARS, self._room)))
         self._room -= shown["end"]
         return {"text": shown["text"], "end": shown["end"], "size": len(text), "number": len(self.whole) - 1}
 
 
-def piece(text: str, start: int, most: int = PIECE) -> dict[str, Any]:
+def piece(text: str, start: int, limit: int = PIECE_CHARS) -> dict[str, Any]:
     """Characters of a text from `start`, and where they end: never between the two characters of a line end."""
-    end = min(len(text), start + most)
+    end = min(len(text), start + limit)
     end += text[end - 1 : end + 1] == "\r\n"
     return {"text": escape_control_chars(text[start:end]), "end": end, "size": len(text)}
 
 
 def described(group: Group) -> dict[str, Any]:
-    """The group but for what may change: its prompt once, the tools that were offered, and its conversations."""
-    room = min(SHOWN, _WHOLE // max(1, len(group.trajectories)))
+    """What never changes of a group: its prompt, the tools that were offered, and its conversations."""
+    room = min(TEXT_CHARS, _GROUP_CHARS // max(1, len(group.trajectories)))
     return {
         "name": escape_control_chars(group.name),
         "position": group.position,
         "row": {
-            escape_control_chars(str(name)): escape_control_chars(str(value))[:_LEAST]
+            escape_control_chars(str(name)): escape_control_chars(str(value))[:_MIN_CHARS]
             for name, value in group.row.items()
         },
-        **asked(group, ConversationTexts()),
+        **prompt_of(group, ConversationTexts()),
         "members": [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories],
     }
 
 
-def asked(group: Group, texts: ConversationTexts) -> dict[str, Any]:
+def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
     """The prompt of a group, and the tools that its first trajectory with some was offered."""
     tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
     return {"prompt": turns(group.prompt, texts), "tools": [_tool(tool, texts) for tool in tools]}
 
 
 def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
-    """What one trajectory says after the prompt, turn by turn, and all that never changes about it."""
+    """What never changes of a trajectory: its turns after the prompt, model, tokens and finish reason."""
     finish = trajectory.finish_reason
     return {
         "seat": seat_of(trajectory),
@@ -85,14 +84,14 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
     }
 
 
-def reward_state(given: TrajectorySummary, share: TokenWeight | None) -> dict[str, Any]:
+def reward_state(summary: TrajectorySummary, share: TokenWeight | None) -> dict[str, Any]:
     """What may change about a trajectory: its reward, and what it would train with or why it would not."""
     reason = share.reason if share else None
     return {
-        "seat": given.position,
-        "reward": given.reward,
-        "components": {escape_control_chars(name): value for name, value in given.components.items()},
-        "source": given.source,
+        "seat": summary.position,
+        "reward": summary.reward,
+        "components": {escape_control_chars(name): value for name, value in summary.components.items()},
+        "source": summary.source,
         "advantage": share.advantage if share and not reason else None,
         "why": [WHY_NOT[reason], WHY[reason]] if reason else None if share else ["no reward", "no reward yet"],
     }
@@ -104,8 +103,8 @@ def seat_of(trajectory: StoredTrajectory) -> int:
 
 
 def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[dict[str, Any]]:
-    """The messages of a conversation, with what a tool answered inside the call that asked for it."""
-    found: list[dict[str, Any]] = []
+    """The messages of a conversation, each tool result inside its call."""
+    turns: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}
     for item in items:
         message = (item.message if isinstance(item, Choice) else item).to_wire()
@@ -113,8 +112,8 @@ def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[di
         if call is not None:
             call["result"] = texts.shown(_content(message.get("content")))
             continue
-        found.append(_turn(item, message, texts, calls))
-    return found
+        turns.append(_turn(item, message, texts, calls))
+    return turns
 
 
 def _turn(
@@ -122,18 +121,18 @@ def _turn(
 ) -> dict[str, Any]:
     content, refusal = _content(message.get("content")), message.get("refusal")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    called = []
+    made = []
     for each in [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]:
         call = _call(each, texts)
         calls[str(each.get("id"))] = call
-        called.append(call)
+        made.append(call)
     return {
         "role": message["role"],
         "sampled": isinstance(item, Choice) and bool(item.sampled_tokens()),
         "reasoning": texts.shown(str(reasoning)) if reasoning else None,
-        "said": texts.shown(content) if content or not (called or refusal) else None,
+        "said": texts.shown(content) if content or not (made or refusal) else None,
         "refusal": texts.shown(str(refusal)) if refusal else None,
-        "calls": called,
+        "calls": made,
     }
 
 
@@ -149,19 +148,17 @@ def _call(call: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     function = tool.get("function") or tool
-    told = json.dumps(function.get("parameters") or {}, ensure_ascii=False, indent=2)
-    about = function.get("description")
+    schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False, indent=2)
+    description = function.get("description")
     return {
         "name": escape_control_chars(str(function.get("name"))),
-        "told": texts.shown(f"{about}\n{told}" if about else told),
+        "told": texts.shown(f"{description}\n{schema}" if description else schema),
     }
 
 
 def _content(content: Any) -> str:
-    """The text of a message's content; what is no text is named."""
-    if not isinstance(content, list):
-        return str(content or "")
-    return "".join(map(_part, content))
+    """The text of a message's content; a part that is not text is named."""
+    return "".join(map(_part, content)) if isinstance(content, list) else str(content or "")
 
 
 def _part(part: Mapping[str, Any]) -> str:
@@ -169,12 +166,12 @@ def _part(part: Mapping[str, Any]) -> str:
     if kind in {"text", "refusal"}:
         return str(part.get(kind) or "")
     where = (part.get("image_url") or part.get("file") or {}) if kind in {"image_url", "file"} else {}
-    said = str(where.get("url") or where.get("filename") or "")
-    return f"[{kind}{f': {said[:80]}' if said else ''}]"
+    source = str(where.get("url") or where.get("filename") or "")
+    return f"[{kind}{f': {source[:80]}' if source else ''}]"
 
 
-def tokens_of(trajectory: StoredTrajectory, start: int, most: int = 2000) -> dict[str, Any]:
-    """Sampled tokens of a conversation from the one numbered `start`, at most so many, and how many there are.
+def tokens_of(trajectory: StoredTrajectory, start: int, limit: int = 2000) -> dict[str, Any]:
+    """Sampled tokens of a conversation from the one numbered `start`, at most `limit`, and how many there are.
 
     Each turn that has some is `{turn, text, logprob, rank, instead, outside}`: its number among the turns that carry
     tokens, then a column each. rank: 1 where the token was the likeliest of those that were reported, None where none
@@ -183,24 +180,24 @@ def tokens_of(trajectory: StoredTrajectory, start: int, most: int = 2000) -> dic
     """
     choices = [item for item in _everything(trajectory) if isinstance(item, Choice) and item.sampled_tokens()]
     total = sum(len(choice.sampled_tokens()) for choice in choices)
-    found, before = [], 0
+    turns, before = [], 0
     for number, choice in enumerate(choices):
         sampled = choice.sampled_tokens()
-        wanted = range(max(0, start - before), min(len(sampled), start + most - before))
-        if wanted:
+        window = range(max(0, start - before), min(len(sampled), start + limit - before))
+        if window:
             outside = list(_outside(choice))
-            found.append(
+            turns.append(
                 {
                     "turn": number,
-                    "text": [_token(sampled[i].token, sampled[i].bytes) for i in wanted],
-                    "logprob": [sampled[i].logprob for i in wanted],
-                    "rank": [_rank(sampled[i]) for i in wanted],
-                    "instead": [_instead(sampled[i]) for i in wanted],
-                    "outside": [outside[i] for i in wanted],
+                    "text": [_token(sampled[i].token, sampled[i].bytes) for i in window],
+                    "logprob": [sampled[i].logprob for i in window],
+                    "rank": [_rank(sampled[i]) for i in window],
+                    "instead": [_instead(sampled[i]) for i in window],
+                    "outside": [outside[i] for i in window],
                 }
             )
         before += len(sampled)
-    return {"turns": found, "start": start, "end": min(total, start + most), "total": total}
+    return {"turns": turns, "start": start, "end": min(total, start + limit), "total": total}
 
 
 def _everything(trajectory: StoredTrajectory) -> Iterator[MessageOrChoice]:
@@ -210,13 +207,13 @@ def _everything(trajectory: StoredTrajectory) -> Iterator[MessageOrChoice]:
 
 
 def _outside(choice: Choice) -> Iterator[bool]:
-    """Of each sampled token whether it is no part of the text of the message."""
-    said = (choice.message.content or choice.message.refusal or "").encode(errors="surrogatepass")
-    at = 0
+    """Of each sampled token whether it is outside the text of the message."""
+    text = (choice.message.content or choice.message.refusal or "").encode(errors="surrogatepass")
+    offset = 0
     for token in choice.sampled_tokens():
         raw = token.token.encode(errors="surrogatepass") if token.bytes is None else _raw(token.bytes)
-        inside = bool(raw) and said.startswith(raw, at)
-        at += len(raw) if inside else 0
+        inside = bool(raw) and text.startswith(raw, offset)
+        offset += len(raw) if inside else 0
         yield not inside
 
 
@@ -235,7 +232,7 @@ def _raw(numbers: Sequence[int]) -> bytes:
 
 
 def _rank(token: TokenLogprob) -> int | None:
-    """Its place among the likeliest, one below them where it is none of them."""
+    """Its place among the likeliest tokens, one below them where it is not among them."""
     return 1 + sum(each.logprob > token.logprob for each in token.top_logprobs) if token.top_logprobs else None
 
 
@@ -253,8 +250,8 @@ def gaps_of(trajectory: StoredTrajectory, scored: ScoredHistories) -> list[list[
     histories = zip(trajectory.histories(), scored.data, strict=True)
     return [
         _gaps(choice, turns.get(i))
-        for history, answer in histories
-        for turns in [{turn.index: turn.logprobs.content or [] for turn in answer.turns}]
+        for history, scores in histories
+        for turns in [{turn.index: turn.logprobs.content or [] for turn in scores.turns}]
         for i, choice in enumerate(history.messages_and_choices)
         if isinstance(choice, Choice) and choice.sampled_tokens()
     ]

@@ -1,11 +1,72 @@
-"""What words look like in a table of HTML: on the left, also where a page strips styles or has its own."""
+"""HTML from text: escaping, tables that read well without styles or scripts, and no MathJax.
+
+Everything that the notebook side shows as HTML is escaped here, so that no view can forget a character.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape as escape_markup
+
+from rolloutlab.sanitize import escape_control_chars
 
 
-def words(html: str) -> str:
-    """A cell of words; GitHub strips styles, and notebooks have numbers in mind and put all cells to the right."""
-    return f'<td style="text-align:left;white-space:pre-wrap"><div align="left">{html}</div></td>'
+class Html(str):
+    """Markup that needs no escaping any more."""
+
+    __slots__ = ()
 
 
-def heading(html: str) -> str:
-    """The heading of a column of words."""
-    return f'<th style="text-align:left"><div align="left">{html}</div></th>'
+@dataclass(frozen=True)
+class Words:
+    """A cell of words in a table, on the left, across so many columns; `content` is escaped unless it is `Html`."""
+
+    content: str
+    columns: int = 1
+
+
+Cell = str | int | Words
+"""A cell of a table: where a page aligns numbers to the right, so are `str` and `int`."""
+
+
+def escape(text: object) -> Html:
+    """The text as HTML, with control, bidi and invisible characters visible; `Html` as it is."""
+    return text if isinstance(text, Html) else Html(escape_markup(escape_control_chars(str(text))))
+
+
+def code(text: str) -> Html:
+    return Html(f"<code>{escape(text)}</code>")
+
+
+def title(text: str) -> Html:
+    """A bold line above a view."""
+    return Html(f"<p><b>{escape(text)}</b></p>")
+
+
+def paragraphs(lines: Iterable[str]) -> Html:
+    """One paragraph per line that is not empty."""
+    return Html("".join(f"<p>{escape(line)}</p>" for line in lines if line))
+
+
+def html_table(head: Sequence[Cell], rows: Iterable[Sequence[Cell]], *, labelled: bool = False) -> Html:
+    """A table; `labelled` makes the first cell of each row a heading."""
+    first = f"<tr>{''.join(_cell('th', cell) for cell in head)}</tr>" if head else ""
+    body = ("".join(_cell("th" if labelled and i == 0 else "td", cell) for i, cell in enumerate(row)) for row in rows)
+    return Html(f"<table>{first}{''.join(f'<tr>{cells}</tr>' for cells in body)}</table>")
+
+
+def for_notebook(html: str) -> str:
+    """HTML as an output of a notebook, in which `$5 or $10` stays what it is.
+
+    JupyterLab, nbconvert and nbviewer pass every output to MathJax, which sets what stands between dollars as a formula
+    and hides what `\\phantom` holds. Two classes forbid it: MathJax 2 knows the first, MathJax 3 the second.
+    """
+    return f'<div class="tex2jax_ignore mathjax_ignore">{escape_control_chars(html)}</div>'
+
+
+def _cell(tag: str, cell: Cell) -> str:
+    if not isinstance(cell, Words):
+        return f"<{tag}>{escape(cell)}</{tag}>"
+    span = f' colspan="{cell.columns}"' if cell.columns > 1 else ""
+    style = "text-align:left;white-space:pre-wrap" if tag == "td" else "text-align:left"
+    # GitHub strips styles, and notebooks align every cell to the right: both need their own way to the left
+    return f'<{tag}{span} style="{style}"><div align="left">{escape(cell.content)}</div></{tag}>'

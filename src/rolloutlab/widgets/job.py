@@ -1,20 +1,19 @@
-"""How a training job looks: a fold over its events, live or replayed."""
+"""A training job as text, HTML and charts: a fold over its events, live or replayed."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from rolloutlab.api.events import gradient_steps, job_progress, last_value, since_restart, status
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets import job_curves as curves
 from rolloutlab.widgets.dry_run import with_fix
-from rolloutlab.widgets.html import heading, words
+from rolloutlab.widgets.html import Words, html_table, paragraphs, title
+from rolloutlab.widgets.job_curves import curves_with_numbers, numbers_of, oddities
 from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
 
-_MOST_POINTS = 120
-_MOST_PLACES = 3
+_MAX_POINTS = 120
+_MAX_PLACES = 3
 _PARTS = (
     ("trajectories that train", "trainable_trajectories", "trajectories"),
     ("groups that train", "trainable_groups", "groups"),
@@ -37,21 +36,17 @@ def text(model: str, events: Sequence[Event]) -> str:
 def html(model: str, events: Sequence[Event]) -> str:
     """The job as HTML; its course as a picture that needs no script."""
     events = since_restart(events)
-    parts = [f"<p><b>{escape(_heading(model, events))}</b></p>"]
-    parts += [f"<p>{escape(line.strip())}</p>" for line in _reasons(events)]
+    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in _reasons(events))]
     steps = gradient_steps(events)
-    means = _means(steps)
-    if means:
-        head = "".join(f"<th>{escape(name)}</th>" for name in means)
-        body = "".join(f"<td>{_number(value)}</td>" for value in means.values())
-        parts.append(f"<table><tr>{head}</tr><tr>{body}</tr></table>")
+    if means := _means(steps):
+        parts.append(html_table(list(means), [[_number(value) for value in means.values()]]))
     if len(steps) > 1:
-        parts += [_courses(events), plot(model, steps, PLOTTED).svg()]
+        parts += [_course_table(events), plot(model, steps, PLOTTED).svg()]
     return "".join(parts)
 
 
 def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), compare: str = "") -> dict[str, Any]:
-    """What a browser shows above the curves, as JSON: where the job is, what did not train and why, what to type next.
+    """What a browser shows above the curves, as JSON: progress, what did not train and why, what to type next.
 
     collections: names of what it trains on, for what there is to type. compare: the command that compares checkpoints
     on one of them, where any was sampled from prompts that can be sampled again.
@@ -68,7 +63,7 @@ def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), c
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
         "facts": _facts(events),
         "notes": _notes(events, collections[0] if collections else "NAME"),
-        "odd": curves.oddities(curves.numbers(events)),
+        "odd": oddities(numbers_of(events)),
         "next": [escape_control_chars(line) for line in _next(events, collections, made, compare)],
     }
 
@@ -76,11 +71,11 @@ def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), c
 def plot(model: str, steps: Sequence[dict[str, Any]], names: Sequence[str]) -> Panels:
     """A chart per number, over the gradient steps that have it."""
     shown = [name for name in names if any(name in step for step in steps)]
-    every = -(-len(steps) // _MOST_POINTS) or 1
-    numbers, kept = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
+    every = -(-len(steps) // _MAX_POINTS) or 1
+    numbers, drawn = [float(i) for i in range(1, len(steps) + 1)][::every], steps[::every]
     return Panels(
         [
-            Plot([Series(name, numbers, [step.get(name) for step in kept])], title=name, x_label="gradient step")
+            Plot([Series(name, numbers, [step.get(name) for step in drawn])], title=name, x_label="gradient step")
             for name in shown
         ],
         empty=f"job on {model}: no gradient steps to plot yet",
@@ -103,7 +98,7 @@ def _reasons(events: Sequence[Event]) -> list[str]:
 
 def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
     """What a person should know: kind (`failed`, `left out` or `warning`), text, and fix: what to type about it."""
-    found = [
+    notes = [
         {"kind": "failed", "text": escape_control_chars(str(event.data.get("error_message"))), "fix": "%service log"}
         for event in events
         if event.type == "training_failed"
@@ -113,18 +108,15 @@ def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
             for reason, n in event.data.get("reasons", {}).items():
                 why, fix = explained(reason, collection)
                 what = list(event.data.get(reason) or ()) if reason == "unreadable" else []
-                why += f", {', '.join(what[:_MOST_PLACES])}" * bool(what)
-                found.append(_note("left out", f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)))
-            found += [_note("warning", str(warning)) for warning in event.data.get("warnings", [])]
-    return found
-
-
-def _note(kind: str, line: str) -> dict[str, str]:
-    return {"kind": kind, **with_fix(line)}
+                why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
+                line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
+                notes.append({"kind": "left out", **with_fix(line)})
+            notes += [{"kind": "warning", **with_fix(str(warning))} for warning in event.data.get("warnings", [])]
+    return notes
 
 
 def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """What is the same for the whole job, as name and value."""
+    """Figures of the whole job, as name and value."""
     steps = gradient_steps(events)
     last = steps[-1] if steps else {}
     facts = []
@@ -154,24 +146,23 @@ def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compar
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
     """The mean of each number over the steps that have it; the largest for a maximum."""
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for name in _SHOWN:
         values = [step[name] for step in steps if name in step]
         if values:
-            found[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
-    return found
+            means[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
+    return means
 
 
-def _courses(events: Sequence[Event]) -> str:
-    """How each curve goes, and what is healthy about it or odd, for a page that shows neither scripts nor pictures."""
-    numbers = curves.numbers(events)
-    odd = curves.oddities(numbers)
-    body = ""
-    for curve in curves.drawn(numbers):
+def _course_table(events: Sequence[Event]) -> str:
+    """A sparkline per curve with what is healthy or odd about it, for a page without scripts and pictures."""
+    numbers = numbers_of(events)
+    odd = oddities(numbers)
+    rows = []
+    for curve in curves_with_numbers(numbers):
         course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
-        cells = (curve.title, course, odd.get(curve.title, curve.healthy))
-        body += f"<tr>{''.join(words(escape(cell)) for cell in cells)}</tr>"
-    return f"<table><tr>{''.join(map(heading, ('curve', 'course', 'healthy')))}</tr>{body}</table>"
+        rows.append([*map(Words, (curve.title, course, odd.get(curve.title, curve.healthy)))])
+    return html_table([*map(Words, ("curve", "course", "healthy"))], rows)
 
 
 def _number(value: float) -> str:

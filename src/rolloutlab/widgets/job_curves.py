@@ -1,4 +1,4 @@
-"""The curves of a training job: which numbers each has, what is healthy, and what is odd about those that are there."""
+"""Training curves: the numbers of each, what is healthy, and what is odd about the present ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from rolloutlab.api.wire.training import Event
 
 Numbers = Mapping[str, Sequence[float | None]]
-"""By name, one per gradient step; None where a step does not tell it."""
+"""By name, one per gradient step; None where a step does not report it."""
 
 _DIGITS = 6
 
@@ -76,28 +76,27 @@ CURVES = (
 )
 
 
-def numbers(events: Sequence[Event], first: int = 0) -> dict[str, list[float | None]]:
+def numbers_of(events: Sequence[Event], first: int = 0) -> dict[str, list[float | None]]:
     """The numbers of all curves over the gradient steps of these events, from the step `first` on."""
     steps = [event.data for event in events if event.type == "gradient_step"][first:]
     names = [name for curve in CURVES for name in curve.names if any(name in step for step in steps)]
     return {name: [_short(step.get(name)) for step in steps] for name in names}
 
 
-def drawn(found: Numbers) -> list[Curve]:
-    """The curves that there are numbers for. A reward that is the whole job's, so always the same, is no curve."""
-    there = [curve for curve in CURVES if any(name in found for name in curve.names)]
-    return [curve for curve in there if curve.names != ("reward",) or len(set(found["reward"])) > 1]
+def curves_with_numbers(numbers: Numbers) -> list[Curve]:
+    """The curves that have numbers. A reward that is the whole job's, so always the same, is not drawn."""
+    there = [curve for curve in CURVES if any(name in numbers for name in curve.names)]
+    return [curve for curve in there if curve.names != ("reward",) or len(set(numbers["reward"])) > 1]
 
 
-def oddities(found: Numbers) -> dict[str, str]:
+def oddities(numbers: Numbers) -> dict[str, str]:
     """By title, what is not as expected about curves."""
-    told = {}
-    for curve in drawn(found):
-        values = [value for value in found.get(curve.names[0], ()) if value is not None]
-        said = curve.odd(values[0], values[-1]) if values else None
-        if said:
-            told[curve.title] = said
-    return told
+    odd = {}
+    for curve in curves_with_numbers(numbers):
+        values = [value for value in numbers.get(curve.names[0], ()) if value is not None]
+        if values and (sentence := curve.odd(values[0], values[-1])):
+            odd[curve.title] = sentence
+    return odd
 
 
 def _short(value: Any) -> float | None:

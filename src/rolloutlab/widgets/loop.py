@@ -1,15 +1,15 @@
-"""How a loop looks: a chart of its rounds, and what each came to."""
+"""A training loop as text, HTML and a chart of its rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from rolloutlab.widgets.html import Cell, html_table, paragraphs, title
 from rolloutlab.widgets.plot import Plot, Series, sparklines
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round came to; None is what is not known of it.
+    """The results of one round; None is what is not known of it.
 
     step: the checkpoint that was sampled. reward, spread: mean and standard deviation. trained: share of its groups.
     held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on.
@@ -47,15 +47,13 @@ def text(heading: str, rounds: Sequence[Round], ended: str) -> str:
 
 def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
     """The loop as HTML."""
-    head = "".join(f"<th>{title}</th>" for title in ("round", "step", "mean reward", "trained", "held-out"))
-    rows = "".join(
-        f"<tr><td>{one.number}</td><td>{_shown(one.step)}</td><td>{_shown(one.reward, '.3f')}</td>"
-        f"<td>{_shown(one.trained, '.0%')}</td><td>{_shown(one.held_out, '.3f')}</td></tr>"
+    rows: list[list[Cell]] = [
+        [one.number, _cell(one.step), _cell(one.reward, ".3f"), _cell(one.trained, ".0%"), _cell(one.held_out, ".3f")]
         for one in rounds
-    )
-    table = f"<details><summary>rounds</summary><table><tr>{head}</tr>{rows}</table></details>" if rounds else ""
-    said = f"<p>{escape(ended)}</p>" if ended else ""
-    return f"<p><b>{escape(heading)}</b></p>{said}{chart.svg() if rounds else ''}{table}"
+    ]
+    table = html_table(("round", "step", "mean reward", "trained", "held-out"), rows)
+    shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""
+    return f"{title(heading)}{paragraphs([ended])}{shown}"
 
 
 def _series(rounds: Sequence[Round]) -> list[Series]:
@@ -65,5 +63,5 @@ def _series(rounds: Sequence[Round]) -> list[Series]:
     return [trained, held_out] if held_out.points() else [trained]
 
 
-def _shown(value: float | None, form: str = "") -> str:
+def _cell(value: float | None, form: str = "") -> str:
     return "" if value is None else format(value, form)

@@ -1,13 +1,14 @@
-"""A small line chart as SVG that needs no scripts and reads well on light and dark; as text, a sparkline per series."""
+"""Line charts as SVG without scripts, readable on light and dark; as text, a sparkline per series."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from rolloutlab.widgets.html import escape
 
 _COLOURS = ("#3b82c4", "#e0803a", "#3fa06b", "#b065c4", "#c4564f", "#8a8f36")
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDEST_LINE = 60
+_MAX_COLUMNS = 60
 _LARGEST = 1e100
 _GREY = "#808080"
 """Reads on white and on black, where a chart is shown as an image that takes over no colour from its page."""
@@ -38,8 +39,8 @@ class Series:
         lows, highs = dict(_finite(self.x, self.low)), dict(_finite(self.x, self.high))
         return [((x, low), (x, highs[x])) for x, low in lows.items() if x in highs]
 
-    def everything(self) -> list[Point]:
-        """The points with the ends of their intervals, all of which must be in the picture."""
+    def extent(self) -> list[Point]:
+        """The points and the ends of their intervals, all of which must be in the picture."""
         return [*self.points(), *(end for ends in self.intervals() for end in ends)]
 
 
@@ -58,12 +59,12 @@ class Plot:
     ) -> None:
         self.series, self.title, self.x_label = list(series), title, x_label
         self.width, self.height = width, height
-        shown = [point for one in self.series for point in one.everything()]
+        shown = [point for one in self.series for point in one.extent()]
         self._x = _ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
         self._y = _ticks([*(y for _, y in shown), *(y_range or ())] or [0.0, 1.0], 5)
 
     def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
-        """The picture as an `<svg>`; axes and words have the colour of the page it is put into unless told."""
+        """The picture as an `<svg>`; axes and words have the colour of the page unless one is given."""
         labels = [one.label for one in self.series] if len(self.series) > 1 else []
         drawn = "".join(self._drawn(one, _COLOURS[i % len(_COLOURS)]) for i, one in enumerate(self.series))
         return (
@@ -79,44 +80,43 @@ class Plot:
     def __repr__(self) -> str:
         return "\n".join([*([self.title] if self.title else []), *sparklines(self.series)])
 
-    def _at(self, x: float, y: float) -> Point:
-        """Where a point is in the picture."""
+    def _to_pixels(self, x: float, y: float) -> Point:
         left, right, top, bottom = 44, self.width - 12, 26, self.height - 34
         across = (x - self._x[0]) / (self._x[-1] - self._x[0])
         up = (y - self._y[0]) / (self._y[-1] - self._y[0])
         return round(left + across * (right - left), 1), round(bottom - up * (bottom - top), 1)
 
     def _axes(self) -> str:
-        (left, bottom), (right, _) = self._at(self._x[0], self._y[0]), self._at(self._x[-1], self._y[0])
+        (left, bottom), (right, _) = self._to_pixels(self._x[0], self._y[0]), self._to_pixels(self._x[-1], self._y[0])
         parts = [f'<text x="{left}" y="14" font-weight="bold">{escape(self.title)}</text>']
         for tick in self._y:
-            y = self._at(self._x[0], tick)[1]
+            y = self._to_pixels(self._x[0], tick)[1]
             parts.append(f'<path d="M{left} {y}H{right}" stroke="currentColor" stroke-opacity=".2"/>')
             parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
         for tick in self._x:
-            x = self._at(tick, self._y[0])[0]
+            x = self._to_pixels(tick, self._y[0])[0]
             parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{tick:g}</text>')
         middle = (left + right) / 2
         parts.append(f'<text x="{middle}" y="{bottom + 29}" text-anchor="middle">{escape(self.x_label)}</text>')
         return "".join(parts)
 
     def _drawn(self, series: Series, colour: str) -> str:
-        at = [self._at(x, y) for x, y in series.points()]
-        low, high = ([self._at(*ends[side]) for ends in series.intervals()] for side in (0, 1))
+        centers = [self._to_pixels(x, y) for x, y in series.points()]
+        low, high = ([self._to_pixels(*ends[side]) for ends in series.intervals()] for side in (0, 1))
         parts = []
         if series.line and low:
             parts.append(f'<path d="{_path([*high, *reversed(low)])}" fill="{colour}" fill-opacity=".2"/>')
         if series.line:
-            parts.append(f'<path d="{_path(at)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts.append(f'<path d="{_path(centers)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         else:
             parts += [f'<path d="M{x} {a}V{b}" stroke="{colour}"/>' for (x, a), (_, b) in zip(low, high, strict=True)]
         radius = 2 if series.line else 4
-        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in at]
+        parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in centers]
         return "".join(parts)
 
 
 class Panels:
-    """Charts side by side, two in a row. empty: what is said where there is none."""
+    """Charts side by side, two in a row. empty: the text where there is none."""
 
     def __init__(self, plots: Sequence[Plot], *, empty: str = "nothing to plot yet") -> None:
         self.plots, self._empty = list(plots), empty
@@ -149,10 +149,9 @@ def sparkline(values: Sequence[float]) -> str:
     if not values:
         return "-"
     low, high = min(values), max(values)
-    kept = (
-        [values[i * len(values) // _WIDEST_LINE] for i in range(_WIDEST_LINE)] if len(values) > _WIDEST_LINE else values
-    )
-    levels = [(y - low) / (high - low) if high > low else 0.0 for y in kept]
+    columns = min(len(values), _MAX_COLUMNS)
+    sampled = [values[i * len(values) // columns] for i in range(columns)]
+    levels = [(y - low) / (high - low) if high > low else 0.0 for y in sampled]
     bars = "".join(_BARS[round(level * (len(_BARS) - 1))] for level in levels)
     return f"{bars}  {values[0]:.3g} -> {values[-1]:.3g}" if len(values) > 1 else f"{bars}  {values[0]:.3g}"
 
@@ -161,13 +160,13 @@ def _finite(x: Sequence[float], y: Sequence[float | None]) -> list[Point]:
     return [(float(a), float(b)) for a, b in zip(x, y, strict=False) if b is not None and abs(b) < _LARGEST]
 
 
-def _ticks(values: Iterable[float], most: int, *, whole: bool = False) -> list[float]:
-    """At most about `most` round numbers from below the least value to above the largest; at least two."""
+def _ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[float]:
+    """At most about `limit` round numbers from below the least value to above the largest; at least two."""
     low, high = min(values), max(values)
     size = max(abs(low), abs(high), 1e-100)
     if high - low <= 1e-9 * size:  # a flat line lies in the middle
         low, high = low - (size / 2 if low else 0.5), high + (size / 2 if low else 0.5)
-    rough = (high - low) / most
+    rough = (high - low) / limit
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= rough * (1 - 1e-9))
     step = max(step, 1.0) if whole else step

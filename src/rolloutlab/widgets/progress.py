@@ -1,20 +1,20 @@
-"""Progress of long work: a bar in a notebook, a line in a terminal, nothing for what is over at once."""
+"""Output that changes while a cell runs: a progress bar, and objects that are shown anew in their place."""
 
 import sys
 import time
-from html import escape
+from collections.abc import Callable
 from typing import Any, Self
 
-from rolloutlab.sanitize import without_mathjax
+from rolloutlab.widgets.html import escape, for_notebook
 
-_UNSEEN = 1.0
-_WIDEST = 100
+_DELAY = 1.0
+_MAX_WIDTH = 100
 
 
 class Progress:
     """A context in which `update` may be called often; it appears after a second and is gone at the end.
 
-    view: what a kernel shows instead of a bar; it keeps itself up to date.
+    A bar in a notebook, a line in a terminal. view: shown by a kernel instead of a bar; it keeps itself up to date.
     """
 
     def __init__(self, title: str, *, visible: bool = True, view: Any = None) -> None:
@@ -22,17 +22,17 @@ class Progress:
         self._begun = time.monotonic()
         self._display: Any = None
         self._line = ""
-        self._kept = ""
+        self._last_line = ""
         self._visible = visible
         self._view = view
         self._stays = False
 
     def update(self, done: int, total: int | None, note: str = "", text: str = "") -> None:
         """Show that `done` of `total` (None: unknown) is done, and the text that has come so far."""
-        if not self._visible or time.monotonic() - self._begun < _UNSEEN:
+        if not self._visible or time.monotonic() - self._begun < _DELAY:
             return
         of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-        line = f"{self._title}: {of}  {text[-_WIDEST:] or note}"
+        line = f"{self._title}: {of}  {text[-_MAX_WIDTH:] or note}"
         if line != self._line:
             self._line = line
             self._show(line, done, total)
@@ -43,7 +43,7 @@ class Progress:
 
     def keep(self, line: str) -> None:
         """Leave this line behind when the work is over."""
-        self._kept = line
+        self._last_line = line
 
     def leave(self) -> None:
         """Leave the view there when the work is over."""
@@ -53,17 +53,17 @@ class Progress:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._display is not None and not (self._view and (self._stays or self._kept)):
-            if self._kept:
-                self._display.update(_Bar(self._kept))
+        if self._display is not None and not (self._view and (self._stays or self._last_line)):
+            if self._last_line:
+                self._display.update(_Bar(self._last_line))
             else:
                 self._display.update({}, raw=True)  # an output without a type takes no room
             return
         if self._line and sys.stdout.isatty():
             sys.stdout.write("\r\x1b[K")
             sys.stdout.flush()
-        if self._kept and self._visible:
-            print(self._kept)
+        if self._last_line and self._visible:
+            print(self._last_line)
 
     def _show(self, line: str, done: int, total: int | None) -> None:
         bar = _Bar(line, f'<progress value="{done}" max="{total}"></progress>' if total else "<progress></progress>")
@@ -90,7 +90,47 @@ class _Bar:
         return self._line
 
     def _repr_html_(self) -> str:
-        return without_mathjax(f"{self._bar} {escape(self._line)}".strip())
+        return for_notebook(f"{self._bar} {escape(self._line)}".strip())
+
+
+class ShownLive:
+    """Base of what `Live` shows while a cell runs: as the result of that cell it is not shown a second time."""
+
+    _on_the_page = False
+
+    def _ipython_display_(self) -> None:
+        if not self._on_the_page:
+            raise NotImplementedError  # IPython goes on to the other representations
+
+
+class Live:
+    """Shows an object again and again in the same place of a notebook; elsewhere `say` gets a line per change."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._display: Any = None
+
+    def update(self, shown: ShownLive, line: str) -> None:
+        """Show it as it is now; `line` is what has changed."""
+        if not in_notebook():
+            self._say(line)
+            return
+        from IPython import get_ipython
+        from IPython.display import display
+
+        shown._on_the_page = False
+        if self._display is not None:
+            self._display.update(shown)
+        else:
+            self._display = display(shown, display_id=True)  # type: ignore[no-untyped-call]
+            events = get_ipython().events
+
+            def cell_ends() -> None:
+                shown._on_the_page = False
+                events.unregister("post_execute", cell_ends)
+
+            events.register("post_execute", cell_ends)
+        shown._on_the_page = True
 
 
 def in_notebook() -> bool:

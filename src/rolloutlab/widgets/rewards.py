@@ -1,65 +1,61 @@
-"""How rewards look where no script runs: a table that fits a terminal, and one that a web page shows as it is."""
+"""Rewards as a table: one that fits a terminal, and one as HTML without scripts."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import accumulate
 from typing import Any
 from unicodedata import east_asian_width
 
-from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Edit, StoredTrajectory
-from rolloutlab.widgets.collection import WHY_NOT
-from rolloutlab.widgets.group_html import spoken
-from rolloutlab.widgets.html import heading, words
+from rolloutlab.widgets.collection import WHY_NOT, spoken
+from rolloutlab.widgets.html import Cell, Words, code, html_table, paragraphs, title
+from rolloutlab.widgets.text import more, number, text_table
 
-LINES = 12
-"""Rows of the plain text."""
-ROWS = 24
-"""Rows of the HTML."""
-_WIDE = 80
-_LONGEST_NAME = 28
+MAX_TEXT_ROWS = 12
+MAX_HTML_ROWS = 24
+_WIDTH = 80
+_MAX_NAME = 28
+_REST = ".to_frame() has them"
 _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED: ""}.items()}
 
 
-def text(title: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int) -> str:
+def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int) -> str:
     """The first rows as plain text, no line of it wider than 80 columns. fitting: how many rows there are in all."""
-    names = [_shortened(row["name"], _LONGEST_NAME) for row in rows]
-    wide = max(map(len, [*names, "trajectory"]))
-    lines = [_fitted(line, _WIDE) for line in _heading(title, summary)]
-    lines += ["", f"  {'trajectory':<{wide}} {'reward':>7} {'advantage':>13} {'source':<8}  completion"] if rows else []
-    for name, row in zip(names, rows, strict=True):
-        told = f"  {name:<{wide}} {number(row['reward']):>7} {_effect(row):>13} {row['source'] or '-':<8}  "
-        lines.append(_fitted(told + " ".join(row["completion"].split()), _WIDE).rstrip())
-    return "\n".join([*lines, *_rest(fitting - len(rows))])
+    cells = [
+        (
+            _shortened(row["name"], _MAX_NAME),
+            number(row["reward"]),
+            _effect(row),
+            row["source"] or "-",
+            " ".join(row["completion"].split()),
+        )
+        for row in rows
+    ]
+    table = text_table(("trajectory", "reward", "advantage", "source", "completion"), cells, "<0 >7 >13 <8")
+    rest = more(fitting - len(rows), _REST)
+    lines = [*_heading(name, summary), *([""] if rows else []), *table]
+    return "\n".join([*(_fitted(line, _WIDTH).rstrip() for line in lines), *([""] if rest else []), *rest])
 
 
 def html(
-    title: str,
+    name: str,
     summary: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     components: Sequence[str],
     fitting: int,
 ) -> str:
-    """The first rows as HTML; what people and policies wrote appears as text only."""
-    figures = "".join(f"<th>{escape(escape_control_chars(name))}</th>" for name in ("reward", "advantage", *components))
-    head = f"{heading('trajectory')}{figures}{''.join(map(heading, ('source', 'prompt', 'completion')))}"
-    body = "".join(_row(row, components) for row in rows)
-    said = "".join(
-        f"<p>{escape(line)}</p>" for line in (*_heading(title, summary)[1:], *_rest(fitting - len(rows))) if line
-    )
-    return f"<p><b>{escape(_heading(title, summary)[0])}</b></p><table><tr>{head}</tr>{body}</table>{said}"
-
-
-def number(value: float | None) -> str:
-    """A reward as it is shown."""
-    return "-" if value is None else f"{value:.3g}"
+    """The first rows as HTML."""
+    figures = ("reward", "advantage", *components)
+    head: list[Cell] = [Words("trajectory"), *figures, *map(Words, ("source", "prompt", "completion"))]
+    first, *others = _heading(name, summary)
+    rest = paragraphs([*others, *more(fitting - len(rows), _REST)])
+    return f"{title(first)}{html_table(head, [_row(row, components) for row in rows])}{rest}"
 
 
 def given(edits: Sequence[Edit]) -> str:
-    """What giving a reward did."""
+    """A message about a reward that was given."""
     if not edits:
         return "that is its reward already"
     if len(edits) == 1:
@@ -68,7 +64,7 @@ def given(edits: Sequence[Edit]) -> str:
 
 
 def undone(edits: Sequence[Edit]) -> str:
-    """What an undo did."""
+    """A message about an undo."""
     unscored = sum(edit.new is None for edit in edits)
     also = f", {unscored:,} of them unscored again" if unscored else ""
     return f"change {edits[0].undoes} is undone: {count(len(edits), 'reward')} as before{also}"
@@ -83,20 +79,19 @@ def line(edit: Edit) -> str:
 
 
 def turns(trajectory: StoredTrajectory) -> list[dict[str, str]]:
-    """Who said what, turn by turn."""
-    return [_turn(item) for item in trajectory.items]
+    """The conversation turn by turn: `role` and `text`, tool calls included."""
+    messages = map(spoken, trajectory.items)
+    return [
+        {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
+        for role, content, calls in messages
+    ]
 
 
-def _turn(item: MessageOrChoice) -> dict[str, str]:
-    role, said, called = spoken(item)
-    return {"role": role, "text": escape_control_chars("\n".join([*filter(None, [said]), *called]))}
-
-
-def _heading(title: str, summary: Mapping[str, Any]) -> list[str]:
+def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:
     scored, all_, mean = summary["scored"], summary["trajectories"], summary["mean_reward"]
     partly = f" ({scored:,} scored)" if 0 < scored < all_ else ""
-    told = "not scored yet" if mean is None else f"mean reward {mean:.3f}{partly}"
-    heading = f"{title}: {count(all_, 'trajectory')} in {count(summary['groups'], 'group')}, {told}"
+    rewards = "not scored yet" if mean is None else f"mean reward {mean:.3f}{partly}"
+    heading = f"{name}: {count(all_, 'trajectory')} in {count(summary['groups'], 'group')}, {rewards}"
     if summary["trainable"] is None:
         return [heading, "what would train is known when all is read"]
     groups = f"{summary['trainable_groups']:,} of {count(summary['groups'], 'group')}"
@@ -110,28 +105,21 @@ def _effect(row: Mapping[str, Any]) -> str:
     return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"
 
 
-def _row(row: Mapping[str, Any], components: Sequence[str]) -> str:
+def _row(row: Mapping[str, Any], components: Sequence[str]) -> list[Cell]:
     figures = [number(row["reward"]), _effect(row), *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"
-    said = [words(escape(text)) for text in (by, row["prompt"], row["completion"])]
-    cells = [words(f"<code>{escape(row['name'])}</code>"), *(f"<td>{escape(each)}</td>" for each in figures), *said]
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _rest(left: int) -> list[str]:
-    return ["", f"... and {left:,} more: .to_frame() has them"] if left > 0 else []
+    return [Words(code(row["name"])), *figures, *map(Words, (by, row["prompt"], row["completion"]))]
 
 
 def _shortened(name: str, longest: int) -> str:
-    """A name without its middle, where it is long: its end tells which trajectory it is."""
+    """A name without its middle, where it is long: its end identifies the trajectory."""
     return name if len(name) <= longest else f"{name[: longest // 2 - 2]}...{name[-(longest - longest // 2 - 1) :]}"
 
 
-def _fitted(words: str, columns: int) -> str:
+def _fitted(line: str, columns: int) -> str:
     """As much of a line as fits so many columns of a terminal, where some characters take two."""
-    cells = [2 if east_asian_width(character) in "WF" else 1 for character in words]
+    cells = [2 if east_asian_width(character) in "WF" else 1 for character in line]
     if sum(cells) <= columns:
-        return words
-    ends = accumulate(cells)
-    return words[: sum(end <= columns - 3 for end in ends)] + "..."
+        return line
+    return line[: sum(end <= columns - 3 for end in accumulate(cells))] + "..."

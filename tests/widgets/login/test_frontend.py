@@ -6,7 +6,7 @@ import pytest
 
 from rolloutlab.auth.redirect.route import FrontEndContext, RedirectRoute
 from rolloutlab.widgets.login.console import ConsoleFrontEnd
-from rolloutlab.widgets.login.frontend import Nobody, front_end, is_console, surroundings
+from rolloutlab.widgets.login.frontend import NoFrontEnd, context_of, front_end, is_console
 from rolloutlab.widgets.login.notebook import NotebookFrontEnd
 
 SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
@@ -20,7 +20,7 @@ SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
         (FrontEndContext(True, True, {}), NotebookFrontEnd, RedirectRoute.LOOPBACK),
         (FrontEndContext(False, True, {}), ConsoleFrontEnd, RedirectRoute.LOOPBACK),
         (FrontEndContext(True, True, {}, console=True), ConsoleFrontEnd, RedirectRoute.LOOPBACK),
-        (FrontEndContext(True, False, SERVED), Nobody, RedirectRoute.NONE),
+        (FrontEndContext(True, False, SERVED), NoFrontEnd, RedirectRoute.NONE),
     ],
 )
 def test_a_kernel_gets_a_widget_a_terminal_text_and_a_program_nothing(around, kind, way):
@@ -35,7 +35,7 @@ def test_a_notebook_whose_kernel_hears_no_page_can_have_the_address_asked_for():
 
 def test_a_script_that_reads_no_terminal_has_nobody_to_ask(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert surroundings(None, {}) == FrontEndContext(False, False)
+    assert context_of(None, {}) == FrontEndContext(False, False)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any, overload
 
 from rolloutlab.errors import NotFoundError
-from rolloutlab.sanitize import escape_control_chars, escape_to_one_line, without_mathjax
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
+from rolloutlab.widgets.html import code, escape, for_notebook, html_table
 
 _LONGEST = 74
 _ADD = "%tools add https://tools.example/mcp as docs"
@@ -61,11 +61,8 @@ class ContextTools(Sequence[ContextTool]):
         return "\n".join([head, *(f"  {_called(tool)}\n      {_first_line(tool)}".rstrip() for tool in self)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td><code>{escape(_called(tool))}</code></td><td>{escape(_first_line(tool))}</td></tr>"
-            for tool in self
-        )
-        return without_mathjax(f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p><table>{rows}</table>")
+        table = html_table((), [(code(_called(tool)), _first_line(tool)) for tool in self])
+        return for_notebook(f"<p><b>{escape(self.name)}</b> {escape(self.url)}</p>{table}")
 
 
 class AddedTools(list[ContextTools]):
@@ -75,8 +72,8 @@ class AddedTools(list[ContextTools]):
         return "\n".join(map(repr, self)) or f"no context server was added -> {_ADD}"
 
     def _repr_html_(self) -> str:
-        return "".join(tools._repr_html_() for tools in self) or without_mathjax(
-            f"<p>no context server was added: <code>{_ADD}</code></p>"
+        return "".join(tools._repr_html_() for tools in self) or for_notebook(
+            f"<p>no context server was added: {code(_ADD)}</p>"
         )
 
 

@@ -1,4 +1,4 @@
-"""Sign-ins where a program plays the browser: on machines without one, and in tests."""
+"""Sign-ins through a program in place of a browser: on machines without one, and in tests."""
 
 import shlex
 import subprocess
@@ -12,7 +12,7 @@ from rolloutlab.errors import InputError, SignInError
 
 
 class ProgramFrontEnd:
-    """Hands each address to a program, on its standard input: a command line could be read by others.
+    """Passes each address to a program on its standard input: other users can read a command line.
 
     command: as a shell would be given it. The program has to end on the redirect URI, as a browser does.
     """
@@ -42,13 +42,13 @@ class ProgramFrontEnd:
         except OSError as error:
             why = f"{self._command[0]}, which should play the browser, cannot be run: {error.strerror}"
             raise SignInError(why, hint="ROLLOUTLAB_BROWSER=PROGRAM") from error
-        assert program.stdin, "it was asked for"
+        assert program.stdin, "opened as a pipe"
         with program.stdin as pipe, suppress(BrokenPipeError):  # it may have ended by then
             pipe.write(url)
         return program
 
 
 def _wait(program: "subprocess.Popen[str]", login: Login) -> None:
-    """Want no answer any more where the program fails; whether it succeeds is seen by the answer."""
+    """Cancel the sign-in if the program fails; success shows by the answer."""
     if program.wait():
         login.cancel()

@@ -1,4 +1,4 @@
-"""Sign-ins where there is only text: the link is printed, and the address that a browser ends on can be pasted."""
+"""Sign-ins in a terminal or console: the link is printed, and the address that a browser ends on can be pasted."""
 
 import os
 import select
@@ -14,17 +14,17 @@ from typing import IO
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import RedirectRoute
 from rolloutlab.errors import InputError
-from rolloutlab.widgets.login import render as shown
+from rolloutlab.widgets.login import render
 
-_LONGEST = 16 * 1024
+_MAX_LINE = 16 * 1024
 PASTE = "Or paste the address that the browser ends on (it is not shown), and press Enter."
 
 
 class ConsoleFrontEnd:
     """Prints each sign-in, and waits for an address to be pasted.
 
-    say: prints. terminal: opens what is typed into. ask: asks for the address where there is no such, and returns when
-    it is there.
+    say: prints. terminal: opens the terminal to read from. ask: prompts for the address where there is no terminal, and
+    returns when it is there.
     """
 
     way = RedirectRoute.LOOPBACK
@@ -39,7 +39,7 @@ class ConsoleFrontEnd:
         self._terminal = terminal
         self._ask_for_address = ask
         self._news: deque[Callable[[], None]] = deque()
-        self._asked: dict[Login, HiddenLines] = {}
+        self._prompts: dict[Login, HiddenLines] = {}
         self._waiting: deque[Login] = deque()
         """Sign-ins that are shown once the one before is over: two that hide what is typed would undo each other."""
 
@@ -53,22 +53,22 @@ class ConsoleFrontEnd:
     def _changed(self, login: Login) -> None:
         if login.url:
             self._news.append(lambda: self._ask(login))
-        elif asked := self._asked.pop(login, None):
-            asked.give_up()
+        elif lines := self._prompts.pop(login, None):
+            lines.give_up()
             while self._waiting:
                 self._news.append(partial(self._ask, self._waiting.popleft()))
 
     def _ask(self, login: Login) -> None:
         if not (url := login.url):
             return
-        if self._asked:
+        if self._prompts:
             self._waiting.append(login)
             return
-        facts = [f"  {name}: {value}" for name, value in shown.facts(login.told())]
+        facts = [f"  {name}: {value}" for name, value in render.facts(login.told())]
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
         if self._terminal:
             self._say(PASTE)
-            self._asked[login] = HiddenLines(self._terminal, partial(self._typed, login))
+            self._prompts[login] = HiddenLines(self._terminal, partial(self._typed, login))
             if not login.is_open:  # answered meanwhile
                 self._changed(login)
         elif self._ask_for_address:
@@ -89,19 +89,19 @@ class ConsoleFrontEnd:
 
 
 class HiddenLines:
-    """Reads lines from a terminal without showing them, as `getpass` does, until it is given up.
+    """Reads lines from a terminal without echo, as `getpass` does, until it is given up.
 
-    heard: gets each line, in the thread that reads.
+    on_line: gets each line, in the thread that reads.
     """
 
-    def __init__(self, terminal: Callable[[], IO[bytes]], heard: Callable[[str], object]) -> None:
+    def __init__(self, terminal: Callable[[], IO[bytes]], on_line: Callable[[str], object]) -> None:
         self._given_up, self._giving_up = socket.socketpair()
-        self._heard = heard
+        self._on_line = on_line
         self._thread = threading.Thread(target=self._read, args=(terminal,), name="rolloutlab-paste", daemon=True)
         self._thread.start()
 
     def give_up(self) -> None:
-        """Read no more; the terminal shows again what is typed."""
+        """Stop reading; the terminal echoes again."""
         with self._giving_up, suppress(OSError):  # it may have ended by itself
             self._giving_up.send(b".")
         self._thread.join()
@@ -110,24 +110,24 @@ class HiddenLines:
         with self._given_up, suppress(OSError), open_terminal() as terminal, _hidden(terminal):
             while line := self._line(terminal):
                 if line.strip():
-                    self._heard(line.decode(errors="replace"))
+                    self._on_line(line.decode(errors="replace"))
 
     def _line(self, terminal: IO[bytes]) -> bytes:
-        """What is typed next; nothing at the end of it all."""
+        """The next line; empty at the end of the file or once reading is given up."""
         ready, _, _ = select.select([terminal.fileno(), self._given_up.fileno()], [], [])
-        return b"" if self._given_up.fileno() in ready else os.read(terminal.fileno(), _LONGEST)
+        return b"" if self._given_up.fileno() in ready else os.read(terminal.fileno(), _MAX_LINE)
 
 
 def own_terminal() -> Callable[[], IO[bytes]] | None:
-    """Opens the terminal of this process; None where there is none that can be read unseen."""
+    """Opens the terminal of this process; None where there is none that can be read without echo."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         return None
-    return lambda: open("/dev/tty", "rb", buffering=0)  # noqa: PTH123 - closed by who opens it
+    return lambda: open("/dev/tty", "rb", buffering=0)  # noqa: PTH123 - closed by its caller
 
 
 @contextmanager
 def _hidden(terminal: IO[bytes]) -> Iterator[None]:
-    """What is typed there is not shown meanwhile."""
+    """Without echo."""
     import termios
 
     descriptor = terminal.fileno()

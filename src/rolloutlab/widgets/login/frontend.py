@@ -1,4 +1,4 @@
-"""Which front end shows sign-ins here: a widget, text, or nobody."""
+"""Choice of the front end that shows sign-ins: a widget, text, a program, or none."""
 
 import os
 import sys
@@ -18,23 +18,23 @@ from rolloutlab.widgets.login.notebook import NotebookFrontEnd, ask_for_address
 _CONSOLES = {"jupyter-console", "jupyter_console", "jupyter-qtconsole", "qtconsole"}
 
 
-class Nobody:
-    """Where there is nobody to ask: a notebook that a program runs, a script without a terminal."""
+class NoFrontEnd:
+    """No user is there: a notebook that a program runs, a script without a terminal."""
 
     way = RedirectRoute.NONE
 
     def show(self, login: Login) -> None:
-        """Nobody sees it."""
+        """Show nothing."""
 
     def tick(self) -> None:
-        """There is nothing to show."""
+        """Do nothing."""
 
 
-def surroundings(shell: Any, environment: Mapping[str, str] = os.environ) -> FrontEndContext:
-    """What there is to decide by. shell: IPython's, or None in a script.
+def context_of(shell: Any, environment: Mapping[str, str] = os.environ) -> FrontEndContext:
+    """The front end of this process. shell: IPython's, or None in a script.
 
-    A program that runs a notebook says with every cell that it takes no questions (nbclient does); that is what
-    ipykernel keeps for the cell that is running.
+    A program that runs a notebook sends `allow_stdin: false` with every cell (nbclient does); ipykernel keeps it for
+    the cell that is running.
     """
     kernel = getattr(shell, "kernel", None)
     asks = bool(getattr(kernel, "_allow_stdin", False)) if kernel else sys.stdin is not None and sys.stdin.isatty()
@@ -43,15 +43,15 @@ def surroundings(shell: Any, environment: Mapping[str, str] = os.environ) -> Fro
 
 
 def is_console(command: Sequence[str]) -> bool:
-    """Whether a command line is that of a console of Jupyter's, which shows no widgets and saves no outputs.
+    """Whether a command line is that of a Jupyter console, which shows no widgets and saves no outputs.
 
-    A kernel cannot ask what its front end is; these start their own, so that it can see who has started it.
+    A kernel does not know its front end; consoles start their own kernel, so it can look at its parent process.
     """
     return any(PurePath(word).stem in _CONSOLES for word in command[:3])
 
 
 def _parent() -> list[str]:
-    """The command line of whoever started this process; empty where it cannot be read."""
+    """The command line of the parent process; empty where it cannot be read."""
     try:
         import psutil  # type: ignore[import-untyped]  # it comes with ipykernel
     except ImportError:
@@ -64,15 +64,15 @@ def _parent() -> list[str]:
 
 
 def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
-    """The front end for these surroundings, found out while the cell runs that signs in.
+    """The front end for this context, chosen while the cell runs that signs in.
 
-    paste: ask for the address below the cell, where neither a page nor a listener can be reached.
+    paste: prompt for the address below the cell, where neither a page nor a listener can be reached.
     """
     if program := around.environment.get("ROLLOUTLAB_BROWSER", "").strip():
         return ProgramFrontEnd(program)
     way = choose_route(around)
     if way is RedirectRoute.NONE:
-        return Nobody()
+        return NoFrontEnd()
     asks = ask_for_address if paste else None
     if around.console:
         return ConsoleFrontEnd(ask=asks)
@@ -82,10 +82,10 @@ def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
 
 
 def new_broker(paste: bool) -> Broker:
-    """A broker that asks through the front end of the cell that is running; paste: as of `front_end`."""
-    return Broker(front_end(surroundings(get_ipython()), paste=paste))
+    """A broker with the front end of the cell that is running; paste: as of `front_end`."""
+    return Broker(front_end(context_of(get_ipython()), paste=paste))
 
 
 def can_ask() -> bool:
-    """Whether a person can be asked for a line of text below the cell that is running."""
-    return surroundings(get_ipython()).asks
+    """Whether the cell that is running can prompt for a line of text."""
+    return context_of(get_ipython()).asks

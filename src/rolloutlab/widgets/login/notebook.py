@@ -1,4 +1,4 @@
-"""A sign-in as a notebook shows it, and the front end that shows sign-ins so."""
+"""Sign-ins in a notebook: a widget per sign-in, and the front end that displays it."""
 
 import _thread
 import asyncio
@@ -13,16 +13,16 @@ from typing import Any
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import RedirectRoute
 from rolloutlab.errors import InputError
-from rolloutlab.sanitize import without_mathjax
 from rolloutlab.widgets.base import NotebookView
-from rolloutlab.widgets.login import render as shown
+from rolloutlab.widgets.html import for_notebook
+from rolloutlab.widgets.login import render
 
-SOONEST, LATEST = 0.05, 1.0
-"""Seconds between what is said to a page that may not have been there the last time: at first, and later."""
+MIN_PAUSE, MAX_PAUSE = 0.05, 1.0
+"""Seconds between messages to a page that may have been loaded since the last one: at first, and later."""
 
 
 class LoginView(NotebookView):
-    """One sign-in. What is secret about it goes to the page in messages, which nobody saves; never in a trait."""
+    """One sign-in. Its secrets go to the page in messages, which are not saved; never in a trait."""
 
     module = "login"
 
@@ -32,28 +32,28 @@ class LoginView(NotebookView):
 
     def state(self) -> Mapping[str, Any]:
         told = self._login.told()
-        facts = [list(fact) for fact in shown.facts(told)]
-        return {"facts": facts, "standing": told["standing"], "words": shown.standing(told), "way": told["way"]}
+        facts = [list(fact) for fact in render.facts(told)]
+        return {"facts": facts, "standing": told["standing"], "words": render.standing(told), "way": told["way"]}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return self._login.calls()
 
     def open_door(self) -> None:
-        """Tell the page by which ticket the kernel is found, also while it is busy, and what there is to open."""
+        """Send the page the URL to open, and the ticket by which it reaches the kernel while that is busy."""
         if self._login.is_open:
             minutes = self._login.minutes
             self.push("door", ticket=self._login.ticket, url=self._login.url, minutes=minutes)
 
     def _changed(self) -> None:
-        """On any thread: pages that are open, and those that open later, show how it stands."""
+        """On any thread: pages that are open, and those that open later, show the new state."""
         self.renew()
         self.open_door()
 
     def __repr__(self) -> str:
-        return shown.text(self._login.told())
+        return render.text(self._login.told())
 
     def _repr_html_(self) -> str:
-        return without_mathjax(shown.html(self._login.told()))
+        return for_notebook(render.html(self._login.told()))
 
 
 class NotebookFrontEnd:
@@ -84,17 +84,17 @@ class NotebookFrontEnd:
         if self._way is not RedirectRoute.PASTE:
             self._to_show.popleft()
             display(view)  # type: ignore[no-untyped-call]
-        elif login.url or not login.is_open:  # then a question below it holds the thread that runs cells
+        elif login.url or not login.is_open:  # the prompt below it then blocks the thread that runs cells
             self._to_show.popleft()
             display(view)  # type: ignore[no-untyped-call]
             ask_for_address(login)
 
 
 def ask_for_address(login: Login) -> None:
-    """Ask for the address where no page reaches a busy kernel, until it is typed or the sign-in is over otherwise."""
-    asking = _Asking(login)
+    """Prompt for the address where no page reaches a busy kernel, until it is typed or the sign-in has ended."""
+    read = _AddressPrompt(login)
     prompt = "the address that you end on (Enter alone gives up): "
-    while login.is_open and (text := asking(prompt)):
+    while login.is_open and (text := read(prompt)):
         try:
             login.paste(text)
         except InputError as error:
@@ -102,13 +102,13 @@ def ask_for_address(login: Login) -> None:
     login.cancel()
 
 
-class _Asking:
-    """`getpass`, as what is typed must not be saved; it gives nothing once the sign-in is over, however that ends."""
+class _AddressPrompt:
+    """`getpass`, as what is typed must not be saved; it returns an empty text once the sign-in has ended."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
         self._lock = threading.Lock()
-        self._asks = False
+        self._is_prompting = False
         login.listen(self._changed)
 
     def __call__(self, prompt: str) -> str:
@@ -117,27 +117,27 @@ class _Asking:
         try:
             with _interruptible():
                 try:
-                    self._asks = True
+                    self._is_prompting = True
                     return getpass(prompt) if self._login.is_open else ""
                 finally:
                     with self._lock:
-                        self._asks = False
+                        self._is_prompting = False
         except KeyboardInterrupt:
             if self._login.is_open:  # then it was the person
                 raise
             return ""
 
     def _changed(self) -> None:
-        """On any thread: nothing but an interrupt ends the question of a kernel."""
+        """On any thread: nothing but an interrupt ends a prompt of a kernel."""
         with self._lock:
-            if self._asks and not self._login.is_open:
-                self._asks = False
+            if self._is_prompting and not self._login.is_open:
+                self._is_prompting = False
                 _thread.interrupt_main()
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """An interrupt raises KeyboardInterrupt here, whatever else it does around."""
+    """An interrupt raises KeyboardInterrupt here, whatever handler is installed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -146,9 +146,9 @@ def _interruptible() -> Iterator[None]:
 
 
 async def _pulse(login: Login, view: LoginView) -> None:
-    """A page may be loaded late, or again: what it must know is said until the sign-in has ended."""
-    pause = SOONEST
+    """Repeat the message until the sign-in has ended: a page may be loaded late, or again."""
+    pause = MIN_PAUSE
     while login.is_open:
         view.open_door()
         await asyncio.sleep(pause)
-        pause = min(1.25 * pause, LATEST)
+        pause = min(1.25 * pause, MAX_PAUSE)

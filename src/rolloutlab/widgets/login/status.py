@@ -1,71 +1,60 @@
-"""Where one is signed in, as a notebook shows it; nothing of it is secret."""
+"""Table of the servers that are signed in to; nothing in it is secret."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from html import escape
 
 from rolloutlab.auth.session import SignInStatus
 from rolloutlab.errors import LabError
-from rolloutlab.sanitize import escape_to_one_line, without_mathjax
+from rolloutlab.sanitize import escape_to_one_line
+from rolloutlab.widgets.html import code, escape, for_notebook, html_table
+from rolloutlab.widgets.text import text_table
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
 _NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
-_LONGEST = 60
-"""Characters of a client's id."""
+_MAX_CLIENT = 60
+"""Characters of a client's id; some hold all that the client has registered."""
 
 
 class SignInTable(tuple[SignInStatus, ...]):
-    """Every server that one is signed in to. unused: why grants that were kept are not used."""
+    """Every server that one is signed in to. unused: why stored grants are not used."""
 
     unused: tuple[LabError, ...]
 
-    def __new__(cls, standings: Iterable[SignInStatus] = (), unused: Iterable[LabError] = ()) -> "SignInTable":
-        made = super().__new__(cls, standings)
+    def __new__(cls, statuses: Iterable[SignInStatus] = (), unused: Iterable[LabError] = ()) -> "SignInTable":
+        made = super().__new__(cls, statuses)
         made.unused = tuple(unused)
         return made
 
     def __repr__(self) -> str:
-        lines = [line for standing in self for line in _lines(standing)]
-        lines += [escape_to_one_line(f"{wrong.message} -> {wrong.hint}") for wrong in self.unused]
+        lines = [line for status in self for line in _lines(status)]
+        lines += [escape_to_one_line(f"{error.message} -> {error.hint}") for error in self.unused]
         return "\n".join(lines) or f"{_NOWHERE} -> {_LOGIN}"
 
     def _repr_html_(self) -> str:
-        told = [(wrong.message, wrong.hint) for wrong in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
-        said = "".join(f"<p>{_shown(wrong)}: <code>{_shown(hint or '')}</code></p>" for wrong, hint in told)
-        return without_mathjax(self._table() * bool(self) + said)
-
-    def _table(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in _HEAD)
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(each))}</tr>" for each in self)
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        notes = [(error.message, error.hint or "") for error in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
+        table = html_table(_HEAD, map(_cells, self)) if self else ""
+        lines = ((escape_to_one_line(message), escape_to_one_line(hint)) for message, hint in notes)
+        return for_notebook(table + "".join(f"<p>{escape(message)}: {code(hint)}</p>" for message, hint in lines))
 
 
-def _lines(standing: SignInStatus) -> list[str]:
-    first, *rest = zip(_HEAD, _cells(standing), strict=True)
-    return [first[1], *(f"  {name:<12}  {value}" for name, value in rest)]
+def _lines(status: SignInStatus) -> list[str]:
+    first, *rest = zip(_HEAD, _cells(status), strict=True)
+    return [first[1], *text_table((), rest, "<12")]
 
 
-def _cells(standing: SignInStatus) -> Sequence[str]:
-    scopes = " ".join(standing.scopes) or "not said"
-    told = standing.server, standing.authority, _cut(standing.client), scopes, _until(standing), standing.place
-    return list(map(escape_to_one_line, told))
+def _cells(status: SignInStatus) -> Sequence[str]:
+    client, scopes = status.client, " ".join(status.scopes) or "unknown"
+    client = client if len(client) <= _MAX_CLIENT else f"{client[: _MAX_CLIENT - 3]}..."
+    cells = status.server, status.authority, client, scopes, _until(status), status.place
+    return list(map(escape_to_one_line, cells))
 
 
-def _shown(text: str) -> str:
-    return escape(escape_to_one_line(text))
-
-
-def _cut(client: str) -> str:
-    """The id of a client; some hold all that the client has registered."""
-    return client if len(client) <= _LONGEST else f"{client[: _LONGEST - 3]}..."
-
-
-def _until(standing: SignInStatus) -> str:
-    if standing.renews:
+def _until(status: SignInStatus) -> str:
+    if status.renews:
         return "you sign out; renewed by itself"
-    if standing.expires_at is None:
-        return "not said"
+    if status.expires_at is None:
+        return "unknown"
     try:
-        return datetime.fromtimestamp(standing.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return datetime.fromtimestamp(status.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (OverflowError, ValueError, OSError):
         return "long after today"

@@ -1,0 +1,31 @@
+"""Plain text of the views: aligned columns, and what is left out of a long list."""
+
+from collections.abc import Sequence
+
+from rolloutlab.objective.preflight import count
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> list[str]:
+    """The lines of a table, each two blanks to the right; empty without rows.
+
+    columns: the alignment and the least width of every column but the last, such as `<16 >7`; each is as wide as its
+    widest cell.
+    """
+    every = [head, *rows] if head and rows else rows
+    formats = [
+        f"{spec[0]}{max(int(spec[1:]), *(len(row[i]) for row in every))}" if every else spec
+        for i, spec in enumerate(columns.split())
+    ]
+    lines = (" ".join(map(format, row[:-1], formats)) for row in every)
+    return [f"  {line}  {row[-1]}".rstrip() for line, row in zip(lines, every, strict=True)]
+
+
+def more(left: int, fix: str, noun: str = "") -> list[str]:
+    """The last line of a list of which `left` items are not shown, and what to type for them; empty where none is."""
+    items = count(left, f"more {noun}") if noun else f"{left:,} more"
+    return [f"... and {items}: {fix}"] if left > 0 else []
+
+
+def number(value: float | None) -> str:
+    """A reward in a table."""
+    return "-" if value is None else f"{value:.3g}"
