@@ -11,7 +11,7 @@ import rolloutlab
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_jupyter_server_imports_nothing_that_only_a_kernel_needs():
