@@ -146,7 +146,7 @@ def test_an_interval_for_many_looks_can_be_asked_for(trained):
     [
         ("%compare capitols", "NotFoundError: there is no collection 'capitols'\n  -> capitals"),
         ("%compare capitals --after 9", "NotFoundError: lab/practice has no checkpoint 9; there are 0, 1"),
-        ("%compare capitals --before first", "InputError: 'first' is no step of a checkpoint"),
+        ("%compare capitals --before first", "InputError: 'first' is not a checkpoint step"),
         ("%compare capitals -n 0", "InputError: n: 0 is below 1"),
     ],
 )

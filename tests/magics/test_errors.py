@@ -52,11 +52,11 @@ InputError: unrecognized arguments: --colour
   -> %%chat? shows the options
 """,
     "%%chat capitals --resume -n 9": """
-InputError: --resume goes on with what was begun, which has settled -n
+InputError: --resume keeps the settings of the collection and cannot take -n
   -> %%chat capitals --resume, without -n
 """,
     "%%chat capitals --resume\nhello": """
-InputError: --resume goes on with what was begun, which has settled a text
+InputError: --resume keeps the settings of the collection and cannot take a text
   -> %%chat capitals --resume, without a text
 """,
     "%%chat capitols --resume": """
@@ -64,7 +64,7 @@ NotFoundError: there is no collection 'capitols'
   -> capitals
 """,
     "%%chat capitals --continue -n 2\nhello": """
-InputError: --continue goes on with what was begun, which has settled -n
+InputError: --continue keeps the settings of the collection and cannot take -n
   -> %%chat capitals --continue, without -n
 """,
     "%%chat capitals --concurrency 0\nhello": """
@@ -144,11 +144,11 @@ RewardError: the reward function failed on capitals/0/0: SystemExit: 3 (line 1: 
   -> %group capitals/0 shows it; no reward was changed
 """,
     "%%chat capitals -o 3bad\nhello": """
-InputError: '3bad' is no name for a variable
+InputError: '3bad' is not a variable name
   -> -o NAME
 """,
     "%%reward capitals -o class\nreturn 1": """
-InputError: 'class' is no name for a variable
+InputError: 'class' is not a variable name
   -> -o NAME
 """,
     "%%train capitals capitals": """
@@ -164,7 +164,7 @@ InputError: unknown option 'learning_rat'
   -> learning_rate: 2e-3
 """,
     "%%train capitals\nlearning_rate 1": """
-InputError: line 1 is no option: 'learning_rate 1'
+InputError: line 1 is not an option: 'learning_rate 1'
   -> learning_rate: 2e-3
 """,
     "%%train capitals\nadvantage_balance: 2": """

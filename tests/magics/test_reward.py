@@ -163,7 +163,7 @@ InputError: a weight is given for 'lenght', which is no component of the reward
   -> length
 """,
     "%%reward capitals --with length --weight length": """
-InputError: --weight length is no weight
+InputError: --weight length is not a weight
   -> --weight exact=0.5
 """,
     "%%reward capitals --with length --weight length=1 --weight length=2": """

@@ -218,7 +218,7 @@ def test_a_cell_is_a_whole_dictionary(filled):
         ("x --model lab/practice", "belong to --embed-with"),
         ("x --best 2", "Nothing is grouped"),
         ("x --k 2", "unrecognized arguments: --k"),
-        ("'unclosed", "a quotation mark has no second one"),
+        ("'unclosed", "unterminated quote"),
         ("x --status", "search nothing"),
         ("x --group-by 5", "no record has a field '5'"),
     ],
@@ -308,11 +308,11 @@ def test_python_says_the_same_with_values(filled):
 )
 def test_fields_and_what_they_hold_are_completed(filled, line, begun, offered):
     filled.run("%search")
-    assert Matcher(filled.shell).found(line, 0, len(line)) == (begun, offered)
+    assert Matcher(filled.shell).complete(line, 0, len(line)) == (begun, offered)
 
 
 def test_completing_makes_no_index(notebook):
-    assert Matcher(notebook.shell).found('%search --where "rew', 0, 20) == ("", [])
+    assert Matcher(notebook.shell).complete('%search --where "rew', 0, 20) == ("", [])
     assert not notebook.lab.settings.search_database.exists()
 
 
@@ -339,6 +339,6 @@ def test_a_field_that_is_no_name_is_completed_as_a_condition_wants_it(notebook):
     found = notebook.run("%search --where \"`row.my kind` == 'sort'\"")
     assert found.names == ["letters:1/0/0"]
     line = '%search --where "row.my'
-    assert Matcher(notebook.shell).found(line, 0, len(line)) == ("row.my", ["`row.my kind`"])
+    assert Matcher(notebook.shell).complete(line, 0, len(line)) == ("row.my", ["`row.my kind`"])
     line = "%search --select row.my"
-    assert Matcher(notebook.shell).found(line, 0, len(line)) == ("row.my", ["row.my kind"])
+    assert Matcher(notebook.shell).complete(line, 0, len(line)) == ("row.my", ["row.my kind"])

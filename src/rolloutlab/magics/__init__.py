@@ -1,4 +1,4 @@
-"""A cell becomes one call on Session."""
+"""IPython magics: each parses a cell, calls `Session` once and returns the result."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +50,14 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
 
 
 def unregister(shell: "InteractiveShell") -> None:
-    """Take the magics away. Their session stays for `rolloutlab.lab()`, and what it gave goes on working."""
+    """Remove the magics. Their session stays for `rolloutlab.lab()`, and its objects go on working."""
     completion.unregister(shell)
     shell.input_transformers_cleanup[:] = [t for t in shell.input_transformers_cleanup if t is not with_body]
-    for told in [told for told in shell.events.callbacks["post_run_cell"] if _is_ours(told)]:
-        shell.events.unregister("post_run_cell", told)
-    for kind, known in shell.magics_manager.magics.items():
-        for name in [name for name, magic in known.items() if _is_ours(magic)]:
-            del shell.magics_manager.magics[kind][name]
+    for callback in filter(_is_ours, list(shell.events.callbacks["post_run_cell"])):
+        shell.events.unregister("post_run_cell", callback)
+    for magics in shell.magics_manager.magics.values():
+        for name in [name for name, magic in magics.items() if _is_ours(magic)]:
+            del magics[name]
 
 
 def registered(shell: "InteractiveShell") -> list[LabMagics]:

@@ -1,16 +1,17 @@
-"""What the magics share: typed options with our own errors, binding of results, cells without a body."""
+"""Base of the magics: options as typed values or `InputError`, results bound with -o, cells without a body."""
 
 import ast
 import difflib
 import keyword
 import re
 from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, magics_class
+from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 
 from rolloutlab.errors import InputError
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
     from rolloutlab.session import Session
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS = ("%%chat", "%%reward", "%%train")
 
 
 class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of IPython's decorator
-    """An option of a magic that may say what it takes: `values` is a kind that `rolloutlab.magics.completion` knows.
-
-    Without it the name of the option is its kind.
-    """
+    """An option of a magic. values: its kind in `rolloutlab.magics.completion`, by default the name of the option."""
 
     def __init__(self, *names: str, values: str | None = None, **keywords: Any) -> None:
         super().__init__(*names, **keywords)
@@ -40,7 +39,17 @@ class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of 
         action.values = self._values or action.dest
 
 
-def takes(action: Action) -> str:
+def magic(name: str | None = None) -> Callable[[F], F]:
+    """A magic with arguments, whose line IPython leaves as it is: `{{x}}` and `$x` have their own meaning in it."""
+
+    def decorate(function: F) -> F:
+        decorated: F = no_var_expand(magic_arguments.magic_arguments(name)(function))
+        return decorated
+
+    return decorate
+
+
+def kind_of(action: Action) -> str:
     """The kind of values that an option takes."""
     return getattr(action, "values", action.dest)
 
@@ -83,25 +92,24 @@ class LabMagics(Magics):
         try:
             parsed: Namespace = parse_argstring(magic, line)
         except ValueError:
-            raise InputError("a quotation mark has no second one", hint=f'"{line.strip()[:40]}"') from None
+            raise InputError("unterminated quote", hint=f'"{line.strip()[:40]}"') from None
         except UsageError as error:
-            said = str(error).replace("argument ", "", 1)
+            message = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
-            called = magic.__name__.rstrip("_")  # import_
-            raise InputError(said, hint=_meant(said, magic.parser) or f"{prefix}{called}? shows the options") from None
+            usage = f"{prefix}{magic.__name__.rstrip('_')}? shows the options"  # import_
+            raise InputError(message, hint=_closest(message, magic.parser) or usage) from None
         name = getattr(parsed, "output", None)
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
-            raise InputError(f"{name!r} is no name for a variable", hint="-o NAME")
+            raise InputError(f"{name!r} is not a variable name", hint="-o NAME")
         return parsed
 
     def value(self, expression: str) -> Any:
-        """What a notebook variable, or an expression of some such as `rows[:16]`, is worth; or InputError."""
+        """The value of a notebook variable, or of an expression such as `rows[:16]`; or InputError."""
         try:
             return eval(expression, self.variables)
         except NameError as error:
-            raise InputError(
-                f"there is no variable {error.name!r}", hint=f"{error.name} = ... in a cell before this one"
-            ) from None
+            hint = f"{error.name} = ... in a cell before this one"
+            raise InputError(f"there is no variable {error.name!r}", hint=hint) from None
         except Exception as error:
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
@@ -109,16 +117,15 @@ class LabMagics(Magics):
         """The notebook's functions of these names, which commas or spaces separate."""
         return [self.value(name) for name in names.replace(",", " ").split()]
 
-    def tools_called(self, names: str) -> list[Any]:
-        """The same for tools: what is no variable is the name of a context server, or of a tool of one."""
-        said = names.replace(",", " ").split()
-        return [self.value(name) if name.partition(".")[0] in self.variables else name for name in said]
+    def tools_named(self, names: str) -> list[Any]:
+        """The same for tools: a name without a variable is that of a context server, or of a tool of one."""
+        listed = names.replace(",", " ").split()
+        return [self.value(name) if name.partition(".")[0] in self.variables else name for name in listed]
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:
         """Those of the named options that were given; the others are left to the defaults of the call."""
-        found = {name: getattr(options, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name in names if (value := getattr(options, name)) is not None}
 
     def bound(self, name: str | None, result: T) -> T:
         """The result, also bound to a notebook variable when a name is given with -o."""
@@ -127,15 +134,14 @@ class LabMagics(Magics):
         return result
 
 
-def _meant(said: str, parser: ArgumentParser) -> str | None:
+def _closest(message: str, parser: ArgumentParser) -> str | None:
     """The option or choice closest to the one that a parser's error names."""
-    wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (--?[\w-]+)", said)
+    wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (--?[\w-]+)", message)
     if not wrong:
         return None
-    actions = parser._actions
-    known = [str(choice) for action in actions for choice in action.choices or ()]
-    options = [option for action in actions for option in action.option_strings]
-    close = difflib.get_close_matches(wrong[1] or wrong[2], known if wrong[1] else options, n=1)
+    choices = [str(choice) for action in parser._actions for choice in action.choices or ()]
+    options = [option for action in parser._actions for option in action.option_strings]
+    close = difflib.get_close_matches(wrong[1] or wrong[2], choices if wrong[1] else options, n=1)
     return close[0] if close else None
 
 
@@ -154,9 +160,9 @@ def literal(text: str) -> str:
 
 
 def with_body(lines: list[str]) -> list[str]:
-    """Let a cell that is only `%%train NAME` reach the magic, which knows what an empty body means."""
-    alone = lines and lines[0].split(None, 1)[:1] and lines[0].split(None, 1)[0] in _OURS
-    return [lines[0].rstrip("\n") + "\n", "\n"] if alone and not "".join(lines[1:]).strip() else lines
+    """Let a cell that is only `%%train NAME` reach the magic, which accepts an empty body."""
+    ours = bool(lines) and lines[0].split(None, 1)[:1] in [[name] for name in _OURS]
+    return [lines[0].rstrip("\n") + "\n", "\n"] if ours and not "".join(lines[1:]).strip() else lines
 
 
-with_body.has_side_effects = True  # type: ignore[attr-defined]  # so a terminal goes on asking for the cell's body
+with_body.has_side_effects = True  # type: ignore[attr-defined]  # so a terminal goes on reading the cell's body

@@ -3,11 +3,10 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import cell_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import cell_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, literal
+from rolloutlab.magics.base import LabMagics, argument, literal, magic
 
 if TYPE_CHECKING:
     from rolloutlab.sampling.run import Preview
@@ -21,8 +20,7 @@ _BEGINNING = ("n", "over", "system")
 class ChatMagics(LabMagics):
     """Sample completions."""
 
-    @no_var_expand
-    @magic_arguments("%chat")
+    @magic("%chat")
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
     @argument("-n", type=int, help="completions per prompt (default: 1)")
     @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
@@ -62,16 +60,16 @@ class ChatMagics(LabMagics):
         options = self.options(self.chat, line)
         given = self.given(options, "concurrency")
         if options.tools:
-            given["tools"] = self.tools_called(options.tools)
+            given["tools"] = self.tools_named(options.tools)
         names = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "max_turns")
         if options.resume:
-            self._alone(options, "--resume", *names, *_BEGINNING, cell=cell)
+            self._check_fixed(options, "--resume", *names, *_BEGINNING, cell=cell)
             if options.preview:
                 return self.bound(options.output, self.session.preview(options.name, resume=True, **given))
             return self.bound(options.output, self.session.resume(options.name, **given))
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
-            self._alone(options, "--continue", *_BEGINNING)
+            self._check_fixed(options, "--continue", *_BEGINNING)
             if options.preview:
                 return self.bound(options.output, self.session.preview(options.name, cell, continue_chat=True, **given))
             return self.bound(options.output, self.session.continue_chat(options.name, cell, **given))
@@ -79,10 +77,11 @@ class ChatMagics(LabMagics):
         sample = self.session.preview if options.preview else self.session.chat
         return self.bound(options.output, sample(options.name, cell, **given))
 
-    def _alone(self, options: Namespace, mode: str, *others: str, cell: str = "") -> None:
-        """InputError where something is given that an earlier call has settled."""
-        settled = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *others)]
-        if settled or cell.strip():
-            what = " and ".join([*settled, *(["a text"] if cell.strip() else [])])
+    def _check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
+        """InputError where an option or a text is given that the collection has fixed when it was begun."""
+        fixed = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *names)]
+        fixed += ["a text"] if cell.strip() else []
+        if fixed:
+            what = " and ".join(fixed)
             hint = f"%%chat {options.name} {mode}, without {what}"
-            raise InputError(f"{mode} goes on with what was begun, which has settled {what}", hint=hint)
+            raise InputError(f"{mode} keeps the settings of the collection and cannot take {what}", hint=hint)

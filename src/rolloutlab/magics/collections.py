@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +22,7 @@ def ranking(text: str) -> list[int | list[int]]:
 class CollectionMagics(LabMagics):
     """Look at what was sampled."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("pattern", nargs="?", type=unquoted, help="only names like this, such as 'cap*'")
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
@@ -42,8 +40,7 @@ class CollectionMagics(LabMagics):
             self.session.rename(*options.rename)
         return self.bound(options.output, self.session.collections(options.pattern))
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("name", values="groups", help="a group, such as capitals/0")
     @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the group to this variable")

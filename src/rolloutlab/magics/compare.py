@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import line_cell_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics
+from rolloutlab.magics.base import LabMagics, argument, magic
 from rolloutlab.magics.reward import compile_reward
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 class CompareMagics(LabMagics):
     """Compare checkpoints."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("name", help="the collection whose prompts and seeds are sampled again")
     @argument("--before", metavar="STEP", default="0", help="the one checkpoint (default: 0)")
     @argument("--after", metavar="STEP", default="latest", help="the other checkpoint (default: latest)")
@@ -47,7 +45,7 @@ class CompareMagics(LabMagics):
         if options.over:
             given["over"] = self.value(options.over)
         if options.tools:
-            given["tools"] = self.tools_called(options.tools)
+            given["tools"] = self.tools_named(options.tools)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
         comparison = self.session.compare(
             options.name,
@@ -64,5 +62,5 @@ class CompareMagics(LabMagics):
 
 def _step(text: str) -> int:
     if not text.isdecimal():
-        raise InputError(f"{text!r} is no step of a checkpoint", hint="--before 0 --after latest")
+        raise InputError(f"{text!r} is not a checkpoint step", hint="--before 0 --after latest")
     return int(text)

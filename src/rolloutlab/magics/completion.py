@@ -1,4 +1,4 @@
-"""Tab completion of the magics: options, and values that are known here. No service is asked or started for it."""
+"""Tab completion of the magics: options, and values that the kernel knows; it starts no service, sends no request."""
 
 import os
 import re
@@ -10,30 +10,31 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.magics.base import LabMagics, takes
+from rolloutlab.magics.base import LabMagics, kind_of
 from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.settings_file import EMBEDDED
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_MOST = 500
-"""What a shell shows at most; a lab may hold more groups."""
+_MAX_COMPLETIONS = 500
+"""A lab may hold more groups than a shell can show."""
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
-_SAID = re.compile(
+_OPTION_VALUE = re.compile(
     r"(?P<flag>--[\w-]+)(?:\s+|=)(?:(?P<quote>['\"])(?P<quoted>(?:(?!(?P=quote)).)*)|(?P<bare>[^\s'\"]*))$"
 )
 """The value of an option that is being typed, which may be of several words where it is quoted."""
-_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
+_FIELD_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_FIELDS = ("where", "rank", "fields")
-"""Kinds of values that speak of the fields of trajectories."""
-_OPTION = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
+_FIELD_KINDS = ("where", "rank", "fields")
+"""Kinds of values that name fields of trajectories."""
+_TRAINING_LINE = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
 
 
-def _collections(magics: LabMagics) -> Iterable[str]:
-    return _sizes(magics)
+def _sizes(magics: LabMagics) -> dict[str, int]:
+    """The groups of each collection."""
+    return magics.session.store.sizes() if _has_lab(magics) else {}
 
 
 def _groups(magics: LabMagics) -> Iterable[str]:
@@ -41,33 +42,28 @@ def _groups(magics: LabMagics) -> Iterable[str]:
 
 
 def _jobs(magics: LabMagics) -> Iterable[str]:
-    return (job.id[:8] for job in magics.session.store.jobs.newest_first()) if _has_memory(magics) else ()
-
-
-def _models(magics: LabMagics) -> Iterable[str]:
-    """Names of models without those of their checkpoints."""
-    return [name for name in _policies(magics) if "@" not in name]
+    return (job.id[:8] for job in magics.session.store.jobs.newest_first()) if _has_lab(magics) else ()
 
 
 def _policies(magics: LabMagics) -> Iterable[str]:
-    """What can be sampled: models, and checkpoints that a service or a job told of."""
-    jobs = magics.session.store.jobs.newest_first() if _has_memory(magics) else ()
+    """What can be sampled: models, and checkpoints that a service listed or a job made."""
+    jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
     made = {f"{job.model}@{job.step}" for job in jobs if job.step is not None}
     return sorted({*magics.session.seen, *made, *(job.model for job in jobs)})
 
 
+def _models(magics: LabMagics) -> Iterable[str]:
+    return [name for name in _policies(magics) if "@" not in name]
+
+
 def _steps(magics: LabMagics) -> list[str]:
-    """Checkpoints of the selected model, by their steps."""
-    known = (name.partition("@") for name in _policies(magics))
-    return sorted({"0", *(step for name, at, step in known if at and name == magics.session.selected)}, key=int)
-
-
-def _steps_or_latest(magics: LabMagics) -> Iterable[str]:
-    return ["latest", *_steps(magics)]
+    """The steps of the checkpoints of the selected model."""
+    parts = (name.partition("@") for name in _policies(magics))
+    return sorted({"0", *(step for name, at, step in parts if at and name == magics.session.selected)}, key=int)
 
 
 def _deleted(magics: LabMagics) -> Iterable[str]:
-    return magics.session.store.shelf.deleted() if _has_memory(magics) else ()
+    return magics.session.store.shelf.deleted() if _has_lab(magics) else ()
 
 
 def _rows(magics: LabMagics) -> Iterable[str]:
@@ -83,18 +79,18 @@ def _services(magics: LabMagics) -> Iterable[str]:
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:
-    """Servers that can be signed in to: those that were, and those whose tools were added."""
+    """Servers with a sign-in, and context servers whose tools were added."""
     session = magics.session
     added = (tools.url for tools in session.mcp_servers.values())
     return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
 
 
 def _tools(magics: LabMagics) -> Iterable[str]:
-    """What a policy may call: functions, and what context servers have."""
-    return [*_functions(magics), *magics.session.mcp_servers, *_called(magics)]
+    """What a policy may call: functions, and the tools of context servers."""
+    return [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)]
 
 
-def _called(magics: LabMagics) -> list[str]:
+def _server_tools(magics: LabMagics) -> list[str]:
     names = (f"{tools.name}.{tool.name}" for tools in magics.session.mcp_servers.values() for tool in tools)
     return [name for name in names if name.isprintable() and " " not in name]
 
@@ -110,21 +106,14 @@ def _projects(magics: LabMagics) -> Iterable[str]:
 
 
 VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
-    "collections": _collections,
-    "name": _collections,
-    "names": _collections,
-    "groups": _groups,
-    "group": _groups,
-    "job_id": _jobs,
-    "jobs": _jobs,
-    "delete": _collections,
-    "rename": _collections,
+    **dict.fromkeys(("collections", "name", "names", "delete", "rename"), _sizes),
+    **dict.fromkeys(("groups", "group"), _groups),
+    **dict.fromkeys(("job_id", "jobs"), _jobs),
+    **dict.fromkeys(("model", "judge"), _policies),
     "restore": _deleted,
-    "model": _policies,
-    "judge": _policies,
     "models": _models,
     "before": _steps,
-    "after": _steps_or_latest,
+    "after": lambda magics: ["latest", *_steps(magics)],
     "over": _rows,
     "tools": _tools,
     "services": _services,
@@ -132,17 +121,17 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "key variables": _key_variables,
     "projects": _projects,
 }
-"""What each kind of value can be at the moment; a kind that is not here has no completion."""
+"""The present values of each kind; a kind that is not here has no completion."""
 
 
 class Matcher:
-    """What a shell could write next: in the line of a magic of ours, or in the options of a `%%train` cell."""
+    """Completions in the line of one of the magics, or in the options of a `%%train` cell."""
 
     def __init__(self, shell: "InteractiveShell") -> None:
         self._shell = shell
 
-    def found(self, cell: str, line: int, column: int) -> tuple[str, list[str]]:
-        """The piece of the line that the cursor ends, and what could stand in its place."""
+    def complete(self, cell: str, line: int, column: int) -> tuple[str, list[str]]:
+        """The fragment before the cursor, and what can replace it."""
         lines = cell.split("\n")
         until = lines[line][:column] if line < len(lines) else ""
         if line and self._ours(lines[0]) and lines[0].split()[0] == "%%train":
@@ -155,18 +144,18 @@ class Matcher:
             return "", []
         magics = magic.__self__
         try:
-            said = _SAID.search(start["rest"])
-            option = said and magic.parser._option_string_actions.get(said["flag"])
-            if said and option and (kind := takes(option)) in _FIELDS:
-                return field_or_value(said["quoted"] or said["bare"] or "", magics, ticked=kind != "fields")
-            if start["name"] == "%tools" and not said and (words := tool_words(start["rest"], magics)):
+            typed = _OPTION_VALUE.search(start["rest"])
+            option = typed and magic.parser._option_string_actions.get(typed["flag"])
+            if typed and option and (kind := kind_of(option)) in _FIELD_KINDS:
+                return field_or_value(typed["quoted"] or typed["bare"] or "", magics, ticked=kind != "fields")
+            if start["name"] == "%tools" and not typed and (words := tool_words(start["rest"], magics)):
                 return words
             return next_word(start["rest"], magic.parser, lambda kind: VALUES[kind](magics) if kind in VALUES else ())
-        except RolloutlabError:  # settings or a lab that cannot be read: the cell will say so
+        except RolloutlabError:  # settings or a lab that cannot be read: the cell will raise it
             return "", []
 
     def _ours(self, line: str) -> Any:
-        """The magic that a line begins with, a bound method of `LabMagics`; None if it is none of ours."""
+        """The magic that a line begins with, a bound method of `LabMagics`; None if it is not one of ours."""
         word = (line.split() or [""])[0]
         magic = self._shell.find_magic(word.lstrip("%"), "cell" if word.startswith("%%") else "line")
         owner = getattr(magic, "__self__", None)
@@ -174,9 +163,9 @@ class Matcher:
 
 
 def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterable[str]]) -> tuple[str, list[str]]:
-    """The last word of what follows a magic's name, begun or still empty, and what it could be.
+    """The last word of what follows a magic's name, begun or still empty, and its completions.
 
-    values: what a kind of option can be.
+    values: the values of a kind of option.
     """
     *words, begun = re.split(r"\s+", rest.lstrip()) if rest.strip() else [""]
     options = parser._option_string_actions
@@ -191,47 +180,47 @@ def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterabl
     if begun.startswith("-"):
         return begun, _beginning(begun, flags)
     place = _place(words, parser)
-    found = _beginning(begun, _possible(place, values)) if place else []
-    return begun, found or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
+    matches = _beginning(begun, _possible(place, values)) if place else []
+    return begun, matches or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
 
 
 def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
-    """The same for what `%tools` takes, whose words stand for one another; None where an option is begun."""
+    """The same for the words of `%tools`, which depend on the first one; None where an option is begun."""
     *words, begun = re.split(r"\s+", rest.lstrip())
     if begun.startswith("-"):
         return None
     known = {
         (): ["add", "call", *magics.session.mcp_servers],
         ("add",): _servers(magics),
-        ("call",): _called(magics),
+        ("call",): _server_tools(magics),
     }
     return begun, _beginning(begun, known.get(tuple(words), []))
 
 
-def field_or_value(said: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
-    """The same inside a condition, a rank or a list of fields: a field, or after `==` what it holds in some record.
+def field_or_value(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
+    """The same inside a condition, a rank or a list of fields: a field, or after `==` a value of it in some record.
 
-    ticked: names that are no names in Python get the backticks that conditions and ranks want.
+    ticked: fields that are not Python names get backticks, as in conditions and ranks.
     """
-    if not magics.session.settings.search_database.exists():  # looking must not make one
+    if not magics.session.settings.search_database.exists():  # completion must not create the index
         return "", []
     index = magics.session.index
-    if value := _VALUE.search(said):
+    if value := _FIELD_VALUE.search(typed):
         return value["begun"], _beginning(value["begun"], index.values(value["field"]))
-    begun = re.search(r"[\w.]*$", said)[0]  # type: ignore[index]  # it may be empty, and is always there
+    begun = re.search(r"[\w.]*$", typed)[0]  # type: ignore[index]  # it may be empty, and always matches
     fields = _beginning(begun, index.fields())
     return begun, [f"`{field}`" if ticked and not _DOTTED.fullmatch(field) else field for field in fields]
 
 
 def training_option(line: str) -> tuple[str, list[str]]:
     """The same for a line of a `%%train` cell: the name of an option, or its value where there are a few."""
-    found = _OPTION.fullmatch(line)
-    if not found:
+    typed = _TRAINING_LINE.fullmatch(line)
+    if not typed:
         return "", []
-    if not found["colon"]:
-        return found["name"], _beginning(found["name"], [f"{name}: " for name in OPTIONS])
-    option = OPTIONS.get(found["name"])
-    return found["value"], _beginning(found["value"], option.values if option else [])
+    if not typed["colon"]:
+        return typed["name"], _beginning(typed["name"], [f"{name}: " for name in OPTIONS])
+    option = OPTIONS.get(typed["name"])
+    return typed["value"], _beginning(typed["value"], option.values if option else [])
 
 
 def register(shell: "InteractiveShell") -> None:
@@ -247,7 +236,7 @@ def register(shell: "InteractiveShell") -> None:
 
 
 def unregister(shell: "InteractiveShell") -> None:
-    """Take it back."""
+    """Undo `register`."""
     if _takes_matchers():
         others = [matcher for matcher in shell.Completer.custom_matchers if not _is_ours(matcher)]
         shell.Completer.custom_matchers[:] = others
@@ -265,23 +254,20 @@ def _as_matcher(matcher: Matcher) -> Any:
 
     @context_matcher(identifier=_NAME)
     def matches(context: Any) -> Any:
-        begun, found = matcher.found(context.full_text, context.cursor_line, context.cursor_position)
-        return {
-            "completions": [SimpleCompletion(text, type="magic") for text in found],
-            "matched_fragment": begun,
-            "suppress": bool(found),
-        }
+        begun, texts = matcher.complete(context.full_text, context.cursor_line, context.cursor_position)
+        completions = [SimpleCompletion(text, type="magic") for text in texts]
+        return {"completions": completions, "matched_fragment": begun, "suppress": bool(texts)}
 
     return matches
 
 
 def _as_hook(matcher: Matcher) -> Callable[[Any, Any], list[str]]:
-    """For IPython before 8.6, which shows one line and replaces what it calls a symbol: less than a word."""
+    """For IPython before 8.6, which passes one line and replaces a symbol: less than a word."""
 
     def matches(_shell: Any, event: Any) -> list[str]:
-        begun, found = matcher.found(event.text_until_cursor, 0, len(event.text_until_cursor))
-        settled = len(begun) - len(event.symbol) if begun.endswith(event.symbol) else 0
-        return [text[max(settled, 0) :] for text in found]
+        begun, texts = matcher.complete(event.text_until_cursor, 0, len(event.text_until_cursor))
+        before_symbol = len(begun) - len(event.symbol) if begun.endswith(event.symbol) else 0
+        return [text[max(before_symbol, 0) :] for text in texts]
 
     matches.matcher_identifier = _NAME  # type: ignore[attr-defined]
     return matches
@@ -309,26 +295,22 @@ def _place(words: list[str], parser: ArgumentParser) -> Action | None:
 
 
 def _possible(action: Action, values: Callable[[str], Iterable[str]]) -> Iterable[str]:
-    return map(str, action.choices) if action.choices else values(takes(action))
+    return map(str, action.choices) if action.choices else values(kind_of(action))
 
 
 def _beginning(begun: str, words: Iterable[str]) -> list[str]:
-    return list(islice((word for word in words if word.startswith(begun)), _MOST))
+    return list(islice((word for word in words if word.startswith(begun)), _MAX_COMPLETIONS))
 
 
-def _has_memory(magics: LabMagics) -> bool:
-    """Looking must not make a lab."""
+def _has_lab(magics: LabMagics) -> bool:
+    """Completion must not create a lab."""
     return magics.session.settings.database.exists()
 
 
-def _sizes(magics: LabMagics) -> dict[str, int]:
-    return magics.session.store.sizes() if _has_memory(magics) else {}
-
-
-def _variables(magics: LabMagics, wanted: Callable[[Any], bool]) -> list[str]:
+def _variables(magics: LabMagics, fits: Callable[[Any], bool]) -> list[str]:
     hidden: Any = getattr(magics.shell, "user_ns_hidden", ())
     names = [name for name in magics.variables if not name.startswith("_") and name not in hidden]
-    return sorted(name for name in names if wanted(magics.variables[name]))
+    return sorted(name for name in names if fits(magics.variables[name]))
 
 
 def _is_frame(value: Any) -> bool:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, argument
+from rolloutlab.magics.base import LabMagics, argument, magic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 class ConnectMagics(LabMagics):
     """Choose the service."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument(
         "service", nargs="?", values="services", help="embedded, a profile of the settings file, or an https:// address"
     )
@@ -46,20 +44,15 @@ class ConnectMagics(LabMagics):
         """
         options = self.options(self.connect, line)
         given = self.given(options, "inference", "key_env", "project", "search")
-        if options.key_keyring:
-            given["key_keyring"] = True
-        if options.insecure_http:
-            given["insecure_http"] = True
-        found = self.session.connect(options.service, **given)
-        return self.bound(options.output, found)
+        given |= {name: True for name in ("key_keyring", "insecure_http") if getattr(options, name)}
+        return self.bound(options.output, self.session.connect(options.service, **given))
 
 
 @magics_class
 class ModelMagics(LabMagics):
     """Choose the policy that is sampled and trained."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("name", nargs="?", values="models", help="project/name; without it, the selected one is shown")
     @argument("--base", help="the base model a new one stands on")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
@@ -69,8 +62,7 @@ class ModelMagics(LabMagics):
         options = self.options(self.model, line)
         return self.bound(options.output, self.session.model(options.name, base=options.base))
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("--delete", metavar="NAME@STEP", values="model", help="delete a checkpoint, also a damaged one")
     @argument("--recover", action="store_true", help="list again the checkpoints that the service's database lost")
     @argument("--purge", action="store_true", help="remove those from the disk for good")
@@ -85,18 +77,17 @@ class ModelMagics(LabMagics):
             print(self.session.recover_checkpoints())
         if options.purge:
             print(self.session.purge_checkpoints())
-        listed = self.session.models()
+        table = self.session.models()
         if lost := self.session.lost_checkpoints():
             print(lost)
-        return self.bound(options.output, listed)
+        return self.bound(options.output, table)
 
 
 @magics_class
 class ServiceMagics(LabMagics):
     """Look after the embedded service."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("action", nargs="?", default="status", choices=["status", "stop", "log", "check"], help="default: status")
     @line_magic
     def service(self, line: str) -> None:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 from rolloutlab.trajectories.files import FORMATS
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 class ExchangeMagics(LabMagics):
     """Collections to files and back."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument(
         "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
     )
@@ -38,11 +36,10 @@ class ExchangeMagics(LabMagics):
         """
         options = self.options(self.export, line)
         *names, path = options.names
-        chosen = {"best": options.best, "min_reward": options.min_reward, "overwrite": options.overwrite}
-        return self.bound(options.output, self.session.export(names, path, options.format, **chosen))
+        given = {name: getattr(options, name) for name in ("best", "min_reward", "overwrite")}
+        return self.bound(options.output, self.session.export(names, path, options.format, **given))
 
-    @no_var_expand
-    @magic_arguments("import")
+    @magic("import")
     @argument(
         "path",
         type=unquoted,
@@ -63,11 +60,10 @@ class ExchangeMagics(LabMagics):
             %import chats.jsonl support --logprobs
         """
         options = self.options(self.import_, line)
-        found = self.session.import_(options.path, options.name, options.format, logprobs=options.logprobs)
-        return self.bound(options.output, found)
+        given = options.path, options.name, options.format
+        return self.bound(options.output, self.session.import_(*given, logprobs=options.logprobs))
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("name", help="a collection whose conversations come from elsewhere")
     @argument("-m", "--model", help="whose logprobs; default: the newest checkpoint of the selected model")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")

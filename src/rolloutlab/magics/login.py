@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
     from rolloutlab.widgets.login.status import SignInTable
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 class SignInMagics(LabMagics):
     """Sign in to servers."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument(
         "server",
         nargs="?",
@@ -57,16 +55,14 @@ class SignInMagics(LabMagics):
         given = {name: value for name, value in self.given(options, *names).items() if value}
         return self.bound(options.output, self.session.login(options.server, **given))
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
     def whoami(self, line: str) -> "SignInTable":
         """Show where you are signed in, with which scopes and until when; never a secret."""
         return self.bound(self.options(self.whoami, line).output, self.session.whoami())
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
     @argument("-o", "--output", metavar="VARIABLE", help="bind what is left to this variable")
     @line_magic

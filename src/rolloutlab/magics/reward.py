@@ -6,11 +6,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 class RewardMagics(LabMagics):
     """Score trajectories."""
 
-    @no_var_expand
-    @magic_arguments("%reward")
+    @magic("%reward")
     @argument("name", help="the collection to score")
     @argument("--with", dest="function", metavar="F,G", help="reward functions of the notebook, each a component")
     @argument(
@@ -73,8 +71,7 @@ class RewardMagics(LabMagics):
         collection = self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
         return self.bound(options.output, collection)
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("names", nargs="+", metavar="name", help="collections, patterns such as 'cap*', or one group")
     @argument("--history", dest="reward_history", action="store_true", help="every change of its rewards, newest first")
     @argument(
@@ -115,24 +112,24 @@ class RewardMagics(LabMagics):
 
     def _named(self, functions: str) -> "dict[str, RewardFunction]":
         """The functions of `exact,brief`, or of `metrics.exact,brief`, under their last names."""
-        wanted = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
-        if len(wanted) <= functions.count(",") or wanted.keys() & {"", "cell"}:
+        expressions = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
+        if len(expressions) <= functions.count(",") or expressions.keys() & {"", "cell"}:
             raise InputError(f"--with {functions} does not name each function once", hint="--with exact,brief")
-        return {name: self.value(expression) for name, expression in wanted.items()}
+        return {name: self.value(expression) for name, expression in expressions.items()}
 
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     """Names and numbers of texts such as `exact=0.5`; InputError for one of another form, or a name given twice."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for text in texts:
         name, _, number = (part.strip() for part in text.partition("="))
-        if name in found:
+        if name in weights:
             raise InputError(f"the weight of {name} is given twice", hint=f"--weight {text}")
         try:
-            found[name] = float(number)
+            weights[name] = float(number)
         except ValueError:
-            raise InputError(f"--weight {text} is no weight", hint="--weight exact=0.5") from None
-    return found
+            raise InputError(f"--weight {text} is not a weight", hint="--weight exact=0.5") from None
+    return weights
 
 
 def compile_reward(body: str, namespace: dict[str, Any]) -> "RewardFunction":
@@ -148,11 +145,11 @@ def compile_reward(body: str, namespace: dict[str, Any]) -> "RewardFunction":
         module = ast.parse("def reward(trajectory, answer, messages, row): pass")
         function = module.body[0]
         assert isinstance(function, ast.FunctionDef)
-        function.body = ast.parse(body, filename).body
+        function.body = ast.parse(body, filename).body  # so that its lines are those of the cell
         code = compile(module, filename, "exec")
     except SyntaxError as error:
-        said = f"{error.msg} (line {error.lineno})"
-        raise InputError(f"the reward function is not Python: {said}", hint="%%reward? shows an example") from None
+        problem = f"{error.msg} (line {error.lineno})"
+        raise InputError(f"the reward function is not Python: {problem}", hint="%%reward? shows an example") from None
     if not any(isinstance(node, ast.Return) and node.value for node in ast.walk(function)):
         raise InputError("the reward function returns nothing", hint="return float(...) in the last line")
     linecache.cache[filename] = (len(body), None, body.splitlines(keepends=True), filename)

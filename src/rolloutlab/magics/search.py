@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import line_cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError, RolloutlabError
-from rolloutlab.magics.base import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
     from rolloutlab.search.index import IndexStatus
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 class SearchMagics(LabMagics):
     """Search everything that was ever sampled."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("query", nargs="*", help="a text; by meaning with an embedding model, else by its words")
     @argument("--where", metavar="CONDITION", type=unquoted, help="which: \"reward < 0.5 and model == 'lab/practice'\"")
     @argument("--rank", metavar="RANK", type=unquoted, help="in what order: \"knn('paris') - 0.1 * field('reward')\"")
@@ -79,25 +77,25 @@ class SearchMagics(LabMagics):
         options = self.options(self.search, line)
         query = " ".join(map(unquoted, options.query)) or None
         given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select")
-        whole = None
+        body = None
         if cell and cell.strip():
             from rolloutlab.search.dictionary import parse
 
-            whole = parse(cell)
-        self._check(options, given, query, whole)
+            body = parse(cell)
+        self._check(options, given, query, body)
         if options.embed_with:
             status = self._embed_with(options)
         if options.reindex:
             status = self.session.reindex()
         elif options.status:
             status = self.session.index_status()
-        if options.reindex or options.status or (options.embed_with and not (query or given or whole)):
+        if options.reindex or options.status or (options.embed_with and not (query or given or body)):
             return self.bound(options.output, status)
         given |= self.given(options, "into")
-        return self.bound(options.output, self.session.search(whole or query, **given))
+        return self.bound(options.output, self.session.search(body or query, **given))
 
     @staticmethod
-    def _check(options: Namespace, given: Mapping[str, Any], query: str | None, whole: "Search | None") -> None:
+    def _check(options: Namespace, given: Mapping[str, Any], query: str | None, body: "Search | None") -> None:
         """InputError where an option would do nothing."""
         if query and query[0] in "<>=!" and options.where:
             hint = f'--where "{options.where} {query}"'
@@ -107,28 +105,26 @@ class SearchMagics(LabMagics):
         if (options.model or options.key_env or options.insecure_http) and not options.embed_with:
             hint = f"--where \"model == '{options.model}'\"" if options.model else "--embed-with https://api.example/v1"
             raise InputError("--model, --key-env and --insecure-http belong to --embed-with", hint=hint)
-        if whole and (query or given):
-            raise InputError(
-                "the body of the cell is the whole search", hint="its where, rank, group_by, limit, select"
-            )
-        if (options.reindex or options.status) and (query or given or whole or options.into):
+        if body and (query or given):
+            hint = "its where, rank, group_by, limit, select"
+            raise InputError("the body of the cell is the whole search", hint=hint)
+        if (options.reindex or options.status) and (query or given or body or options.into):
             raise InputError("--status and --reindex search nothing", hint="%search --status")
 
     def after_cell(self, _result: Any) -> None:
-        """Let what the cell stored be indexed while the next one is written; a search will say what is wrong."""
+        """Index what the cell stored while the next one is written; a search will raise what is wrong."""
         with suppress(RolloutlabError):
             if self.opened.is_open:
                 self.session.keep_index()
 
     def _embed_with(self, options: Namespace) -> "IndexStatus":
-        model = options.embed_with
-        known = self.variables.get(model)
-        meant = None if model == "none" else known if callable(known) else model
+        name = options.embed_with
+        value = self.variables.get(name)
+        model = None if name == "none" else value if callable(value) else name
         further = {"insecure_http": True} if options.insecure_http else {}
-        return self.session.embed_with(meant, options.model, options.key_env, **further)
+        return self.session.embed_with(model, options.model, options.key_env, **further)
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
     @argument(
@@ -145,6 +141,6 @@ class SearchMagics(LabMagics):
         """
         options = self.options(self.branch, line)
         hit = options.name if "/" in options.name else self.value(options.name)
-        found = self.session.branch(hit, options.turn)
-        self.shell.set_next_input(found.cell(options.collection or "branch"))  # type: ignore[union-attr]
-        return self.bound(options.output, found)
+        branch = self.session.branch(hit, options.turn)
+        self.shell.set_next_input(branch.cell(options.collection or "branch"))  # type: ignore[union-attr]
+        return self.bound(options.output, branch)

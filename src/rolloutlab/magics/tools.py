@@ -3,11 +3,10 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import magic_arguments
+from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 from rolloutlab.sanitize import escape_to_one_line
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ _CALL = '%tools call docs.find {"query": "paris"}'
 class ToolMagics(LabMagics):
     """Context servers, whose tools a policy may call."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
@@ -44,11 +42,11 @@ class ToolMagics(LabMagics):
             case ():
                 return self.session.tools()
             case ("add",):
-                raise InputError("%tools add wants the address of a context server", hint=_ADD)
+                raise InputError("%tools add needs the URL of a context server", hint=_ADD)
             case ("add", url, "as"):
                 raise InputError("there is no name after as", hint=f"%tools add {url} as docs")
             case ("call",):
-                raise InputError("%tools call wants the name of a tool, and an object of arguments", hint=self._call())
+                raise InputError("%tools call needs the name of a tool, and its arguments as JSON", hint=self._call())
             case ("add", url):
                 return self.session.add_tools(unquoted(url))
             case ("add", url, "as", name) | ("add", url, name):
@@ -58,10 +56,10 @@ class ToolMagics(LabMagics):
             case (name,):
                 return self.session.tools(name)
             case _:
-                raise InputError("that is not what %tools takes", hint=_ADD)
+                raise InputError("%tools takes add, call or the name of a server", hint=_ADD)
 
     def _call(self) -> str:
-        """A call that could be typed: of a tool that there is, if there is one."""
+        """An example of a call: of a tool of an added server, if there is one."""
         tools = next(filter(None, self.session.mcp_servers.values()), None)
         return f"%tools call {tools.name}.{escape_to_one_line(tools[0].name)} {{}}" if tools else _CALL
 
@@ -70,7 +68,7 @@ def _arguments(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text or "{}")
     except ValueError as error:
-        raise InputError(f"the arguments are no JSON: {error}", hint=_CALL) from None
+        raise InputError(f"the arguments are not JSON: {error}", hint=_CALL) from None
     if not isinstance(given, dict):
-        raise InputError("the arguments are no object", hint=_CALL)
+        raise InputError("the arguments are not a JSON object", hint=_CALL)
     return given

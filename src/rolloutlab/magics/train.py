@@ -5,11 +5,10 @@ from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics
+from rolloutlab.magics.base import LabMagics, argument, magic
 from rolloutlab.objective.option_docs import help_lines, read
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def _with_options(magic: Callable[..., T]) -> Callable[..., T]:
 class TrainMagics(LabMagics):
     """Submit training jobs."""
 
-    @no_var_expand
-    @magic_arguments("%train")
+    @magic("%train")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
     @argument(
         "--dry-run",
@@ -76,26 +74,25 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     """
     from rolloutlab.sampling.prompt import fill_text
 
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for number, line in enumerate(cell.splitlines(), start=1):
         content = fill_text(line.partition("#")[0], variables).strip()
         if not content:
             continue
         name, colon, value = (part.strip() for part in content.partition(":"))
         if not colon or not name or not value:
-            raise InputError(f"line {number} is no option: {line.strip()!r}", hint="learning_rate: 2e-3")
-        if name in found:
+            raise InputError(f"line {number} is not an option: {line.strip()!r}", hint="learning_rate: 2e-3")
+        if name in options:
             raise InputError(f"{name} is given twice", hint=f"{name}: {value}")
-        found[name] = read(value)
-    return found
+        options[name] = read(value)
+    return options
 
 
 @magics_class
 class JobMagics(LabMagics):
     """Look at submitted jobs."""
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
     def jobs(self, line: str) -> "pd.DataFrame":
@@ -103,8 +100,7 @@ class JobMagics(LabMagics):
         options = self.options(self.jobs, line)
         return self.bound(options.output, self.session.jobs())
 
-    @no_var_expand
-    @magic_arguments()
+    @magic()
     @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
     @argument("--wait", action="store_true", help="follow it until it has ended")
     @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
