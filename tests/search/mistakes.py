@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, str]] = {
         where({"model": {"$regex": "a+"}}), "where.model.$regex", "#document only", '{"#document": {"$regex": "a+"}}',
     ),
     "an expression that is none": (
-        where({"#document": {"$regex": "a("}}), "where.#document.$regex", "no regular expression",
+        where({"#document": {"$regex": "a("}}), "where.#document.$regex", "not a regular expression",
         '{"#document": {"$regex": "a\\\\("}}',
     ),
     "an expression that is empty": (

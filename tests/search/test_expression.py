@@ -107,7 +107,7 @@ def test_text_says_conditions(text, where):
         ("a == 1 & b == 2", "neither a field", 5, "and, or; or brackets around both sides of & and |"),
         ("model.startswith('a')", "startswith", 0, ""),
         ("document.regx('a')", "regx", 0, "document.regex('paris')"),
-        ("regex(document, '(')", "no regular expression", 16, r"document.regex('\\(')"),
+        ("regex(document, '(')", "not a regular expression", 16, r"document.regex('\\(')"),
         ("model.regex('a')", "#document only", 12, "document.regex('a')"),
         ("regex(document)", "with one value", 0, "document.regex('paris')"),
         ("model.is_in('a')", "with a list", 0, "model.is_in(['a', 'b'])"),

@@ -19,7 +19,6 @@ from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.explain import Breakdown, breakdown
 from rolloutlab.search.engine.mirror import MirroredRecords
-from rolloutlab.search.engine.patterns import Finder, found_here
 from rolloutlab.search.engine.records import discard
 from rolloutlab.search.engine.table import REBUILD
 from rolloutlab.search.query import METADATA, SCORE, Search, resolved, texts_of
@@ -75,7 +74,7 @@ class IndexStatus:
 class Index:
     """One lab's index, in a file of its own. Any number of processes search it; one at a time brings it up to date.
 
-    finder: makes what finds the regular expressions of one search.
+    regex_timeout: seconds for the regular expressions of one search; None: no limit.
     """
 
     def __init__(
@@ -83,12 +82,12 @@ class Index:
         lab: Lab,
         path: Path,
         embedder: Embedder | None = None,
-        finder: Callable[[], Finder] = lambda: found_here,
+        regex_timeout: float | None = None,
     ) -> None:
         self._lab = lab
         self._path = path
         self._embedder = embedder
-        self._finder = finder
+        self._regex_timeout = regex_timeout
         self._lock = Lock(path.with_suffix(".lock"))
         self._background = Background("rolloutlab-index", self._follow)
         self._kept_up: tuple[int, int] | None = None
@@ -96,7 +95,7 @@ class Index:
     @cached_property
     def records(self) -> MirroredRecords:
         """What is indexed; LabError when the file is damaged."""
-        return MirroredRecords(self._path, finder=self._finder)
+        return MirroredRecords(self._path, regex_timeout=self._regex_timeout)
 
     @cached_property
     def _meaning(self) -> VectorUpdater:

@@ -147,7 +147,7 @@ def _expression(where: Where) -> Fault | None:
             with warnings.catch_warnings(action="ignore"):  # of what a later Python may read in another way
                 re.compile(where.pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            return f"it is no regular expression: {error}", replace(where, pattern=re.escape(where.pattern))
+            return f"it is not a regular expression: {error}", replace(where, pattern=re.escape(where.pattern))
     return None
 
 

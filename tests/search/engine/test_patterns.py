@@ -1,21 +1,41 @@
+import re
+import signal
+import threading
+
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.engine.patterns import TimedSearch, found_here
+from rolloutlab.search.engine.patterns import TimedSearch
 
-TEXTS = ["answer: 42\nno: 7", "Paris, paris", "naïve strasse STRASSE 🦊", "\ud800 alone", "", "aa{e<=1}", "éé"]
+TEXTS = [
+    "answer: 42\nno: 7",
+    "Paris, paris",
+    "naïve strasse STRASSE 🦊",
+    "\ud800 alone",
+    "",
+    "aa{e<=1}",
+    "éé",
+    r"\frac{d}{s}",
+    "b{e}",
+    "a{}",
+]
 PATTERNS = [
     r"\d+$", r"(?m)^\w+: \d+$", r"(?i)PARIS", r"(\w)\1", r"(?<=: )7", r"(?<!,) paris", r"\bna\w+e\b", "🦊", r"(?i)ss",
 
     "\ud800", r"a{e<=1}", r"[[a]", r"^$", r"(?s)42.no", r"(?>a+)b|é++$", r"(a)?(?(1)a|P)",
+    r"\\frac{d}{s}", r"a{e}", r"a{,1}a", r"[{e}]<", r"\N{FOX FACE}", r"{", r"a{}",
 ]  # fmt: skip
+
+
+ENDLESS = "(?:a|aa)+$"
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
-def test_elsewhere_the_same_is_found_as_here(pattern: str) -> None:
+def test_the_same_documents_match_as_by_pythons_own_re(pattern: str) -> None:
     documents = list(enumerate(TEXTS, 10))
-    assert list(TimedSearch(30)(pattern, documents)) == list(found_here(pattern, documents))
+    matching = [place for place, text in documents if re.search(pattern, text)]
+    assert list(TimedSearch(30)(pattern, documents)) == list(TimedSearch()(pattern, documents)) == matching
 
 
 def test_many_documents_are_looked_through_in_parts() -> None:
@@ -25,13 +45,46 @@ def test_many_documents_are_looked_through_in_parts() -> None:
 
 def test_a_pattern_that_would_take_years_is_given_up() -> None:
     with pytest.raises(InputError, match=r"took more than 0\.5 s and was given up") as caught:
-        list(TimedSearch(0.5)("(a+)+$", [(0, "a" * 60 + "!")]))
+        list(TimedSearch(0.5)(ENDLESS, [(0, "a" * 90 + "!")]))
     assert "$contains" in str(caught.value.hint)
 
 
 def test_the_patterns_of_one_search_have_the_time_together() -> None:
     find = TimedSearch(0.5)
     with pytest.raises(InputError):
-        list(find("(a+)+$", [(0, "a" * 60 + "!")]))
+        list(find(ENDLESS, [(0, "a" * 90 + "!")]))
     with pytest.raises(InputError, match="given up"):
         list(find("b", [(0, "b")]))
+
+
+def test_other_threads_go_on_while_a_pattern_is_looked_for() -> None:
+    turns, ended = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not ended.wait(0.001):
+            turns += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        with pytest.raises(InputError, match="given up"):
+            list(TimedSearch(0.5)(ENDLESS, [(0, "a" * 90 + "!")]))
+    finally:
+        ended.set()
+        thread.join()
+    assert turns > 20
+
+
+def test_a_pattern_without_a_limit_can_be_interrupted() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(TimedSearch()(ENDLESS, [(0, "a" * 90 + "!")]))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -10,7 +10,7 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
-from rolloutlab.search.engine.patterns import Finder
+from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.where import (
     DOCUMENT,
     ID,
@@ -39,7 +39,7 @@ class Texts(Protocol):
 class Filter:
     """Decides on conditions. alive_N: the records there are; a record that lacks a field meets its negations."""
 
-    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: Finder) -> None:
+    def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: TimedSearch) -> None:
         self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
 
     def mask(self, where: Where, within_N: Mask | None = None) -> Mask:

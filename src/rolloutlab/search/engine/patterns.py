@@ -1,84 +1,74 @@
-"""Where a regular expression is found: in this process, or in one that is ended when it takes too long.
+"""Regular-expression search with a time limit, by the `regex` library.
 
-Python's `re` tries every way to match, of which some patterns have more than can be tried in years, and meanwhile no
-other thread of its process goes on.
+Python's `re` holds the GIL while it matches and cannot be timed: a pattern that backtracks for years would stop every
+thread of the service. `regex` is used everywhere, so that notebooks and the service find the same.
 """
 
-import json
 import re
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from typing import Any
 
 from rolloutlab.errors import InputError
 
 Documents = Iterable[tuple[int, str]]
 """Texts by the places of their records."""
-Finder = Callable[[str, Documents], Iterable[int]]
-"""In which of some documents a pattern is found."""
 
-_PROGRAM = Path(__file__).with_name("regex_worker.py")
-_AT_ONCE = 8 << 20
-"""Characters that are looked through by one process."""
-
-
-def found_here(pattern: str, documents: Documents) -> Iterator[int]:
-    """For patterns of whoever can interrupt the search.
-
-    Raises:
-        InputError: it is no regular expression.
-    """
-    try:
-        search = re.compile(pattern).search
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"{pattern!r} is no regular expression: {error}", hint=r'F.document.regex(r"\d+")') from error
-    return (place for place, text in documents if search(text))
+_WITH_GIL = 0.01
+"""Seconds for which a match keeps the GIL: most documents take microseconds, and to get the GIL back costs up to 5 ms
+for each of them while another thread computes."""
+_BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
+"""A brace that begins no repetition, as in `\\frac{d}`: a character for `re`, limits of a fuzzy match for `regex`."""
 
 
 class TimedSearch:
-    """For patterns of anybody: all of one search have some seconds together."""
+    """Matches the regular expressions of one search. timeout: seconds for all of them together; None: no limit.
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = self._left = seconds
+    `regex` counts the seconds of one match in processor time of the process.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._timeout = self._left = timeout
 
     def __call__(self, pattern: str, documents: Documents) -> Iterator[int]:
-        """As `found_here`; InputError too when the time is over."""
-        for some in _in_parts(documents):
-            found = self._looked(pattern, [text for _, text in some])
-            yield from (place for (place, _), there in zip(some, found, strict=True) if there)
+        """The places of the documents in which the pattern matches.
 
-    def _looked(self, pattern: str, texts: list[str]) -> list[bool]:
-        said = json.dumps({"pattern": pattern, "texts": texts, "seconds": self._seconds}).encode()
-        started = time.monotonic()
+        Raises:
+            InputError: it is not a regular expression, or the time is over.
+        """
+        search = _compiled(pattern).search
+        for place, text in documents:
+            started = time.monotonic()
+            try:
+                matched = self._matches(search, text)
+            except TimeoutError:
+                self._left = 0.0
+                raise InputError(
+                    f"looking for {pattern[:100]!r} took more than {self._timeout:g} s and was given up",
+                    hint='{"where": {"#document": {"$contains": "Paris"}}}',
+                ) from None
+            if self._left is not None:
+                self._left -= time.monotonic() - started
+            if matched:
+                yield place
+
+    def _matches(self, search: Callable[..., Any], text: str) -> bool:
+        if self._left is not None and self._left <= 0:
+            raise TimeoutError
         try:
-            done = subprocess.run(
-                [sys.executable, "-I", "-S", str(_PROGRAM)],
-                input=said,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=max(0.0, self._left),
-                check=True,
-            )
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            raise InputError(
-                f"looking for {pattern[:100]!r} took more than {self._seconds:g} s and was given up",
-                hint='{"where": {"#document": {"$contains": "Paris"}}}',
-            ) from error
-        finally:
-            self._left -= time.monotonic() - started
-        return list(map(bool, json.loads(done.stdout)))
+            return search(text, timeout=_WITH_GIL, concurrent=False) is not None
+        except TimeoutError:
+            return search(text, timeout=self._left, concurrent=True) is not None
 
 
-def _in_parts(documents: Documents) -> Iterator[list[tuple[int, str]]]:
-    part: list[tuple[int, str]] = []
-    size = 0
-    for place, text in documents:
-        part.append((place, text))
-        size += len(text)
-        if size >= _AT_ONCE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+def _compiled(pattern: str) -> Any:
+    import regex  # 150 ms, which most searches need not spend
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about what a later version may read in another way
+            return regex.compile(_BRACE.sub(lambda brace: brace[1] or r"\{", pattern))
+    except (regex.error, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{pattern!r} is not a regular expression: {error}", hint=r'F.document.regex(r"\d+")'
+        ) from error

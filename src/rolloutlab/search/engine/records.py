@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search.engine.backend import Snapshot
 from rolloutlab.search.engine.migrations import MIGRATIONS
-from rolloutlab.search.engine.patterns import Finder, found_here
+from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.record import Record, metadata_json, sparse_blobs, text, vector_blob
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
 from rolloutlab.search.engine.table import REBUILD, Table
@@ -44,19 +44,17 @@ class Records:
     """Records in a file: a `Backend`. One search at a time in this object; writers and other processes go on meanwhile.
 
     space: how dense vectors are compared. The file is made anew when another process has thrown it away.
-    finder: makes what finds the regular expressions of one search.
+    regex_timeout: seconds for the regular expressions of one search; None: no limit.
 
     Raises:
         LabError: the file is damaged or cannot be used.
         InputError: what is to be written is no record, or its embedding is of another space than those there are.
     """
 
-    def __init__(
-        self, path: Path, *, space: Space = "cosine", finder: Callable[[], Finder] = lambda: found_here
-    ) -> None:
+    def __init__(self, path: Path, *, space: Space = "cosine", regex_timeout: float | None = None) -> None:
         if space not in ("cosine", "l2", "ip"):
             raise InputError(f"{space!r} is no space of vectors", hint='space="cosine", "l2" or "ip"')
-        self.path, self._space, self._finder = path, space, finder
+        self.path, self._space, self._regex_timeout = path, space, regex_timeout
         self._turns = Turns("rolloutlab-search-turns", self._open_again)
         self._agreed: EmbeddingModel | None = None
         with self._told():
@@ -67,7 +65,8 @@ class Records:
 
         def looked() -> T:
             self._table.refresh()
-            return work(TableSnapshot(self._table, self._reader, self._space, self._finder()))
+            find = TimedSearch(self._regex_timeout)
+            return work(TableSnapshot(self._table, self._reader, self._space, find))
 
         with self._told():
             return self._turns.take(lambda: self._reader.at_one_moment(looked))

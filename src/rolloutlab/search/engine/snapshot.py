@@ -11,7 +11,7 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import MISSING, Hits, Places
 from rolloutlab.search.engine.filters import Filter
-from rolloutlab.search.engine.patterns import Finder
+from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.table import Table, damaged
 from rolloutlab.search.engine.vectors import Space, coordinates, rounded
 from rolloutlab.search.query import METADATA
@@ -31,7 +31,7 @@ _WORD = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
 class TableSnapshot:
     """A `Snapshot` of a table, while nobody refreshes it and the database is in one transaction."""
 
-    def __init__(self, table: Table, database: Database, space: Space, find: Finder) -> None:
+    def __init__(self, table: Table, database: Database, space: Space, find: TimedSearch) -> None:
         self._table, self._database, self._space, self._find = table, database, space, find
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,7 +12,6 @@ from rolloutlab.api.wire.chat import AssistantMessage, Message
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.embedding import Embedder, embedder
-from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.index import Index
 from rolloutlab.search.query import Limit, Select, sought
 from rolloutlab.settings import Settings
@@ -198,8 +197,7 @@ class LabTools:
 
     @cached_property
     def _index(self) -> Index:
-        bounded = partial(TimedSearch, _LONGEST_LOOK)
-        return Index(self._lab, self._settings.search_database, self._embedder(), bounded)
+        return Index(self._lab, self._settings.search_database, self._embedder(), _LONGEST_LOOK)
 
     @cached_property
     def _http(self) -> HttpClient:
