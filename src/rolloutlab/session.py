@@ -418,11 +418,11 @@ class Session:
 
     def delete(self, name: str, *, say: Say = print) -> None:
         """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
-        say(f"deleted {', '.join(self.store.shelf.delete(name))}; undo: %collections --restore {name}")
+        say(f"deleted {', '.join(self.store.lifecycle.delete(name))}; undo: %collections --restore {name}")
 
     def restore(self, name: str, *, say: Say = print) -> None:
         """Bring back what was deleted last under this name; NotFoundError when nothing was."""
-        say(f"restored {', '.join(self.store.shelf.restore(name))}; undo: %collections --delete {name}")
+        say(f"restored {', '.join(self.store.lifecycle.restore(name))}; undo: %collections --delete {name}")
 
     def rename(self, old: str, new: str, *, say: Say = print) -> None:
         """Give a collection, with all its generations, another name.
@@ -431,7 +431,7 @@ class Session:
             NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
         """
         self.store.check_name(new)
-        self.store.shelf.rename(old, new)
+        self.store.lifecycle.rename(old, new)
         self._scorers.rename(old, new)
         say(f"renamed {old} to {new}; undo: %collections --rename {new} {old}")
 
@@ -773,9 +773,9 @@ class Session:
                 shown.step, query, where, rank, group_by, best, k, offset, select
             )
         if into is not None:
-            notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.found.hits], into)}")
+            notes.append(f"copied to {gathered(self.store, [hit.id for hit in answer.outcome.hits], into)}")
         return SearchResult(
-            answer.asked, answer.found, notes, place.documents, partial(place.breakdown, answer.executed)
+            answer.search, answer.outcome, notes, place.documents, partial(place.breakdown, answer.executed)
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:

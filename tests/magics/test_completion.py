@@ -44,10 +44,10 @@ def lab(shell):
     for groups in (2, 1):
         store.add_groups(store.open_collection("capitals"), [NewGroup((), {})] * groups)
     store.open_collection("rivers")
-    store.shelf.delete("rivers")
+    store.lifecycle.delete("rivers")
     store.jobs.add(SubmittedJob("0123456789ab", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-01"))
     store.jobs.add(SubmittedJob("abcdef012345", "http://x", "lab/sorter", ("capitals",), {}, "2026-01-02"))
-    store.jobs.heard("abcdef012345", "succeeded", 12)
+    store.jobs.set_status("abcdef012345", "succeeded", 12)
     shell.user_ns["session"].seen |= {"lab/practice@0", "lab/practice@3"}
     return store
 

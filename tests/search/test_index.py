@@ -68,12 +68,12 @@ def letters(texts):
 
 def names(index, search=None):
     index.refresh()
-    return [hit.id for hit in index.search(search or Search()).found.hits]
+    return [hit.id for hit in index.search(search or Search()).outcome.hits]
 
 
 def metadata(index, name):
     index.refresh()
-    return index.search(Search(where=Compare("#id", "$eq", name))).found.hits[0].metadata
+    return index.search(Search(where=Compare("#id", "$eq", name))).outcome.hits[0].metadata
 
 
 def test_what_is_stored_is_found_at_once(put, index):
@@ -106,11 +106,11 @@ def test_what_is_deleted_is_not_found_and_what_is_renamed_has_its_new_name(lab, 
     put("cities", "Paris")
     mine = index()
     assert names(mine) == ["cities:1/0/0"]
-    lab.shelf.rename("cities", "towns")
+    lab.lifecycle.rename("cities", "towns")
     assert names(mine) == ["towns:1/0/0"]
-    lab.shelf.delete("towns")
+    lab.lifecycle.delete("towns")
     assert names(mine) == []
-    lab.shelf.restore("towns")
+    lab.lifecycle.restore("towns")
     assert names(mine) == ["towns:1/0/0"]
 
 
@@ -128,8 +128,8 @@ def test_without_a_model_texts_are_compared_by_words_and_with_one_by_meaning(put
     assert names(mine, Search(rank=Knn("lyon"))) == ["cities:1/0/1"]
     assert "by their words" in mine.search(Search(rank=Knn("lyon"))).notes[0]
     answer = index(letters).search(Search(rank=Knn("user where assistant: ll")))
-    assert (len(answer.found.hits), answer.notes) == (4, ("texts are compared by meaning: letters",))
-    assert answer.found.hits[0].id == "cities:1/0/3"
+    assert (len(answer.outcome.hits), answer.notes) == (4, ("texts are compared by meaning: letters",))
+    assert answer.outcome.hits[0].id == "cities:1/0/3"
 
 
 def test_vectors_of_two_models_are_never_mixed(put, index):
@@ -215,7 +215,7 @@ from rolloutlab.store.lab import Lab
 folder = Path({str(tmp_path)!r})
 index = Index(Lab(folder / "lab.db"), folder / "search.db")
 index.update()
-print(len(index.search(Search()).found.hits))
+print(len(index.search(Search()).outcome.hits))
 """
     put("cities", *CITIES)
     others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -235,8 +235,8 @@ def test_an_interrupt_leaves_nothing_behind_of_what_is_renamed_or_deleted_meanwh
     with pytest.raises(KeyboardInterrupt):
         mine.update(interrupt)
     assert mine.status().indexed == 256
-    lab.shelf.rename("cities", "towns")
-    lab.shelf.delete("rivers")
+    lab.lifecycle.rename("cities", "towns")
+    lab.lifecycle.delete("rivers")
     found = names(mine)
     assert (len(found), {name.partition(":")[0] for name in found}) == (400, {"towns"})
 
@@ -247,7 +247,7 @@ def test_a_rename_keeps_the_vectors(lab, put, index):
     mine = index(lambda texts: asked.extend(texts) or letters(texts))
     names(mine, Search(rank=Knn("lyon")))
     told = len(asked)
-    lab.shelf.rename("cities", "towns")
+    lab.lifecycle.rename("cities", "towns")
     assert names(mine, Search(rank=Knn("lyon")))[0].startswith("towns:1/0/")
     assert metadata(mine, "towns:1/0/0")["group"] == "towns:1/0"
     assert len(asked) == told + 1  # the query alone
@@ -289,7 +289,7 @@ def test_a_model_that_is_given_makes_its_vectors_in_the_background(put, index):
 
 
 def test_while_vectors_are_made_everything_else_is_found_and_the_rest_is_said(put, index, tmp_path, monkeypatch):
-    monkeypatch.setattr("rolloutlab.search.index._PATIENCE", 0.01)
+    monkeypatch.setattr("rolloutlab.search.index._LOCK_TIMEOUT", 0.01)
     put("cities", *CITIES)
     mine = index(letters)
     names(mine)
@@ -312,7 +312,7 @@ def test_a_value_that_no_file_can_hold_is_left_out(lab, index):
 
 def metadata_of_all(index):
     index.refresh()
-    (hit,) = index.search(Search()).found.hits
+    (hit,) = index.search(Search()).outcome.hits
     return hit.metadata
 
 
@@ -427,7 +427,7 @@ def test_what_is_stored_while_vectors_are_made_is_indexed_without_another_cell(p
 
 
 def test_a_model_that_hangs_keeps_nobody_from_a_new_index(put, index, monkeypatch):
-    monkeypatch.setattr("rolloutlab.search.index._PATIENCE", 0.01)
+    monkeypatch.setattr("rolloutlab.search.index._LOCK_TIMEOUT", 0.01)
     monkeypatch.setattr(background, "_LONGEST_END", 0.01)
     held = Held()
     mine = index(held)

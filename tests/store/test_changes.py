@@ -34,7 +34,7 @@ def news(lab):
     marks = [Cursor()]
 
     def news():
-        found = lab.news.since(marks[-1])
+        found = lab.feed.since(marks[-1])
         marks.append(Cursor.from_json(found.mark.to_json()))
         return found
 
@@ -71,9 +71,9 @@ def test_every_change_of_a_reward_tells_of_its_group(lab, put, news):
 def test_what_is_deleted_is_gone_and_what_is_restored_arrives_again(lab, put, news):
     ids = put("capitals", "Paris")
     news()
-    lab.shelf.delete("capitals")
+    lab.lifecycle.delete("capitals")
     assert news().gone == ["capitals:1"]
-    lab.shelf.restore("capitals")
+    lab.lifecycle.restore("capitals")
     assert news().arrived == ids
 
 
@@ -81,7 +81,7 @@ def test_a_rename_is_told_as_one_and_jobs_follow_it(lab, put, news):
     put("capitals", "Paris")
     lab.jobs.add(SubmittedJob("01ab", "embedded", "m", ("capitals:1",), {}, "2026-01-31T12:00:00+00:00"))
     news()
-    lab.shelf.rename("capitals", "cities")
+    lab.lifecycle.rename("capitals", "cities")
     found = news()
     assert (found.gone, found.renamed, found.arrived) == ([], {"capitals:1": "cities:1"}, [])
     assert (found.trained, lab.jobs.newest_first()[0].collections) == (["cities:1"], ("cities:1",))
@@ -91,7 +91,7 @@ def test_names_that_were_exchanged_are_goings_and_arrivals(lab, put, news):
     ids = put("capitals", "Paris") + put("rivers", "Seine")
     news()
     for old, new in (("capitals", "x"), ("rivers", "capitals"), ("x", "rivers")):
-        lab.shelf.rename(old, new)
+        lab.lifecycle.rename(old, new)
     found = news()
     assert (sorted(found.gone), found.renamed, found.arrived) == (["capitals:1", "rivers:1"], {}, ids)
 
@@ -102,7 +102,7 @@ def test_a_draft_is_told_when_it_is_published(lab, news, choice, question):
         assert not news().arrived
         draft.publish()
     (arrived,) = news().arrived
-    (entry,) = lab.news.entries([arrived])
+    (entry,) = lab.feed.entries([arrived])
     assert entry.name == "capitals:1/0/0"
 
 
@@ -119,7 +119,7 @@ def test_a_job_tells_of_its_collections(lab, put, news):
 
 def test_an_entry_is_the_trajectory_as_it_lies_there(lab, put):
     ids = put("capitals", "Paris")
-    (entry,) = lab.news.entries(ids)
+    (entry,) = lab.feed.entries(ids)
     told = (entry.collection, entry.generation, entry.group, entry.model, entry.step, entry.row, entry.tokens)
     assert told == ("capitals", 1, "capitals:1/0", "m", 3, {"country": "France"}, 2)
     assert [entry.prompt[0]["content"], entry.items[0]["message"]["content"]] == ["Capital of France?", "Paris"]
@@ -129,6 +129,6 @@ def test_rewards_come_by_group_in_order(lab, put):
     put("capitals", "Paris", "Lyon")
     (group,) = lab.groups(lab.find("capitals"))
     lab.rewards.give([Score(group.trajectories[1], 0.5, {"right": 0.5})], "function")
-    (members,) = lab.news.scored([group.id]).values()
+    (members,) = lab.feed.scored([group.id]).values()
     told = [(m.name, m.reward, m.components, m.source) for m in members]
     assert told == [("capitals:1/0/0", None, {}, None), ("capitals:1/0/1", 0.5, {"right": 0.5}, "function")]

@@ -89,7 +89,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 def test_a_fork_of_a_kernel_reads_and_writes_the_lab_by_a_connection_of_its_own(session):
     def score() -> None:
         assert len(session.collection("capitals").trajectories) == 1
-        session.store.jobs.heard("none", "queued")
+        session.store.jobs.set_status("none", "queued")
         session.reward("capitals", lambda *_: 3.0)
         session.store.close()
 

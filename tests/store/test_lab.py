@@ -510,9 +510,9 @@ def test_what_is_put_at_once_is_all_there_or_nothing(opened, sample, choice):
 
 def test_a_collection_is_found_by_its_number_under_any_name_until_it_is_deleted(lab, sample):
     number = sample(1).id
-    lab.shelf.rename("capitals", "cities")
-    assert lab.kept(number).name == "cities"
-    lab.shelf.delete("cities")
+    lab.lifecycle.rename("capitals", "cities")
+    assert lab.by_id(number).name == "cities"
+    lab.lifecycle.delete("cities")
     with pytest.raises(NotFoundError, match="cities:1 was deleted") as gone:
-        lab.kept(number)
+        lab.by_id(number)
     assert gone.value.hint == "%collections --restore cities:1"

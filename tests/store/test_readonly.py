@@ -251,7 +251,7 @@ for _ in range(2):
 
 def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab):
     owner = Lab(lab / "lab.db")
-    owner.jobs.heard("none", "queued")
+    owner.jobs.set_status("none", "queued")
     owner._database.execute("UPDATE trajectories SET reward = 3.0")
     copy = lab.parent / "copy"
     copy.mkdir()

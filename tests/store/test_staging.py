@@ -69,7 +69,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     ((name,),) = lab._database.read("SELECT name FROM collections")
     assert lab.collections() == []
     with pytest.raises(NotFoundError):
-        lab.shelf.restore(name)
+        lab.lifecycle.restore(name)
     with lab._database.write() as connection:
         connection.execute("UPDATE collections SET deleted_at = '2026-01-01'")
     with lab.draft():

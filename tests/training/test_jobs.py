@@ -105,7 +105,7 @@ def test_a_job_that_its_service_does_not_know_is_unknown_and_says_what_may_have_
 def test_a_service_that_does_not_answer_is_unreachable(elsewhere):
     elsewhere.store.jobs.add(submitted(service="http://127.0.0.1:9"))
     assert elsewhere.jobs()["status"].tolist() == ["unreachable"]
-    elsewhere.store.jobs.heard(LOST, "succeeded", 7)
+    elsewhere.store.jobs.set_status(LOST, "succeeded", 7)
     assert elsewhere.jobs()[["status", "step"]].to_numpy().tolist() == [["succeeded", 7]]
 
 
@@ -113,7 +113,7 @@ def test_without_a_service_the_last_known_status_is_listed_and_none_is_started(t
     session = Session(Settings(home=tmp_path, policy="/nowhere"))
     session.store.jobs.add(submitted())
     assert session.jobs()["status"].tolist() == ["unknown"]
-    session.store.jobs.heard(LOST, "running")
+    session.store.jobs.set_status(LOST, "running")
     assert session.jobs()["status"].tolist() == ["running"]
     assert not session.settings.service_folder.exists()
     session.close()

@@ -256,12 +256,12 @@ def test_a_row_left_as_it_is_says_nothing_about_its_reward(collection, lab):
 
 
 def test_a_collection_that_is_held_may_be_renamed(collection, lab):
-    lab.shelf.rename("capitals", "cities")
+    lab.lifecycle.rename("capitals", "cities")
     assert (collection.name, collection.label, len(collection)) == ("cities", "cities:1", 5)
     assert collection.to_frame().index[0] == "cities/0/0"
 
 
 def test_a_collection_that_is_held_and_was_deleted_says_how_to_have_it_back(collection, lab):
-    lab.shelf.delete("capitals")
+    lab.lifecycle.delete("capitals")
     with pytest.raises(NotFoundError, match="capitals:1 was deleted"):
         len(collection)

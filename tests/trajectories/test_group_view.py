@@ -128,7 +128,7 @@ def test_a_collection_without_groups_and_one_that_was_deleted_say_so(lab: Lab, g
     groups()
     shown = view(lab)
     assert shown.state()["shown"] == {"at": 0, "of": 0, "name": "capitals", "group": None}
-    lab.shelf.delete("capitals")
+    lab.lifecycle.delete("capitals")
     assert shown.first_state() == {
         "refused": {"message": "capitals:1 was deleted", "hint": "%collections --restore capitals:1"}
     }

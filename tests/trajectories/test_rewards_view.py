@@ -294,9 +294,9 @@ def test_what_another_cell_or_another_kernel_changes_is_there_the_next_time(view
     (group, *_) = other.groups(other.find("capitals"))
     other.put(group, [Arrival(9, group.trajectories[0].items[1:])], model="m", step=None, sampling={})
     assert names(view)[4] == "capitals/0/9"
-    other.shelf.rename("capitals", "cities")
+    other.lifecycle.rename("capitals", "cities")
     assert names(view)[0] == "cities/0/0"
-    other.shelf.delete("cities")
+    other.lifecycle.delete("cities")
     other.close()
     with pytest.raises(NotFoundError, match="cities:1 was deleted"):
         view.page()

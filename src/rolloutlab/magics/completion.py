@@ -63,7 +63,7 @@ def _steps(magics: LabMagics) -> list[str]:
 
 
 def _deleted(magics: LabMagics) -> Iterable[str]:
-    return magics.session.store.shelf.deleted() if _has_lab(magics) else ()
+    return magics.session.store.lifecycle.deleted() if _has_lab(magics) else ()
 
 
 def _rows(magics: LabMagics) -> Iterable[str]:

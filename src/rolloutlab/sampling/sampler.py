@@ -89,4 +89,4 @@ def sample(
             raise
     writer.check()
     assert writer.collection, "without any answer the check has raised"
-    return lab.kept(writer.collection.id)
+    return lab.by_id(writer.collection.id)

@@ -32,7 +32,7 @@ class Background:
         self._stop = threading.Event()
         """Set while somebody wants the work to stop, for however long."""
         self._stoppers = 0
-        self._asked = False
+        self._requested = False
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
         """What kept the work from its end, the last time."""
@@ -40,7 +40,7 @@ class Background:
     def begin(self) -> None:
         """Do the work when there is time for it; where it is being done already, once more after that."""
         with self._guard:
-            self._asked = True
+            self._requested = True
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -57,10 +57,10 @@ class Background:
                 if not self._stoppers:
                     self._stop.clear()
 
-    def join(self, patience: float | None = None) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Wait for the end of the work, so many seconds at most."""
         if thread := self._thread:
-            thread.join(patience)
+            thread.join(timeout)
 
     def close(self) -> None:
         """Stop after the piece that it is at, for good."""
@@ -73,7 +73,7 @@ class Background:
             self._stop.set()
 
     def _run(self) -> None:
-        while self._is_wanted():
+        while self._take_request():
             try:
                 self._give_way(quiet=0.0)
                 self._work(lambda: self._give_way(quiet=QUIET))
@@ -83,15 +83,15 @@ class Background:
             except Exception as error:  # noqa: BLE001 - whatever it raises belongs to no cell
                 self.problem = f"{type(error).__name__}: {error}"
 
-    def _is_wanted(self) -> bool:
+    def _take_request(self) -> bool:
         """Whether somebody asked since the work was begun last; else this thread is none any more."""
         with self._guard:
-            wanted = self._asked and not self._stop.is_set()
-            if wanted:
-                self._asked = False
+            requested = self._requested and not self._stop.is_set()
+            if requested:
+                self._requested = False
             else:
                 self._thread = None
-            return wanted
+            return requested
 
     def _give_way(self, quiet: float) -> None:
         """Come back after a breath, or when it has been quiet long enough. quiet: seconds that it was, so far."""

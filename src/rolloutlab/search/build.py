@@ -40,8 +40,8 @@ def written(
         raise InputError("a text and a rank are two orders", hint=f"rank=\"knn({query!r}) - 0.1 * field('reward')\"")
     keys = _names(group_by)
     limit = Limit(_whole("k", 10 if k is None else k, 0), _whole("offset", offset or 0, 0))
-    kept = _whole("best", 1 if best is None else best, 1)
-    ranked = _ranked(query, rank, known, _candidates(limit, kept if keys else 0))
+    best_k = _whole("best", 1 if best is None else best, 1)
+    ranked = _ranked(query, rank, known, _candidates(limit, best_k if keys else 0))
     if best is not None and not keys:
         raise InputError("the best of what? Nothing is grouped", hint=f"--group-by collection --best {best}")
     if keys and ranked is None:
@@ -50,7 +50,7 @@ def written(
     search = Search(
         where=_conditions(where, known),
         rank=ranked,
-        group_by=GroupBy(keys, MinK((SCORE,), kept)) if keys else None,
+        group_by=GroupBy(keys, MinK((SCORE,), best_k)) if keys else None,
         limit=limit,
         select=Select((SCORE, *selected) if selected and ranked is not None else selected),
     )
@@ -61,8 +61,8 @@ def _candidates(limit: Limit, best: int) -> int:
     """How many of the nearest are looked at. best: how many of each group are kept; 0 where nothing is grouped."""
     if not limit.limit:
         return _ALL
-    wanted = limit.limit + limit.offset
-    return max(_GROUPED, _CANDIDATES * wanted * best) if best else max(NEAREST, wanted)
+    rows = limit.limit + limit.offset
+    return max(_GROUPED, _CANDIDATES * rows * best) if best else max(NEAREST, rows)
 
 
 def _ranked(query: str | None, rank: Any, known: Collection[str] | None, candidates: int) -> Rank | None:
@@ -81,11 +81,11 @@ def _conditions(where: Any, known: Collection[str] | None) -> Where | None:
     return where_of(where, known) if isinstance(where, str) else parse_where(where, known)
 
 
-def _names(said: str | Sequence[str] | None) -> tuple[str, ...]:
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     """Fields that commas separate, or a list of them."""
-    pieces = said.split(",") if isinstance(said, str) else said or ()
+    pieces = names.split(",") if isinstance(names, str) else names or ()
     if not isinstance(pieces, Sequence) or not all(isinstance(piece, str) for piece in pieces):
-        raise InputError(f"{said!r} are no names of fields", hint="reward, step")
+        raise InputError(f"{names!r} are no names of fields", hint="reward, step")
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
 

@@ -21,7 +21,7 @@ Embed = Callable[[Sequence[str]], Any]
 
 _OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
 """A key that is not named goes to the host that it belongs to, and to no other."""
-_LONGEST = 120.0
+_TIMEOUT = 120.0
 """Seconds that one waits for another's texts."""
 _PROBE = "rolloutlab"
 """A text whose vector tells one model from another of the same name and dimension."""
@@ -46,8 +46,8 @@ class Embedder:
         if self._model is None:
             (vector,) = self([_PROBE])
             size = math.hypot(*vector) or 1.0
-            told = ",".join(f"{value / size:.2f}" for value in vector).replace("-0.00", "0.00")
-            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+            digits = ",".join(f"{value / size:.2f}" for value in vector).replace("-0.00", "0.00")
+            digest = hashlib.sha256(digits.encode()).hexdigest()[:16]
             self._model = EmbeddingModel(self.name, len(vector), digest)
         return self._model
 
@@ -58,8 +58,8 @@ class Embedder:
             InputError: the model did not give one finite vector of one dimension for each; or as it raised itself.
             ServiceError: it is at something else for minutes.
         """
-        if not self._alone.acquire(timeout=_LONGEST):
-            raise ServiceError(f"{self.name} has not answered for {_LONGEST:.0f} s", hint="%search --embed-with none")
+        if not self._alone.acquire(timeout=_TIMEOUT):
+            raise ServiceError(f"{self.name} has not answered for {_TIMEOUT:.0f} s", hint="%search --embed-with none")
         try:
             given = self._embed(list(texts))
         finally:
@@ -107,7 +107,7 @@ def embedder(
             raise InputError(f"which model at {model}?", hint=f"%search --embed-with {model} --model NAME")
         variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
         token = environment.get(variable) if variable else None
-        return Embedder(f"{name} at {model}", lambda texts: _asked(http, model, name, token, texts))
+        return Embedder(f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts))
     folder = Path(model).expanduser()
     return Embedder(
         name or (folder.name if folder.is_dir() else model), _Local(str(folder) if folder.is_dir() else model)
@@ -142,15 +142,15 @@ class _Local:
             ) from error
 
 
-def _asked(http: HttpClient, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
+def _request_embeddings(http: HttpClient, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
     """POST /embeddings (OpenAI API reference, Embeddings): `data[i].embedding` belongs to text `data[i].index`."""
     body = {"model": model, "input": list(texts), "encoding_format": "float"}
     answer = http.run(
-        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, patience=120.0)
+        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, patience=_TIMEOUT)
     )
     try:
-        found = sorted(answer["data"], key=lambda each: each["index"])
-        return [each["embedding"] for each in found]
+        rows = sorted(answer["data"], key=lambda each: each["index"])
+        return [each["embedding"] for each in rows]
     except (KeyError, TypeError) as error:
         raise ServiceError(
             f"{url} answered something else than embeddings", hint="an address that ends in /v1"
@@ -189,21 +189,21 @@ class VectorUpdater:
         if mixed := self.mixed():
             raise InputError(mixed, hint="%search --reindex makes all vectors anew")
 
-    def update(self, told: Callable[[str, int, int], None], *, patience: float = -1) -> None:
+    def update(self, progress: Callable[[str, int, int], None], *, timeout: float = -1) -> None:
         """Give a vector to every document that has none. What was done before an interrupt is not done again.
 
-        patience: seconds to wait for another process that does it; filelock's Timeout after them.
+        timeout: seconds to wait for another process that does it; filelock's Timeout after them.
         """
         embedder = self.embedder  # another one may be put in its place meanwhile
         if embedder is None or self._records.embedded() == self._records.count or self.mixed():
             return
-        with self.lock.acquire(timeout=patience):
+        with self.lock.acquire(timeout=timeout):
             model = embedder.model
             if self._records.model != model:
                 self._records.set_model(model.name, model.dimension, model.digest)
             total, done, last = self._records.count, self._records.embedded(), 0
             while batch := self._records.without_vectors(last, _TEXTS):
-                told("embedding", done, total)
+                progress("embedding", done, total)
                 vectors = embedder([bare.document[:_LONGEST_WAIT] for bare in batch])
                 self._records.embed({bare.id: vector for bare, vector in zip(batch, vectors, strict=True)})
                 done, last = done + len(batch), batch[-1].row

@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is done, and how many of how many."""
 
 _BATCH = 64
-_PATIENCE = 2.0
+_LOCK_TIMEOUT = 2.0
 """Seconds that a search waits for another process that is bringing the index up to date."""
 _LISTED = 10
 """So many of the trajectories that cannot be read are listed."""
@@ -127,7 +127,7 @@ class Index:
         """
         with self._background.stopped():
             try:
-                self.update(progress, patience=_PATIENCE)
+                self.update(progress, timeout=_LOCK_TIMEOUT)
             except Timeout:
                 return [f"the index is being brought up to date: {self.records.count:,} trajectories are in so far"]
         return []
@@ -157,14 +157,14 @@ class Index:
         """How a record got its score, part by part; InputError when it is not there."""
         return breakdown(executed, self.records, name)
 
-    def update(self, progress: Progress = lambda *_: None, *, patience: float = -1) -> None:
+    def update(self, progress: Progress = lambda *_: None, *, timeout: float = -1) -> None:
         """Bring in what was stored, without vectors. What was done before an interrupt is not done again.
 
-        patience: seconds to wait for another process that does it; filelock's Timeout after them.
+        timeout: seconds to wait for another process that does it; filelock's Timeout after them.
         """
-        with self._lock.acquire(timeout=patience):
+        with self._lock.acquire(timeout=timeout):
             mark = self._mark()
-            news = self._lab.news.since(mark)
+            news = self._lab.feed.since(mark)
             if self.records.begun:  # and was interrupted: some of what came may be gone by now
                 visible = {*mark.collections.values(), *news.mark.collections.values()}
                 news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
@@ -187,12 +187,12 @@ class Index:
         if self._embedder is not None:
             _ = self._embedder.model
         with self._background.stopped():
-            self._background.join(_PATIENCE)
+            self._background.join(_LOCK_TIMEOUT)
             with self._lock:
                 self._discard()
                 self.update(progress)
             with suppress(Timeout):
-                self._meaning.update(progress, patience=_PATIENCE)
+                self._meaning.update(progress, timeout=_LOCK_TIMEOUT)
             self._kept_up = self._background.problem = None
         self.keep_up()
         return self.status()
@@ -204,14 +204,14 @@ class Index:
             raise LabError(f"{self._path} cannot be made anew: {error.strerror}", hint="remove it") from error
         if "records" in self.__dict__:
             self.records.close()
-        for kept in ("records", "_meaning"):
-            self.__dict__.pop(kept, None)
+        for name in ("records", "_meaning"):
+            self.__dict__.pop(name, None)
 
     def status(self) -> IndexStatus:
         """How far the index is, without bringing it up to date."""
         known = self.records.model
         return IndexStatus(
-            trajectories=self._lab.news.count(),
+            trajectories=self._lab.feed.count(),
             indexed=self.records.count,
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
@@ -245,8 +245,8 @@ class Index:
         with suppress(Timeout):  # another process does it
             while (now := self._lab.changes()) != self._kept_up:
                 with suppress(_IndexMovedError):
-                    self.update(self._aside(self._lock, give_way), patience=0)
-                    self._meaning.update(self._aside(self._meaning.lock, give_way), patience=0)
+                    self.update(self._aside(self._lock, give_way), timeout=0)
+                    self._meaning.update(self._aside(self._meaning.lock, give_way), timeout=0)
                     self._kept_up = now
 
     def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
@@ -272,24 +272,24 @@ class Index:
             self._amend({i: {"collection": name, "group": i.rpartition("/")[0]} for i in moved}, *_OF_NAME)
         jobs = {label: job for job, labels in news.mark.jobs.items() for label in labels}
         groups = dict.fromkeys(news.rescored)
-        arrived = self._lab.news.names(news.arrived)
+        arrived = self._lab.feed.names(news.arrived)
         groups.update(dict.fromkeys(group for _, group in arrived.values()))
         known = self.records.known(name for name, _ in arrived.values())
 
         def put(ids: Sequence[int]) -> None:
             self._lab.outlines.complete(ids)
-            entries = self._lab.news.entries(ids)
+            entries = self._lab.feed.entries(ids)
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
 
         for ids in self._batches([i for i, (name, _) in arrived.items() if name not in known], "indexing", progress):
             self._readable(ids, put, lambda id_: [arrived[id_][0]])
         for some in self._batches(list(groups), "indexing rewards of", progress):
-            self._readable(some, self._score, self._lab.news.members)
+            self._readable(some, self._score, self._lab.feed.members)
         for label in news.trained:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
 
     def _score(self, groups: Sequence[int]) -> None:
-        members = self._lab.news.scored(groups).values()
+        members = self._lab.feed.scored(groups).values()
         rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
         for each in members:
             rewards |= rewards_of(each)
@@ -349,7 +349,7 @@ class Index:
         self._meaning.check()
         notes = [f"texts are compared by meaning: {self._embedder.name}"]
         try:
-            self._meaning.update(progress, patience=_PATIENCE)
+            self._meaning.update(progress, timeout=_LOCK_TIMEOUT)
         except Timeout:
             count = f"{self.records.embedded():,} of {self.records.count:,}"
             notes.append(f"{count} trajectories have vectors so far, and only those are compared")
@@ -365,15 +365,15 @@ class Index:
 
     def _lost(self) -> str | None:
         """What is wrong where nothing is new and yet something is missing."""
-        missing = self._lab.news.count() - self.records.count - len(self.records.left_out())
-        if not missing or self._lab.news.since(self._mark()):
+        missing = self._lab.feed.count() - self.records.count - len(self.records.left_out())
+        if not missing or self._lab.feed.since(self._mark()):
             return None
         return f"{abs(missing):,} records are {'missing' if missing > 0 else 'too many'} -> {REBUILD}"
 
-    def _batches(self, wanted: Sequence[int], deed: str, progress: Progress) -> Iterator[list[int]]:
-        coming, done = iter(wanted), 0
+    def _batches(self, ids: Sequence[int], action: str, progress: Progress) -> Iterator[list[int]]:
+        coming, done = iter(ids), 0
         while batch := list(islice(coming, _BATCH)):
-            progress(deed, done, len(wanted))
+            progress(action, done, len(ids))
             yield batch
             done += len(batch)
 

@@ -77,11 +77,11 @@ def _names(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 def fields_of(search: Search) -> list[str]:
     """Each once: those of the conditions, of the rank and of the groups."""
-    asked = [each.field for each in conditions_of(search.where) if isinstance(each, Compare | Among | Contains)]
+    filtered = [each.field for each in conditions_of(search.where) if isinstance(each, Compare | Among | Contains)]
     ranked = [term.key for term in terms_of(search.rank) if isinstance(term, FieldTerm)]
     groups = search.group_by
     grouped = groups.keys + groups.aggregate.keys if groups else ()
-    return [name for name in dict.fromkeys([*asked, *ranked, *grouped]) if not name.startswith("#")]
+    return [name for name in dict.fromkeys([*filtered, *ranked, *grouped]) if not name.startswith("#")]
 
 
 WORDS = "bm25"
@@ -95,7 +95,7 @@ def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
     return list(dict.fromkeys(knn.query for knn in knns if isinstance(knn.query, str) and key in (None, knn.key)))
 
 
-def sought(search: Search) -> list[str]:
+def search_texts(search: Search) -> list[str]:
     """The texts that somebody looks for: those of the rank, and those that documents have to contain."""
     contained = [
         each.value

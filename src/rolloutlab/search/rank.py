@@ -113,9 +113,9 @@ class Knn(Rank):
 
     def __repr__(self) -> str:
         query = list(self.query) if isinstance(self.query, tuple) else self.query
-        told = {"key": self.key, "limit": self.limit, "default": self.default, "return_rank": self.return_rank}
+        options = {"key": self.key, "limit": self.limit, "default": self.default, "return_rank": self.return_rank}
         usual = {"key": EMBEDDING, "limit": NEAREST, "default": None, "return_rank": False}
-        return f"Knn({', '.join([repr(query), *(f'{k}={v!r}' for k, v in told.items() if v != usual[k])])})"
+        return f"Knn({', '.join([repr(query), *(f'{k}={v!r}' for k, v in options.items() if v != usual[k])])})"
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ _SAID = {"bool": "true or false", "number": "a number", "str": "a text", "list":
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, and notes on how. executed: with vectors for texts, or words. asked: as a person reads it."""
+    """The outcome of a search and notes on it. executed: with vectors or words for texts; search: as it was given."""
 
-    found: SearchOutcome
+    outcome: SearchOutcome
     executed: Search
-    asked: Search
+    search: Search
     notes: tuple[str, ...]
 
 
@@ -34,13 +34,13 @@ def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Itera
         ):
             continue
         kinds = {"number" if kind in ("int", "float") else kind for kind in fields[each.field]}
-        wanted = _kind(each.values[0] if isinstance(each, Among) else each.value)
+        kind = _kind(each.values[0] if isinstance(each, Among) else each.value)
         if isinstance(each, Contains):
             if "list" not in kinds:
                 yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
-        elif wanted not in kinds and getattr(each, "operator", "") != "$ne":
+        elif kind not in kinds and getattr(each, "operator", "") != "$ne":
             inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
-            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[wanted]}{inside}"
+            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[kind]}{inside}"
 
 
 def _kind(value: Scalar) -> str:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import DEEPEST, LARGEST, LONGEST, encodable, name_fault, plain, too_deep
+from rolloutlab.search.dictionary.cursor import DEEPEST, LARGEST, LONGEST, encodable, name_problem, plain, too_deep
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
-Fault = tuple[str, Where]
+Violation = tuple[str, Where]
 """Why not, and what instead."""
 
 
@@ -26,9 +26,9 @@ def check_where(where: Where, depth: int = 0) -> Where:
     if isinstance(where, All | AnyOf):
         return type(where)(tuple(check_where(part, depth + 1) for part in where.parts))
     leaf = normalized(where)
-    unfit = name_fault(leaf.field, (ID, DOCUMENT), None)
-    if unfit:
-        raise InputError(f"{leaf!r}: {unfit[0]}", hint=unfit[1])
+    problem = name_problem(leaf.field, (ID, DOCUMENT), None)
+    if problem:
+        raise InputError(f"{leaf!r}: {problem[0]}", hint=problem[1])
     wrong = violation(leaf)
     if wrong:
         raise InputError(f"{leaf!r}: {wrong[0]}", hint=repr(wrong[1]))
@@ -39,15 +39,15 @@ def normalized(where: Where) -> Compare | Among | Contains | Matches:
     """A condition on a field with plain values; an integer beyond 64 bits is a float, as no stored one equals it."""
     match where:
         case Compare(_, _, value) | Contains(_, value):
-            return replace(where, value=settled_value(value))
+            return replace(where, value=normalized_value(value))
         case Among(_, values):
-            return replace(where, values=tuple(map(settled_value, values)))
+            return replace(where, values=tuple(map(normalized_value, values)))
         case Matches(pattern):
             return replace(where, pattern=plain(pattern))
     raise InputError(f"{where!r} is no condition", hint='F.reward > 0.5, or {"reward": {"$gt": 0.5}}')
 
 
-def violation(where: Where) -> Fault | None:
+def violation(where: Where) -> Violation | None:
     """What is wrong with a condition on one field."""
     for rule in _RULES:
         wrong = rule(where)
@@ -56,7 +56,7 @@ def violation(where: Where) -> Fault | None:
     return None
 
 
-def value_fault(value: Any) -> str | None:
+def value_problem(value: Any) -> str | None:
     """Why something is no value of a field."""
     if value is None:
         return "null is no value, and no condition finds records without a field"
@@ -69,7 +69,7 @@ def value_fault(value: Any) -> str | None:
     return None if not isinstance(value, float) or math.isfinite(value) else "no record is found by nan or infinity"
 
 
-def settled_value(value: Any) -> Any:
+def normalized_value(value: Any) -> Any:
     """A value as Python has it by itself."""
     value = plain(value)
     if isinstance(value, int) and abs(value) > LONGEST and not isinstance(value, bool):
@@ -77,23 +77,23 @@ def settled_value(value: Any) -> Any:
     return value
 
 
-def _values(where: Where) -> Fault | None:
+def _values(where: Where) -> Violation | None:
     match where:
         case Compare(field, operator, list() | tuple() as values):
             return "it compares with one value", Among(field, tuple(values) or ("a", "b"), operator == "$ne")
         case Compare(_, _, value) | Contains(_, value):
-            why = value_fault(value)
+            why = value_problem(value)
             example: Any = "text" if where.field in (ID, DOCUMENT) else 0.5
             return (why, replace(where, value=example)) if why else None
         case Among(_, values):
-            why = next(filter(None, map(value_fault, values)), None)
+            why = next(filter(None, map(value_problem, values)), None)
             return (why, replace(where, values=("a", "b"))) if why else None
         case Matches(pattern) if not isinstance(pattern, str) or not pattern:
             return "a regular expression is a text that is not empty", replace(where, pattern="Par.s", field=DOCUMENT)
     return None
 
 
-def _record(where: Where) -> Fault | None:
+def _record(where: Where) -> Violation | None:
     """What may be asked of the id and the text of a record."""
     match where:
         case Matches(field=field) if field != DOCUMENT:
@@ -120,7 +120,7 @@ def _record(where: Where) -> Fault | None:
     return None
 
 
-def _order(where: Where) -> Fault | None:
+def _order(where: Where) -> Violation | None:
     match where:
         case Compare(_, "$gt" | "$gte" | "$lt" | "$lte", bool() | str() as value):
             kind = "true and false have" if isinstance(value, bool) else "texts have"
@@ -128,7 +128,7 @@ def _order(where: Where) -> Fault | None:
     return None
 
 
-def _one_type(where: Where) -> Fault | None:
+def _one_type(where: Where) -> Violation | None:
     match where:
         case Among(field, (), negated):
             return "it needs at least one value", Among(field, ("a", "b"), negated)
@@ -141,7 +141,7 @@ def _one_type(where: Where) -> Fault | None:
     return None
 
 
-def _expression(where: Where) -> Fault | None:
+def _expression(where: Where) -> Violation | None:
     if isinstance(where, Matches):
         try:
             with warnings.catch_warnings(action="ignore"):  # of what a later Python may read in another way
@@ -151,7 +151,7 @@ def _expression(where: Where) -> Fault | None:
     return None
 
 
-_RULES: tuple[Callable[[Where], Fault | None], ...] = (_values, _record, _order, _one_type, _expression)
+_RULES: tuple[Callable[[Where], Violation | None], ...] = (_values, _record, _order, _one_type, _expression)
 
 
 def _kind(value: Any) -> str:

@@ -189,9 +189,9 @@ def _or_missing(name: str, negated: bool) -> str:
     return " (or is missing)" if negated and name not in (ID, DOCUMENT) else ""
 
 
-def _listed(values: Sequence[object], most: int = 8) -> str:
-    more = f" and {len(values) - most} more" if len(values) > most else ""
-    return ", ".join(map(value_words, values[:most])) + more
+def _listed(values: Sequence[object], limit: int = 8) -> str:
+    more = f" and {len(values) - limit} more" if len(values) > limit else ""
+    return ", ".join(map(value_words, values[:limit])) + more
 
 
 def _joined(words: Sequence[str], last: str) -> str:

@@ -48,11 +48,11 @@ class Cursor:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What `to_json` wrote; ValueError for any other text."""
-        said = json.loads(text)
-        if not isinstance(said, dict) or said.keys() != {each.name for each in fields(cls)}:
+        cursor = json.loads(text)
+        if not isinstance(cursor, dict) or cursor.keys() != {each.name for each in fields(cls)}:
             raise ValueError("it does not say how far the lab was read")
-        collections = {int(number): label for number, label in said["collections"].items()}
-        return cls(**{**said, "pending": tuple(said["pending"]), "collections": collections})
+        collections = {int(number): label for number, label in cursor["collections"].items()}
+        return cls(**{**cursor, "pending": tuple(cursor["pending"]), "collections": collections})
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class ChangeFeed:
 
     def scored(self, groups: Iterable[int]) -> dict[int, list[RewardChange]]:
         """The members of groups with their rewards, in order, by the ids of the groups."""
-        found: dict[int, list[RewardChange]] = {}
+        groups_to_members: dict[int, list[RewardChange]] = {}
         for row in self._database.read(_SCORED, json.dumps(list(groups))):
             scored = RewardChange(row["name"], row["reward"], json.loads(row["components"]), row["source"])
-            found.setdefault(row["group_id"], []).append(scored)
-        return found
+            groups_to_members.setdefault(row["group_id"], []).append(scored)
+        return groups_to_members
 
     def members(self, group: int) -> list[str]:
         """The names of the finished members of a group, in order."""

@@ -10,7 +10,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Settings
 from rolloutlab.store.readonly import connected
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 """Seconds to wait for another process that has a file to itself."""
 _FIRST = 3
 """Complaints that are shown of one file."""
@@ -54,7 +54,7 @@ def _lost_bodies(service_folder: Path) -> list[str]:
 def _complaints(path: Path) -> list[str]:
     """What SQLite's own check says of a file: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
     try:
-        with closing(connected(path, _PATIENCE)) as connection:
+        with closing(connected(path, _TIMEOUT)) as connection:
             lines = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]
     except LabError as error:
         return [error.message]

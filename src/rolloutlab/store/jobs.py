@@ -32,19 +32,19 @@ class SubmittedJobs:
         """Forget a job that its service refused."""
         self._database.execute("DELETE FROM jobs WHERE id = ?", job_id)
 
-    def heard(self, job_id: str, status: str, step: int | None = None) -> None:
+    def set_status(self, job_id: str, status: str, step: int | None = None) -> None:
         """Remember the status of a job, and the step it made."""
         if self._database.read_only:
             return
-        said = status if step is None else f"{status}@{step}"
-        self._database.execute("UPDATE jobs SET status = ? WHERE id = ?", said, job_id)
+        stored = status if step is None else f"{status}@{step}"
+        self._database.execute("UPDATE jobs SET status = ? WHERE id = ?", stored, job_id)
 
     def keep_events(self, job_id: str, events: Sequence[Event]) -> None:
         """Keep everything that a job reported, so that it can be looked at when its service is gone."""
         if self._database.read_only:
             return
-        said = _EVENTS.dump_json(list(events)).decode()
-        self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", said, job_id)
+        stored = _EVENTS.dump_json(list(events)).decode()
+        self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", stored, job_id)
 
     def events(self, job_id: str) -> list[Event]:
         """What is kept of a job; nothing before it has ended."""

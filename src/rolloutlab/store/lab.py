@@ -93,8 +93,8 @@ class Lab:
         self.rewards = Rewards(self._database)
         self.outlines = TrajectorySummaries(self._database)
         self.jobs = SubmittedJobs(self._database)
-        self.shelf = CollectionLifecycle(self._database)
-        self.news = ChangeFeed(self._database)
+        self.lifecycle = CollectionLifecycle(self._database)
+        self.feed = ChangeFeed(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -170,20 +170,20 @@ class Lab:
         name, generation = parts_of(label) or ("", None)
         rows = self._database.read(_FIND, name, generation or 0, _LAST if generation is None else generation)
         if not rows:
-            said = ": one name is wanted here, no pattern" if set(label) & set("*?[") else ""
-            raise NotFoundError(f"there is no collection {label!r}{said}", hint=self._closest(label))
+            note = ": one name is wanted here, no pattern" if set(label) & set("*?[") else ""
+            raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._closest(label))
         return StoredCollection(**_fields(rows[0]))
 
-    def kept(self, number: int) -> StoredCollection:
+    def by_id(self, number: int) -> StoredCollection:
         """The collection with that id, whatever it is called by now; NotFoundError when it was deleted."""
         (row,) = self._database.read(f"SELECT {_NAMED}, c.deleted_at FROM collections c WHERE c.id = ?", number)
         fields = _fields(row)
         deleted = fields.pop("deleted_at")
-        found = StoredCollection(**fields)
+        collection = StoredCollection(**fields)
         if deleted:
-            label = f"{found.name}:{found.generation}"
+            label = f"{collection.name}:{collection.generation}"
             raise NotFoundError(f"{label} was deleted", hint=f"%collections --restore {label}")
-        return found
+        return collection
 
     def add_groups(self, collection: StoredCollection, groups: Sequence[NewGroup]) -> list[Group]:
         """Put groups without trajectories into an empty collection."""
@@ -266,8 +266,8 @@ class Lab:
             yield from page
             first = page[-1].position + 1
 
-    def _page(self, collection: StoredCollection, first: int, last: int, most: int, unfinished: bool) -> list[Group]:
-        groups = self._database.read(_GROUPS, collection.id, first, last, most)
+    def _page(self, collection: StoredCollection, first: int, last: int, limit: int, unfinished: bool) -> list[Group]:
+        groups = self._database.read(_GROUPS, collection.id, first, last, limit)
         if not groups:
             return []
         between = groups[0]["position"], groups[-1]["position"]
@@ -298,10 +298,10 @@ class Lab:
 
 def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """What is stored of each trajectory, and its outline."""
-    sampling, at = json.dumps(placed.sampling), now()
+    sampling, created_at = json.dumps(placed.sampling), now()
     for arrival in placed.arrivals:
         place = (placed.group.id, arrival.position, dumped(arrival.items))
-        row = (*place, arrival.pending, json.dumps(arrival.extra), placed.model, placed.step, sampling, at)
+        row = (*place, arrival.pending, json.dumps(arrival.extra), placed.model, placed.step, sampling, created_at)
         yield row, outline_of(arrival.items, arrival.extra)
 
 

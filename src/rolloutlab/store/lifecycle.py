@@ -34,11 +34,11 @@ class CollectionLifecycle:
         Raises:
             NotFoundError: nothing of that name is deleted.
         """
-        meant = _meant(label)
+        values = _meant(label)
         return self._move(
             f"UPDATE collections SET deleted_at = NULL WHERE {_MEANT}"
             f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MEANT})",
-            (*meant, *meant),
+            (*values, *values),
             NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
         )
 
@@ -61,16 +61,16 @@ class CollectionLifecycle:
             raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
 
         def change(connection: Connection) -> None:
-            held = connection.execute(
+            deleted = connection.execute(
                 "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?", (new,)
             ).fetchone()[0]
-            if held is not None:
+            if deleted is not None:
                 raise ConflictError(
-                    f"there is a deleted collection {new!r}" if held else f"there is a collection {new!r} already",
-                    hint=f"%collections --restore {new}" if held else "another name",
+                    f"there is a deleted collection {new!r}" if deleted else f"there is a collection {new!r} already",
+                    hint=f"%collections --restore {new}" if deleted else "another name",
                 )
-            there = connection.execute("SELECT 1 FROM collections WHERE name = ? AND deleted_at IS NULL", (old,))
-            if not there.fetchone():
+            existing = connection.execute("SELECT 1 FROM collections WHERE name = ? AND deleted_at IS NULL", (old,))
+            if not existing.fetchone():
                 raise NotFoundError(f"there is no collection {old!r}", hint="%collections lists them")
             connection.execute("UPDATE collections SET name = ? WHERE name = ?", (new, old))
             for job in connection.execute("SELECT id, collections FROM jobs").fetchall():

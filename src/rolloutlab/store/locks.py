@@ -28,11 +28,11 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
         with locked(folder / _ONE):
             for path in folder.glob("*.lock"):
                 _remove_unheld(path)
-            held = lock.taken()
+            acquired = lock.taken()
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
         raise refused(f"{folder} cannot be used", error, hint) from error
-    if not held:
+    if not acquired:
         shown = "%collections shows how far it is"
         raise ConflictError(f"{label} is being sampled by another kernel or cell", hint=shown)
     return lock

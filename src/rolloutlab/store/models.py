@@ -47,16 +47,16 @@ class StoredTrajectory:
     @property
     def prompt(self) -> str:
         """The text of the last user message that was given, before anything was sampled."""
-        asked = [message for message in self.messages[: self.given] if message["role"] == "user"]
-        return plain_text(asked[-1].get("content")) if asked else ""
+        users = [message for message in self.messages[: self.given] if message["role"] == "user"]
+        return plain_text(users[-1].get("content")) if users else ""
 
     @property
     def answer(self) -> str:
         """The text of the last thing the policy said; where nothing was sampled, the assistant's last message."""
         if self.choices or self.given is None:
             return plain_text(self.choices[-1].message.content) if self.choices else ""
-        said = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
-        return plain_text(said[-1].content) if said else ""
+        messages = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
+        return plain_text(messages[-1].content) if messages else ""
 
     @cached_property
     def additional(self) -> list[wire.History]:
@@ -93,8 +93,8 @@ class StoredTrajectory:
         """The checkpoint of each of its answers, where that is known; `[step]` where only that is, or nothing."""
         if self.step is None:
             return []
-        told = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
-        return [version for version in told if isinstance(version, int)] or [self.step]
+        versions = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
+        return [version for version in versions if isinstance(version, int)] or [self.step]
 
     def _versions(self) -> dict[str, int]:
         """The checkpoints of its first and its last answer, where they are known."""
@@ -365,8 +365,8 @@ def parts_of(label: str) -> tuple[str, int | None] | None:
     """
     if not isinstance(label, str):
         raise InputError(f"a {type(label).__name__} is no name of a collection", hint="%collections lists them")
-    found = _LABEL.fullmatch(label)
-    return (found[1], int(found[2]) if found[2] else None) if found else None
+    match = _LABEL.fullmatch(label)
+    return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
 def dumped(items: Sequence[Wire]) -> str:

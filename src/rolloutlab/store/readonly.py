@@ -19,7 +19,7 @@ def files(path: Path) -> tuple[object, ...]:
     return _state(path), _state(_journal(path))
 
 
-def connected(path: Path, patience: float) -> sqlite3.Connection:
+def connected(path: Path, timeout: float) -> sqlite3.Connection:
     """A connection that reads.
 
     Raises:
@@ -27,7 +27,7 @@ def connected(path: Path, patience: float) -> sqlite3.Connection:
     """
     newer = (_state(_journal(path)) or (0,))[-1]
     try:
-        return _opened(path, "mode=ro" if newer or not is_read_only(path) else "mode=ro&immutable=1", patience)
+        return _opened(path, "mode=ro" if newer or not is_read_only(path) else "mode=ro&immutable=1", timeout)
     except sqlite3.OperationalError as error:
         if not newer or error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
@@ -37,10 +37,10 @@ def connected(path: Path, patience: float) -> sqlite3.Connection:
         raise LabError(unreadable, hint=to_copy(path.parent)) from error
 
 
-def _opened(path: Path, how: str, patience: float) -> sqlite3.Connection:
+def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
     """A connection that has read once, since SQLite opens no file before."""
     uri = f"file:{quote(str(path))}?{how}"
-    connection = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=patience, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=timeout, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
@@ -52,10 +52,10 @@ def _opened(path: Path, how: str, patience: float) -> sqlite3.Connection:
 def _state(path: Path) -> tuple[int, ...] | None:
     """What changes with a file, its size last; None where there is none."""
     try:
-        there = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return there.st_ino, there.st_mtime_ns, there.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _journal(path: Path) -> Path:

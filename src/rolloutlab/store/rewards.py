@@ -34,7 +34,7 @@ _UNDOABLE = """
     ORDER BY e.change DESC LIMIT 1
 """
 
-Told = Callable[[Set[int]], None]
+Listener = Callable[[Set[int]], None]
 """Called with the ids of trajectories whose rewards have changed."""
 
 
@@ -43,16 +43,16 @@ class Rewards:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._listeners: dict[int, WeakMethod[Told]] = {}
+        self._listeners: dict[int, WeakMethod[Listener]] = {}
 
-    def listen(self, told: Told) -> None:
+    def listen(self, listener: Listener) -> None:
         """Call a method, while its object lives, after this process changed rewards, on the thread that did.
 
         What other processes change is not told; `newest_edit` is another then.
         """
         listeners = self._listeners
-        listener = WeakMethod(told, lambda gone: listeners.pop(id(gone), None))
-        listeners[id(listener)] = listener
+        reference = WeakMethod(listener, lambda dead: listeners.pop(id(dead), None))
+        listeners[id(reference)] = reference
 
     def give(
         self, scores: Sequence[Score], source: str, *, keep_hand: bool = False, who: str | None = None
@@ -104,8 +104,8 @@ class Rewards:
                 for row in connection.execute(sql, (collection.id, undone)).fetchall():
                     parts = row["old_components"]
                     log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
-                    told = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
-                    edits.append(Edit(_name(collection, row), *told, undoes=undone))
+                    values = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
+                    edits.append(Edit(_name(collection, row), *values, undoes=undone))
             return log
 
         self._tell(self._database.change(change))
@@ -129,8 +129,8 @@ class Rewards:
         edits: dict[int, list[Row]] = {}
         for row in rows:
             edits.setdefault(row["trajectory_id"], []).append(row)
-        found = {row_id: _before_hand(newest_first) for row_id, newest_first in edits.items()}
-        return {row_id: reward for row_id, reward in found.items() if reward is not None}
+        former = {row_id: _before_hand(newest_first) for row_id, newest_first in edits.items()}
+        return {row_id: reward for row_id, reward in former.items() if reward is not None}
 
     def history(self, trajectory: TrajectoryKey) -> list[Edit]:
         """Every change of a trajectory's reward, oldest first."""
@@ -161,8 +161,8 @@ class Rewards:
         """Tell the listeners what was written. No lock: an interrupt between two instructions would leave it held."""
         if log.edited:
             for listener in list(self._listeners.values()):
-                if told := listener():
-                    told(log.edited)
+                if call := listener():
+                    call(log.edited)
 
 
 def finite(value: Any, name: str) -> float:
@@ -217,8 +217,8 @@ def _before_hand(newest_first: Sequence[Row]) -> float | None:
 
 
 def _edit(name: str, row: Row) -> Edit:
-    told = (row["at"], row["who"], row["source"], row["old"], row["new"], json.loads(row["components"]))
-    return Edit(name, *told, row["change"], row["note"], row["undoes"])
+    values = (row["at"], row["who"], row["source"], row["old"], row["new"], json.loads(row["components"]))
+    return Edit(name, *values, row["change"], row["note"], row["undoes"])
 
 
 def _name(collection: StoredCollection, row: Row) -> str:

@@ -19,7 +19,7 @@ from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 T = TypeVar("T")
 Row = sqlite3.Row
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """What the disk or another process does: full, locked for too long, read-only, damaged. Their subclasses are bugs."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -119,7 +119,7 @@ class Database:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def _translated(self, deed: str) -> Iterator[None]:
+    def _translated(self, action: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -127,13 +127,13 @@ class Database:
                 raise
             self._check_there()
             if not any_left():
-                raise self._short(deed) from error
+                raise self._short(action) from error
             full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             hint = _TO_MEND if _is_damage(error) else "free some disk space" if full else None
-            raise LabError(f"{self.path} cannot be {deed}: {error}", hint=hint) from error
+            raise LabError(f"{self.path} cannot be {action}: {error}", hint=hint) from error
 
-    def _short(self, deed: str) -> LabError:
-        return LabError(f"{self.path} cannot be {deed}: {NONE_LEFT}", hint=TO_HAVE_MORE)
+    def _short(self, action: str) -> LabError:
+        return LabError(f"{self.path} cannot be {action}: {NONE_LEFT}", hint=TO_HAVE_MORE)
 
     def check_writable(self) -> None:
         """LabError when the file is only read."""
@@ -203,7 +203,7 @@ class Database:
             own(self.path.parent)
             self.read_only = is_read_only(self.path)
             as_opened = readonly.files(self.path) if self.read_only else None
-            self._connection = readonly.connected(self.path, _PATIENCE) if self.read_only else self._connected()
+            self._connection = readonly.connected(self.path, _TIMEOUT) if self.read_only else self._connected()
             self._connection.row_factory = Row
             self._file = _file_at(self.path)
             mode = self._configure()
@@ -220,7 +220,7 @@ class Database:
         return mode
 
     def _connected(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, check_same_thread=False, timeout=_PATIENCE, isolation_level=None)
+        return sqlite3.connect(self.path, check_same_thread=False, timeout=_TIMEOUT, isolation_level=None)
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._lock, self._translated("read"):
@@ -247,7 +247,7 @@ class Database:
 
     def _journal_mode(self) -> str:
         """WAL where it can be. SQLite's own time-out does not hold for this change, so it is asked again."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _TIMEOUT
         while True:
             try:
                 return str(self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
@@ -289,10 +289,10 @@ def _is_damage(error: Exception) -> bool:
 def _file_at(path: Path) -> tuple[int, int] | None:
     """Device and number of the file at a path; None where there is none, as for a database in memory."""
     try:
-        there = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return there.st_dev, there.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -51,11 +51,11 @@ class Draft:
     def __enter__(self) -> Self:
         for row in self._database.read("SELECT DISTINCT name FROM collections WHERE name LIKE 'draft %'"):
             with suppress(ConflictError):  # its process lives, whatever the clock says
-                held = self._hold(row["name"])
+                lock = self._hold(row["name"])
                 try:
                     self._remove(row["name"])
                 finally:
-                    let_go(held)
+                    let_go(lock)
         self._held = self._hold(self._name)
         return self
 
@@ -80,12 +80,12 @@ class Draft:
         labels: dict[int, str] = {}
 
         def show(connection: Connection) -> None:
-            for (name, wanted), collection in sorted(self._collections.items(), key=lambda item: item[0][1] or 0):
+            for (name, number), collection in sorted(self._collections.items(), key=lambda item: item[0][1] or 0):
                 (generation,) = connection.execute(
                     "UPDATE collections SET deleted_at = NULL, name = ?1, generation ="
                     " max(?2, (SELECT coalesce(max(generation), 0) + 1 FROM collections WHERE name = ?1))"
                     " WHERE id = ?3 RETURNING generation",
-                    (name, wanted or 0, collection.id),
+                    (name, number or 0, collection.id),
                 ).fetchone()
                 labels[collection.id] = f"{name}:{generation}"
 

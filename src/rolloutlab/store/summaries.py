@@ -55,13 +55,13 @@ class TrajectorySummaries:
         self._database = database
 
     def of(
-        self, collection: StoredCollection, position: int | None = None, most: int | None = None
+        self, collection: StoredCollection, position: int | None = None, limit: int | None = None
     ) -> list[TrajectorySummary]:
         """Every finished trajectory of a collection, or of its group at `position`; or the first so many of them."""
-        rows = self._narrow(collection, position, most)
+        rows = self._narrow(collection, position, limit)
         if any(row["tokens"] is None for row in rows):
             self._add(row["id"] for row in rows if row["tokens"] is None)
-            rows = self._narrow(collection, position, most)
+            rows = self._narrow(collection, position, limit)
         return _outlines(rows)
 
     def again(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
@@ -94,7 +94,7 @@ class TrajectorySummaries:
         """The last user message of groups, by their position."""
         sql = f"SELECT position, prompt FROM groups WHERE collection_id = ? AND position IN {_GIVEN}"
         rows = self._database.read(sql, collection.id, json.dumps(list(positions)))
-        return {row["position"]: _asked(json.loads(row["prompt"])) for row in rows}
+        return {row["position"]: _last_user_text(json.loads(row["prompt"])) for row in rows}
 
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
         """Which model, and which step of it, each trajectory is from."""
@@ -121,9 +121,9 @@ class TrajectorySummaries:
         sql = f"SELECT id FROM trajectories WHERE id IN {_GIVEN} AND id NOT IN (SELECT trajectory_id FROM outlines)"
         self._add(row["id"] for row in self._database.read(sql, json.dumps(list(ids))))
 
-    def _narrow(self, collection: StoredCollection, position: int | None, most: int | None) -> list[Row]:
+    def _narrow(self, collection: StoredCollection, position: int | None, limit: int | None) -> list[Row]:
         first, last = (0, _ALL) if position is None else (position, position)
-        return self._database.read(_NARROW, collection.id, first, last, _ALL if most is None else most)
+        return self._database.read(_NARROW, collection.id, first, last, _ALL if limit is None else limit)
 
     def _by_id(self, sql: str, ids: Iterable[int]) -> list[Row]:
         return self._database.read(f"{sql} {_GIVEN}", json.dumps(list(ids)))
@@ -153,6 +153,6 @@ def _parsed(texts: Iterable[str]) -> dict[str, Any]:
     return dict(zip(different, json.loads(f"[{','.join(different)}]"), strict=True))
 
 
-def _asked(prompt: Iterable[Mapping[str, Any]]) -> str:
-    asked = [message for message in prompt if message["role"] == "user"]
-    return plain_text(asked[-1].get("content")) if asked else ""
+def _last_user_text(prompt: Iterable[Mapping[str, Any]]) -> str:
+    users = [message for message in prompt if message["role"] == "user"]
+    return plain_text(users[-1].get("content")) if users else ""

@@ -55,7 +55,7 @@ def refreshed(store: SubmittedJobs, http: HttpClient, address: Address | None, s
     answered = {job.id: job for job in http.run(ask(http, address, asked))} if address and asked else {}
     for job in answered.values():
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
-            store.heard(job.id, job.status, job.step)
+            store.set_status(job.id, job.status, job.step)
     return [answered.get(job.id, job) for job in known]
 
 
@@ -182,7 +182,7 @@ class LabJobs:
 
     def _ended(self, job_id: str, events: Sequence[wire.Event]) -> None:
         """Record the last status of a job, and all events."""
-        self._lab().jobs.heard(job_id, status(events), step_made(events))
+        self._lab().jobs.set_status(job_id, status(events), step_made(events))
         self._lab().jobs.keep_events(job_id, events)
 
     def _name_now(self, label: str) -> str:

@@ -237,5 +237,5 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
             jobs.forget(key)
         raise
     jobs.rename(key, job_id)
-    jobs.heard(job_id, "queued")
+    jobs.set_status(job_id, "queued")
     return job_id

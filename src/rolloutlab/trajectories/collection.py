@@ -51,7 +51,7 @@ class Collection:
         Raises:
             NotFoundError: it was deleted.
         """
-        return self._lab.kept(self._number)
+        return self._lab.by_id(self._number)
 
     @property
     def name(self) -> str:

@@ -146,7 +146,7 @@ class GroupView(NotebookView):
 
     @property
     def _stored(self) -> StoredCollection:
-        return self._lab.kept(self._number)
+        return self._lab.by_id(self._number)
 
     def _positions(self) -> list[int]:
         return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]

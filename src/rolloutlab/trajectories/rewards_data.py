@@ -62,7 +62,7 @@ class RewardsData:
         changes = self._lab.changes()
         if changes == self._changes:
             return False
-        stored = [self._lab.kept(each.id) for each in self.stored]
+        stored = [self._lab.by_id(each.id) for each in self.stored]
         labels, there = [each.label for each in stored], self._lab.outlines.newest()
         if labels != [each.label for each in self.stored] or (there != self._there and self._sizes() != self._known):
             self._load([each.id for each in self.stored])
@@ -78,7 +78,7 @@ class RewardsData:
     def _load(self, numbers: Sequence[int]) -> None:
         changes, there = self._lab.changes(), self._lab.outlines.newest()
         edit = self._lab.rewards.newest_edit()
-        self.stored = [self._lab.kept(number) for number in numbers]
+        self.stored = [self._lab.by_id(number) for number in numbers]
         self._known = self._sizes()
         with uncollected():
             self.rows = RewardsRows(list(self._parts()))
@@ -266,7 +266,7 @@ def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_
 
     None where there are no more than `at_once` trajectories.
     """
-    counted = [lab.collection(lab.kept(each.id).label) for each in collections]
+    counted = [lab.collection(lab.by_id(each.id).label) for each in collections]
     trajectories, scored = sum(each.trajectories for each in counted), sum(each.scored for each in counted)
     if trajectories <= at_once:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.errors import NotFoundError
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.explain import Breakdown
-from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, sought
+from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, search_texts
 from rolloutlab.search.words import explain
 from rolloutlab.widgets import search as render
 from rolloutlab.widgets.html import for_notebook
@@ -101,7 +101,7 @@ class SearchResult:
             render.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
             for hit in self.hits[: render.MAX_HTML_ROWS]
         ]
-        wanted = [word for text in sought(self.search) for word in render.terms_of(text)]
+        wanted = [word for text in search_texts(self.search) for word in render.terms_of(text)]
         return [str(self.plan), *self.notes, *self.warnings], rows, wanted, len(self.hits)
 
     @cached_property

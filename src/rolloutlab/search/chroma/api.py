@@ -24,7 +24,7 @@ TENANT, DATABASE = "default_tenant", "default_database"
 CONNECT = "%connect --search URL"
 
 _NAMES = 1000
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 class _Configured(BaseModel):
@@ -99,12 +99,12 @@ class Chroma:
             UnreachableError: nothing answers. SignInError: it wants a key, or another one.
         """
         try:
-            said = self._asked("GET", f"{self.origin}/api/v2/heartbeat", None, retry=True)
+            body = self._request("GET", f"{self.origin}/api/v2/heartbeat", None, retry=True)
         except (UnreachableError, SignInError):
             raise
         except (NotFoundError, ServiceError):
             return False
-        return isinstance(said, dict) and "nanosecond heartbeat" in said
+        return isinstance(body, dict) and "nanosecond heartbeat" in body
 
     def post(self, collection: ServedCollection, call: str, body: Any, *, retry: bool = True) -> Any:
         """What `get`, `query` or `search` answers; they only read, so they are tried again when that can help."""
@@ -118,7 +118,7 @@ class Chroma:
             RefusedError: it finds the request wrong. ServiceError: it fails, or answers with no JSON.
         """
         tenant, database = quote(self.tenant, safe=""), quote(self.database, safe="")
-        return self._asked(
+        return self._request(
             method, f"{self.origin}/api/v2/tenants/{tenant}/databases/{database}/{path}", body, retry=retry
         )
 
@@ -132,15 +132,15 @@ class Chroma:
             where = ".".join(map(str, first["loc"])) or "the body"
             raise ServiceError(f"{self.origin} answered as no Chroma does: {where}: {first['msg']}") from error
 
-    def _asked(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
+    def _request(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
         content = None if body is None else json.dumps(body)  # half a surrogate pair too: it is for them to refuse
         request = self.http.request(
-            method, url, content=content, headers=self._headers(), patience=_PATIENCE, retry=retry
+            method, url, content=content, headers=self._headers(), patience=_TIMEOUT, retry=retry
         )
         try:
             return self.http.run(request)
         except RolloutlabError as error:
-            raise self._told(error) from None  # what lies below may repeat the key
+            raise self._without_key(error) from None  # what lies below may repeat the key
 
     def _headers(self) -> dict[str, str]:
         if not self.key:
@@ -149,14 +149,14 @@ class Chroma:
             raise SignInError("the key has characters that no header can carry", hint=f"{CONNECT} --key-env NAME")
         return {"x-chroma-token": self.key}
 
-    def _told(self, error: RolloutlabError) -> RolloutlabError:
+    def _without_key(self, error: RolloutlabError) -> RolloutlabError:
         """The same error without the key, about a search instead of a service."""
-        said = error.message.replace(self.key, "...") if self.key else error.message
+        message = error.message.replace(self.key, "...") if self.key else error.message
         if isinstance(error, UnreachableError):
             slow = isinstance(error, BrokenOffError)
-            return type(error)(said, hint=CONNECT if slow else f"chroma run --port 8000 starts one; {CONNECT}")
+            return type(error)(message, hint=CONNECT if slow else f"chroma run --port 8000 starts one; {CONNECT}")
         if isinstance(error, SignInError):
-            words = said.partition(": ")[2]
+            words = message.partition(": ")[2]
             verb = "refused the key" if self.key else "wants a key"
             return SignInError(f"{self.origin} {verb}: {words}", hint=f"{CONNECT} --key-env NAME")
-        return type(error)(said, hint=error.hint)
+        return type(error)(message, hint=error.hint)

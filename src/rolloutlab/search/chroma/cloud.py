@@ -31,8 +31,8 @@ class _Searched(BaseModel):
 
     def columns(self) -> list[list[Any]]:
         """A value per record of what a `Hit` has besides its id."""
-        asked: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
-        return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in asked]
+        columns: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
+        return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in columns]
 
 
 class ChromaCloud:

@@ -27,14 +27,14 @@ class ChromaCollection:
         """Compare texts by another model from now on."""
         self._embedder = embedder
 
-    def refresh(self, _told: Told) -> list[str]:
+    def refresh(self, _progress: Told) -> list[str]:
         """What a searcher should know before: whoever keeps the collection keeps it up to date."""
         return [f"at {self.url}"]
 
     def fields(self) -> None:
         """Nobody says which fields there are: any name will do."""
 
-    def search(self, search: Search, _told: Told) -> Answer:
+    def search(self, search: Search, _progress: Told) -> Answer:
         """What a search finds; all errors as the address answers.
 
         Raises:
@@ -47,16 +47,16 @@ class ChromaCollection:
                 hint="%search --embed-with MODEL, the model that its vectors are from",
             )
         executed = resolved(search, self._embedder)
-        found = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
+        outcome = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
         named = self._embedder.name if self._embedder else ""
-        return Answer(found, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
+        return Answer(outcome, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """The documents of some records, of those that have one."""
         if not names:
             return {}
-        found = self._served.search(Search(where=Among("#id", tuple(names)), select=Select(("#document",))))
-        return {hit.id: hit.document for hit in found.hits if hit.document is not None}
+        outcome = self._served.search(Search(where=Among("#id", tuple(names)), select=Select(("#document",))))
+        return {hit.id: hit.document for hit in outcome.hits if hit.document is not None}
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
         """How a record got its score; InputError where the cloud has scored it, which does not say."""

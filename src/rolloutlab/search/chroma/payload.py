@@ -64,8 +64,8 @@ def _knn(inside: Tree) -> Tree:
             f"the text {query!r} was not made a vector, and the cloud does not do it",
             hint='Knn([0.1, 0.2]), or %search with an embedding model for Knn("text")',
         )
-    told: Tree = {**inside, "query": _sparse(query) if isinstance(query, dict) else query}
-    return told if "default" not in told else {**told, "default": float(told["default"])}
+    knn: Tree = {**inside, "query": _sparse(query) if isinstance(query, dict) else query}
+    return knn if "default" not in knn else {**knn, "default": float(knn["default"])}
 
 
 def _sparse(vector: Tree) -> Tree:

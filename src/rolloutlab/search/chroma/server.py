@@ -187,12 +187,12 @@ class ChromaServer:
 
     def search(self, search: Search) -> SearchOutcome:
         """What `execute` finds here, with a warning where the server may have missed some of the nearest."""
-        found = execute(search, self)
-        plan = found.plan
-        if not isinstance(plan, ExecutionPlan) or not plan.found or plan.qualified <= _ASKED:
-            return found
-        said = f"the server's index is approximate: of {plan.qualified:,} records it may miss some of the nearest"
-        return replace(found, warnings=(*found.warnings, said))
+        outcome = execute(search, self)
+        plan = outcome.plan
+        if not isinstance(plan, ExecutionPlan) or not plan.nearest or plan.qualified <= _ASKED:
+            return outcome
+        warning = f"the server's index is approximate: of {plan.qualified:,} records it may miss some of the nearest"
+        return replace(outcome, warnings=(*outcome.warnings, warning))
 
 
 class ServerSnapshot:
@@ -213,23 +213,23 @@ class ServerSnapshot:
         """As of `Snapshot`; a condition that mixes ids with others is put together here, from all ids there are."""
         if where is None:
             return self._through(Narrowed())
-        said = narrowed(where)
-        if said is not None and len(said.ids or ()) <= _NAMED:
-            return self._through(said)
+        single = narrowed(where)
+        if single is not None and len(single.ids or ()) <= _NAMED:
+            return self._through(single)
         members = self._members(where)
         return self._numbered([identity for identity in self._everything if identity in members])
 
     def knn(self, knn: Knn, within: Places) -> Hits:
         """As of `Snapshot`. The server cuts through records at one distance anywhere: they are asked for whole."""
         query = self._query(knn)
-        wanted = min(knn.limit, len(within))
-        asked = min(max(wanted + 1, _ASKED), len(within))
+        limit = min(knn.limit, len(within))
+        requested = min(max(limit + 1, _ASKED), len(within))
         while True:
-            found = self._nearest(query, within, asked)
-            if asked == len(within) or len(found) < asked or found[-1][0] != found[wanted - 1][0]:
+            hits = self._nearest(query, within, requested)
+            if requested == len(within) or len(hits) < requested or hits[-1][0] != hits[limit - 1][0]:
                 break
-            asked = min(2 * asked, len(within))
-        nearest = found[:wanted]
+            requested = min(2 * requested, len(within))
+        nearest = hits[:limit]
         return Hits(
             np.array([place for _, place in nearest], np.int64),
             np.array([distance for distance, _ in nearest], np.float32),
@@ -238,17 +238,17 @@ class ServerSnapshot:
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
         """As of `Snapshot`."""
         ids = [self._ids[place] for place in places]
-        if not (asked := [key for key in keys if key != "#id"]):
+        if not (columns := [key for key in keys if key != "#id"]):
             return dict.fromkeys(keys, ids)
-        include = sorted({_INCLUDED.get(key, "metadatas") for key in asked})
+        include = sorted({_INCLUDED.get(key, "metadatas") for key in columns})
         records: dict[str, dict[str, Any]] = {}
         for start in range(0, len(ids), _READ):
             records |= self._read(ids[start : start + _READ], include)
         return {key: [_value(identity, records.get(identity), key) for identity in ids] for key in keys}
 
-    def _through(self, said: Narrowed) -> Places:
-        places = self._numbered(self._listed(said))
-        self._filtered.append((places, said))
+    def _through(self, request: Narrowed) -> Places:
+        places = self._numbered(self._listed(request))
+        self._filtered.append((places, request))
         return places
 
     def _read(self, ids: list[str], include: list[str]) -> dict[str, dict[str, Any]]:
@@ -261,30 +261,33 @@ class ServerSnapshot:
 
     def _query(self, knn: Knn) -> tuple[float, ...]:
         if knn.key != EMBEDDING or not isinstance(knn.query, tuple):
-            said = f"a Chroma server finds the nearest by vectors of {EMBEDDING} only, not {knn!r}"
-            raise InputError(said, hint="Knn([0.1, 0.2]), or an embedding model for Knn('text')")
+            problem = f"a Chroma server finds the nearest by vectors of {EMBEDDING} only, not {knn!r}"
+            raise InputError(problem, hint="Knn([0.1, 0.2]), or an embedding model for Knn('text')")
         dimension = self._collection.dimension
         if dimension is not None and dimension != len(knn.query):
-            said = f"the collection {self._collection.name} has vectors of {dimension} numbers, the query has"
-            raise InputError(f"{said} {len(knn.query)}", hint="the embedding model that the collection was made with")
+            raise InputError(
+                f"the collection {self._collection.name} has vectors of {dimension} numbers, the query has "
+                f"{len(knn.query)}",
+                hint="the embedding model that the collection was made with",
+            )
         return knn.query
 
     def _nearest(self, query: tuple[float, ...], within: Places, limit: int) -> list[tuple[float, int]]:
         """Distances and places, nearest first, those at one distance in storage order; NaN last."""
-        found: list[tuple[float, int]] = []
+        hits: list[tuple[float, int]] = []
         for restriction in self._restrictions(within) if limit else []:
             body = {"query_embeddings": [query], "n_results": limit, "include": ["distances"], **restriction}
             queried = self._chroma.read(_Queried, self._chroma.post(self._collection, "query", body))
             for identity, distance in zip(queried.ids[0], queried.distances[0], strict=True):
                 if identity in self._places:  # one that came after the filter is not in the snapshot
-                    found.append((nan if distance is None else distance, self._places[identity]))
-        return sorted(found, key=lambda hit: (hit[0] != hit[0], hit[0], hit[1]))[:limit]
+                    hits.append((nan if distance is None else distance, self._places[identity]))
+        return sorted(hits, key=lambda hit: (hit[0] != hit[0], hit[0], hit[1]))[:limit]
 
     def _restrictions(self, within: Places) -> list[dict[str, Any]]:
         """What of a request keeps it to some records: the filter that let them through, or else their ids."""
-        for places, said in self._filtered:
+        for places, request in self._filtered:
             if np.array_equal(places, within):
-                return [_restriction(said)]
+                return [_restriction(request)]
         ids = [self._ids[place] for place in within]
         return [{"ids": ids[start : start + _NAMED]} for start in range(0, len(ids), _NAMED)]
 
@@ -303,11 +306,11 @@ class ServerSnapshot:
     def _everything(self) -> list[str]:
         return self._listed(Narrowed())
 
-    def _listed(self, said: Narrowed) -> list[str]:
+    def _listed(self, request: Narrowed) -> list[str]:
         """Ids, in storage order."""
         ids: list[str] = []
         while True:
-            page = {"include": [], "limit": _PAGE, "offset": len(ids), **_restriction(said)}
+            page = {"include": [], "limit": _PAGE, "offset": len(ids), **_restriction(request)}
             got = self._got(page).ids
             ids += got
             if len(got) < _PAGE:
@@ -324,9 +327,9 @@ class ServerSnapshot:
         return np.sort(np.array([self._places[identity] for identity in ids], np.int64))
 
 
-def _restriction(said: Narrowed) -> dict[str, Any]:
-    where = {} if said.clause is None else {"where": said.clause}
-    return where if said.ids is None else {**where, "ids": sorted(said.ids)}
+def _restriction(request: Narrowed) -> dict[str, Any]:
+    where = {} if request.clause is None else {"where": request.clause}
+    return where if request.ids is None else {**where, "ids": sorted(request.ids)}
 
 
 def _value(identity: str, record: Mapping[str, Any] | None, key: str) -> Any:

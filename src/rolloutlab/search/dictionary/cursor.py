@@ -32,15 +32,15 @@ class JsonCursor:
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", plain(self.value))
 
-    def wrong(self, why: str, fix: Any = None, *, hint: str | None = None) -> InputError:
+    def error(self, why: str, fix: Any = None, *, hint: str | None = None) -> InputError:
         """The error for this value. fix: what could stand there instead."""
         return InputError(
             f"{self.path or 'the search'} is {shown(self.value)}: {why}",
             hint=hint or (shown(fix, 400) if fix is not None else None),
         )
 
-    def deeper(self) -> "JsonCursor":
-        """This spot, one condition or rank further inside."""
+    def descend(self) -> "JsonCursor":
+        """This cursor, one condition or rank further inside."""
         if self.depth == DEEPEST:
             raise too_deep()
         return replace(self, depth=self.depth + 1)
@@ -52,51 +52,51 @@ class JsonCursor:
     def items(self, fix: Any, least: int = 1) -> list["JsonCursor"]:
         """What is in a list of at least some values."""
         if not isinstance(self.value, list | tuple):
-            raise self.wrong("it has to be a list", fix)
+            raise self.error("it has to be a list", fix)
         if len(self.value) < least:
-            raise self.wrong(f"it has to be a list of at least {least}", fix)
+            raise self.error(f"it has to be a list of at least {least}", fix)
         return [self._inside(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
 
     def mapping(self, fix: Any) -> Mapping[str, Any]:
         if not isinstance(self.value, Mapping):
-            raise self.wrong("it has to be an object", fix)
+            raise self.error("it has to be an object", fix)
         for name in self.value:
             if not isinstance(name, str):
-                raise self.wrong(f"its key {name!r} is not a text", fix)
+                raise self.error(f"its key {name!r} is not a text", fix)
         return self.value
 
     def object(self, required: Collection[str], optional: Collection[str], fix: Any) -> dict[str, "JsonCursor"]:
         """The keys of an object and no others; an optional one that is null is one that is not there."""
-        found = self.mapping(fix)
+        keys = self.mapping(fix)
         choices = (*required, *optional)
-        for name in found:
+        for name in keys:
             if name not in choices:
                 raise self.unknown(name, choices, "key")
         for name in required:
-            if name not in found:
-                raise self.wrong(f"it has no {name!r}", fix)
-        return {name: self.key(name) for name in found if name in required or found[name] is not None}
+            if name not in keys:
+                raise self.error(f"it has no {name!r}", fix)
+        return {name: self.key(name) for name in keys if name in required or keys[name] is not None}
 
-    def single(self, operators: Collection[str], fix: Any) -> tuple[str, "JsonCursor"]:
+    def only_key(self, operators: Collection[str], fix: Any) -> tuple[str, "JsonCursor"]:
         """The one operator of an object, and its operand."""
-        found = self.mapping(fix)
-        for name in found:
+        operator_map = self.mapping(fix)
+        for name in operator_map:
             if name not in operators:
                 raise self.unknown(name, operators, "operator")
-        if len(found) != 1:
-            raise self.wrong(f"it has {len(found)} operators, and there has to be exactly one", fix)
-        (name,) = found
+        if len(operator_map) != 1:
+            raise self.error(f"it has {len(operator_map)} operators, and there has to be exactly one", fix)
+        (name,) = operator_map
         return name, self.key(name)
 
     def unknown(self, name: str, choices: Collection[str], what: str, *, hint: str | None = None) -> InputError:
         """The error for a key of this object that is none of some."""
-        return self.key(name).wrong(f"{name!r} is no {what}", hint=hint or nearest(name, choices) or ", ".join(choices))
+        return self.key(name).error(f"{name!r} is no {what}", hint=hint or nearest(name, choices) or ", ".join(choices))
 
     def number(self, fix: Any, largest: float = SINGLE) -> float:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.wrong("it has to be a number", fix)
+            raise self.error("it has to be a number", fix)
         if not abs(self.value) <= largest:  # nor is nan
-            raise self.wrong(f"it has to be finite, at most {largest:.3g} in size", fix)
+            raise self.error(f"it has to be finite, at most {largest:.3g} in size", fix)
         return self.value
 
     def integer(self, fix: Any, least: int = 0, largest: int = LONGEST) -> int:
@@ -105,48 +105,48 @@ class JsonCursor:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not least <= value <= largest:
             bound = f"at least {least}" + ("" if largest == LONGEST else f" and at most {largest}")
-            raise self.wrong(f"it has to be an integer, {bound}", fix)
+            raise self.error(f"it has to be an integer, {bound}", fix)
         return int(value)
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
-            raise self.wrong("it has to be true or false", True)
+            raise self.error("it has to be true or false", True)
         return self.value
 
     def text(self, fix: Any) -> str:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.wrong("it has to be a text that is not empty", fix)
+            raise self.error("it has to be a text that is not empty", fix)
         if not encodable(self.value):
-            raise self.wrong("it has half a character in it", fix)
+            raise self.error("it has half a character in it", fix)
         return self.value
 
     def field(self, fix: str, besides: Collection[str] = ()) -> str:
         """The name of a metadata field, or one of the names that begin with # and are allowed here."""
         if not isinstance(self.value, str) or not self.value:
-            raise self.wrong("it has to be the name of a field", fix)
-        fault = name_fault(self.value, besides, self.known)
-        if fault:
-            raise self.wrong(fault[0], hint=fault[1])
+            raise self.error("it has to be the name of a field", fix)
+        problem = name_problem(self.value, besides, self.known)
+        if problem:
+            raise self.error(problem[0], hint=problem[1])
         return self.value
 
     def _inside(self, value: Any, path: str) -> "JsonCursor":
         return JsonCursor(value, path, self.known, self.depth)
 
 
-def name_fault(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
+def name_problem(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
     """Why a name is none of a metadata field, and what to type. besides: names that may be used as well."""
     if name in besides:
         return None
     if not name or name[0] in "$#":
-        meant = nearest(name, besides) if name else None
-        return f"{name!r} is no field here", meant or " or ".join((*besides, "the name of a metadata field"))
+        near = nearest(name, besides) if name else None
+        return f"{name!r} is no field here", near or " or ".join((*besides, "the name of a metadata field"))
     if not encodable(name):
         return "it has half a character in it", name.encode(errors="ignore").decode() or "reward"
     if known is not None and name not in known:
         if f"#{name}" in besides:
             return f"no record has a field {name!r}", f"#{name}"
-        there = nearest(name, known) or ", ".join(sorted(known)[:12]) or "no record has fields yet"
-        return f"no record has a field {name!r}", there
+        near = nearest(name, known) or ", ".join(sorted(known)[:12]) or "no record has fields yet"
+        return f"no record has a field {name!r}", near
     return None
 
 

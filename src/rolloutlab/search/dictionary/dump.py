@@ -71,12 +71,12 @@ def dump_query(query: str | tuple[float, ...] | SparseVector) -> Any:
 
 
 def _knn(knn: Knn) -> dict[str, Any]:
-    told: dict[str, Any] = {"query": dump_query(knn.query), "key": knn.key, "limit": knn.limit}
+    written: dict[str, Any] = {"query": dump_query(knn.query), "key": knn.key, "limit": knn.limit}
     if knn.default is not None:
-        told["default"] = knn.default
+        written["default"] = knn.default
     if knn.return_rank is not False:
-        told["return_rank"] = knn.return_rank
-    return told
+        written["return_rank"] = knn.return_rank
+    return written
 
 
 def _group_by(group_by: GroupBy) -> dict[str, Any]:

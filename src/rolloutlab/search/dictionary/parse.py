@@ -28,30 +28,30 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
     """
     if isinstance(search, Search):
         search = dump(search)
-    spot = JsonCursor(_json(search) if isinstance(search, str) else search, known=known)
-    _surely_keys(spot)
-    found = spot.object((), KEYS, EXAMPLE)
-    if "where" in found and "filter" in found:
-        raise spot.wrong("where and filter are two names of one thing", {"where": {"$and": ["...", "..."]}})
-    filtered = found.get("where", found.get("filter"))
-    ranked = rank.rank_at(found["rank"]) if "rank" in found else None
+    cursor = JsonCursor(_json(search) if isinstance(search, str) else search, known=known)
+    _surely_keys(cursor)
+    parts = cursor.object((), KEYS, EXAMPLE)
+    if "where" in parts and "filter" in parts:
+        raise cursor.error("where and filter are two names of one thing", {"where": {"$and": ["...", "..."]}})
+    filtered = parts.get("where", parts.get("filter"))
+    ranked = rank.read_rank(parts["rank"]) if "rank" in parts else None
     return Search(
-        where.where_at(filtered) if filtered is not None else None,
+        where.read_where(filtered) if filtered is not None else None,
         ranked,
-        _group_by(found["group_by"], ranked) if "group_by" in found else None,
-        _limit(found["limit"]) if "limit" in found else Limit(),
-        _select(found["select"]) if "select" in found else Select(),
+        _group_by(parts["group_by"], ranked) if "group_by" in parts else None,
+        _limit(parts["limit"]) if "limit" in parts else Limit(),
+        _select(parts["select"]) if "select" in parts else Select(),
     )
 
 
 def parse_where(value: Where | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Where:
     """As `parse`, of what a dictionary has under `where`."""
-    return where.where_at(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
+    return where.read_where(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
 
 
 def parse_rank(value: Rank | Mapping[str, Any] | float | str, known: Collection[str] | None = None) -> Rank:
     """As `parse`, of what a dictionary has under `rank`."""
-    return rank.rank_at(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
+    return rank.read_rank(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
 
 
 def check(search: Search) -> Search:
@@ -82,51 +82,51 @@ def _json(text: str) -> Any:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are each there once: of two, Python would keep the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    merged = dict(pairs)
+    if len(merged) < len(pairs):
         names = [name for name, _ in pairs]
         again = next(name for name in names if names.count(name) > 1)
         both = {"$and": [{name: value} for name, value in pairs if name == again]}
         raise InputError(f"the key {again!r} is twice in one object", hint=shown(both, 400))
-    return found
+    return merged
 
 
-def _surely_keys(spot: JsonCursor) -> None:
+def _surely_keys(cursor: JsonCursor) -> None:
     """The mistakes that have a fix of their own: what belongs one level down."""
-    found = spot.mapping(EXAMPLE)
+    found = cursor.mapping(EXAMPLE)
     for name, value in found.items():
         if name in rank.OPERATORS:
-            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"rank": {name: value}}, 400))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"rank": {name: value}}, 400))
         if name == "offset":
-            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"limit": {"offset": value}}))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"limit": {"offset": value}}))
         if name not in KEYS and not nearest(name, KEYS) and (name in where.LOGICAL or isinstance(value, Mapping)):
-            raise spot.unknown(name, KEYS, "key of a search", hint=shown({"where": {name: value}}, 400))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"where": {name: value}}, 400))
 
 
-def _group_by(spot: JsonCursor, ranked: Rank | None) -> GroupBy | None:
+def _group_by(cursor: JsonCursor, ranked: Rank | None) -> GroupBy | None:
     fix = {"keys": ["model"], "aggregate": BEST}
-    if not spot.mapping(fix):
+    if not cursor.mapping(fix):
         return None  # as other clients write none
-    found = spot.object(("keys", "aggregate"), (), fix)
-    keys = tuple(key.field("model") for key in found["keys"].items(["model"]))
-    operator, operand = found["aggregate"].single(AGGREGATES, BEST)
+    parts = cursor.object(("keys", "aggregate"), (), fix)
+    keys = tuple(key.field("model") for key in parts["keys"].items(["model"]))
+    operator, operand = parts["aggregate"].only_key(AGGREGATES, BEST)
     inside = operand.object(("keys", "k"), (), BEST["$min_k"])
     by = tuple(key.field(SCORE, (SCORE,)) for key in inside["keys"].items([SCORE]))
     if ranked is None and SCORE in by:
-        raise spot.wrong("the best by score are kept, and there is no rank", hint=shown({"rank": rank.KNN}))
+        raise cursor.error("the best by score are kept, and there is no rank", hint=shown({"rank": rank.KNN}))
     return GroupBy(keys, AGGREGATES[operator](by, inside["k"].integer(1, least=1)))
 
 
-def _limit(spot: JsonCursor) -> Limit:
+def _limit(cursor: JsonCursor) -> Limit:
     fix = {"limit": 10, "offset": 0}
-    if not isinstance(spot.value, Mapping):
-        return Limit(spot.integer(fix))
-    found = spot.object((), ("limit", "offset"), fix)
-    return Limit(**{name: at.integer(fix[name]) for name, at in found.items()})
+    if not isinstance(cursor.value, Mapping):
+        return Limit(cursor.integer(fix))
+    parts = cursor.object((), ("limit", "offset"), fix)
+    return Limit(**{name: part.integer(fix[name]) for name, part in parts.items()})
 
 
-def _select(spot: JsonCursor) -> Select:
+def _select(cursor: JsonCursor) -> Select:
     fix = ["#document", SCORE, "reward"]
-    if isinstance(spot.value, Mapping):
-        spot = spot.object(("keys",), (), {"keys": fix})["keys"]
-    return Select(tuple(key.field(SCORE, SHOWN) for key in spot.items(fix, least=0)))
+    if isinstance(cursor.value, Mapping):
+        cursor = cursor.object(("keys",), (), {"keys": fix})["keys"]
+    return Select(tuple(key.field(SCORE, SHOWN) for key in cursor.items(fix, least=0)))

@@ -36,24 +36,24 @@ TAG, SPARSE = "#type", "sparse_vector"
 HIGHEST_INDEX = 2**32 - 1
 
 
-def rank_at(spot: JsonCursor) -> Rank:
-    """The rank at a spot; a bare number is one."""
-    if isinstance(spot.value, Rank):
-        return rank_at(replace(spot, value=dump_rank(spot.value)))
-    spot = spot.deeper()
-    if isinstance(spot.value, int | float) and not isinstance(spot.value, bool):
-        return Val(spot.number(0.5))
-    if not isinstance(spot.value, Mapping):
-        raise spot.wrong("a rank is an object with one operator, or a number", _meant(spot.value))
-    if "$rrf" in spot.value:
-        raise spot.unknown("$rrf", OPERATORS, "operator: fusion is written out", hint=shown(FUSED, 400))
-    operator, operand = spot.single(OPERATORS, {"$sum": [KNN, 1]})
+def read_rank(cursor: JsonCursor) -> Rank:
+    """The rank at a cursor; a bare number is one."""
+    if isinstance(cursor.value, Rank):
+        return read_rank(replace(cursor, value=dump_rank(cursor.value)))
+    cursor = cursor.descend()
+    if isinstance(cursor.value, int | float) and not isinstance(cursor.value, bool):
+        return Val(cursor.number(0.5))
+    if not isinstance(cursor.value, Mapping):
+        raise cursor.error("a rank is an object with one operator, or a number", _meant(cursor.value))
+    if "$rrf" in cursor.value:
+        raise cursor.unknown("$rrf", OPERATORS, "operator: fusion is written out", hint=shown(FUSED, 400))
+    operator, operand = cursor.only_key(OPERATORS, {"$sum": [KNN, 1]})
     if operator in COMBINED:
-        return Combined(operator, tuple(map(rank_at, operand.items([KNN, 0.5], least=2))))
+        return Combined(operator, tuple(map(read_rank, operand.items([KNN, 0.5], least=2))))
     if operator in PAIRED:
         return PAIRED[operator](*_sides(operand))
     if operator in APPLIED:
-        return Applied(operator, rank_at(operand))
+        return Applied(operator, read_rank(operand))
     if operator == "$val":
         return Val(operand.number(0.5))
     return _knn(operand) if operator == "$knn" else _field(operand)
@@ -65,62 +65,62 @@ def _meant(value: Any) -> Any:
     return {"$sum": [KNN, 0.5]} if isinstance(value, list | tuple) and len(value) > 1 else KNN
 
 
-def _sides(spot: JsonCursor) -> tuple[Rank, Rank]:
-    pair = spot.value if isinstance(spot.value, list | tuple) and len(spot.value) == 2 else (1, KNN)
-    found = spot.object(("left", "right"), (), {"left": pair[0], "right": pair[1]})
-    return rank_at(found["left"]), rank_at(found["right"])
+def _sides(cursor: JsonCursor) -> tuple[Rank, Rank]:
+    pair = cursor.value if isinstance(cursor.value, list | tuple) and len(cursor.value) == 2 else (1, KNN)
+    sides = cursor.object(("left", "right"), (), {"left": pair[0], "right": pair[1]})
+    return read_rank(sides["left"]), read_rank(sides["right"])
 
 
-def _knn(spot: JsonCursor) -> Knn:
-    found = spot.object(("query",), ("key", "limit", "default", "return_rank"), KNN["$knn"])
+def _knn(cursor: JsonCursor) -> Knn:
+    options = cursor.object(("query",), ("key", "limit", "default", "return_rank"), KNN["$knn"])
     return Knn(
-        query=_query(found["query"]),
-        key=_vectors(found["key"]) if "key" in found else EMBEDDING,
-        limit=found["limit"].integer(NEAREST, least=1) if "limit" in found else NEAREST,
-        default=found["default"].number(1) if "default" in found else None,
-        return_rank="return_rank" in found and found["return_rank"].flag(),
+        query=_query(options["query"]),
+        key=_vectors(options["key"]) if "key" in options else EMBEDDING,
+        limit=options["limit"].integer(NEAREST, least=1) if "limit" in options else NEAREST,
+        default=options["default"].number(1) if "default" in options else None,
+        return_rank="return_rank" in options and options["return_rank"].flag(),
     )
 
 
-def _vectors(spot: JsonCursor) -> str:
+def _vectors(cursor: JsonCursor) -> str:
     """What has vectors: the embedding, or sparse ones under a name, which need not be a metadata field."""
-    return replace(spot, known=None).field(EMBEDDING, (EMBEDDING,))
+    return replace(cursor, known=None).field(EMBEDDING, (EMBEDDING,))
 
 
-def _query(spot: JsonCursor) -> str | tuple[float, ...] | SparseVector:
-    if isinstance(spot.value, str):
-        return spot.text("text")
-    if isinstance(spot.value, SparseVector):
-        vector = {"indices": list(spot.value.indices), "values": list(spot.value.values)}
-        return _sparse(replace(spot, value=vector))
-    if isinstance(spot.value, Mapping):
-        return _sparse(spot)
-    if not isinstance(spot.value, list | tuple):
-        raise spot.wrong("a query is a text, a list of numbers or a sparse vector", "text")
-    if spot.value and isinstance(spot.value[0], list | tuple):
-        raise spot.wrong("it is a list of lists; a query is one vector", list(spot.value[0]) or [0.1, 0.2])
-    return tuple(float(item.number(0.5)) for item in spot.items([0.1, 0.2]))
+def _query(cursor: JsonCursor) -> str | tuple[float, ...] | SparseVector:
+    if isinstance(cursor.value, str):
+        return cursor.text("text")
+    if isinstance(cursor.value, SparseVector):
+        vector = {"indices": list(cursor.value.indices), "values": list(cursor.value.values)}
+        return _sparse(replace(cursor, value=vector))
+    if isinstance(cursor.value, Mapping):
+        return _sparse(cursor)
+    if not isinstance(cursor.value, list | tuple):
+        raise cursor.error("a query is a text, a list of numbers or a sparse vector", "text")
+    if cursor.value and isinstance(cursor.value[0], list | tuple):
+        raise cursor.error("it is a list of lists; a query is one vector", list(cursor.value[0]) or [0.1, 0.2])
+    return tuple(float(item.number(0.5)) for item in cursor.items([0.1, 0.2]))
 
 
-def _sparse(spot: JsonCursor) -> SparseVector:
+def _sparse(cursor: JsonCursor) -> SparseVector:
     fix = {"indices": [3, 17], "values": [0.5, 1.5]}
-    found = spot.object(("indices", "values"), (TAG,), fix)
-    if TAG in found and found[TAG].value != SPARSE:
-        raise found[TAG].wrong("there is one type of sparse vector", SPARSE)
-    indices = tuple(item.integer(3, largest=HIGHEST_INDEX) for item in found["indices"].items(fix["indices"]))
-    values = tuple(float(item.number(0.5)) for item in found["values"].items(fix["values"]))
+    parts = cursor.object(("indices", "values"), (TAG,), fix)
+    if TAG in parts and parts[TAG].value != SPARSE:
+        raise parts[TAG].error("there is one type of sparse vector", SPARSE)
+    indices = tuple(item.integer(3, largest=HIGHEST_INDEX) for item in parts["indices"].items(fix["indices"]))
+    values = tuple(float(item.number(0.5)) for item in parts["values"].items(fix["values"]))
     if len(indices) != len(values):
         shorter = min(len(indices), len(values))
         fix = {"indices": list(indices[:shorter]), "values": list(values[:shorter])}
-        raise spot.wrong(f"it has {len(indices)} indices and {len(values)} values", fix)
+        raise cursor.error(f"it has {len(indices)} indices and {len(values)} values", fix)
     if len(set(indices)) < len(indices):
         again = next(index for index in indices if indices.count(index) > 1)
-        raise spot.wrong(f"the index {again} is there more than once", fix)
+        raise cursor.error(f"the index {again} is there more than once", fix)
     return SparseVector(indices, values)
 
 
-def _field(spot: JsonCursor) -> FieldTerm:
-    if isinstance(spot.value, str):
-        raise spot.wrong("it has to be an object", {"key": spot.value or "reward"})
-    found = spot.object(("key",), ("default",), FIELD["$field"])
-    return FieldTerm(found["key"].field("reward"), found["default"].number(0) if "default" in found else None)
+def _field(cursor: JsonCursor) -> FieldTerm:
+    if isinstance(cursor.value, str):
+        raise cursor.error("it has to be an object", {"key": cursor.value or "reward"})
+    parts = cursor.object(("key",), ("default",), FIELD["$field"])
+    return FieldTerm(parts["key"].field("reward"), parts["default"].number(0) if "default" in parts else None)

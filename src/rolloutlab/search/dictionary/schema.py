@@ -28,8 +28,8 @@ def json_schema() -> Schema:
     grouped = {"required": ["aggregate"], "properties": {"aggregate": {"anyOf": best}}, "type": "object"}
     grouping = {"properties": {"group_by": grouped}, "required": ["group_by"]}
     scoring = {"properties": {"rank": {"not": {"type": "null"}}}, "required": ["rank"]}
-    there = {"not": {"type": "null"}}
-    twice = {"required": ["where", "filter"], "properties": {"where": there, "filter": there}}
+    present = {"not": {"type": "null"}}
+    twice = {"required": ["where", "filter"], "properties": {"where": present, "filter": present}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A search",
@@ -59,8 +59,8 @@ def _field() -> Schema:
     kinds: list[Schema] = [{"type": "string"}, NUMBER, {"type": "boolean"}]
     value, several = {"anyOf": kinds}, {"anyOf": [_list(kind) for kind in kinds]}
     order = dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), NUMBER)
-    asked = dict.fromkeys(("$eq", "$ne", "$contains", "$not_contains"), value)
-    return {"anyOf": [value, _single({**asked, **order, "$in": several, "$nin": several})]}
+    equality = dict.fromkeys(("$eq", "$ne", "$contains", "$not_contains"), value)
+    return {"anyOf": [value, _single({**equality, **order, "$in": several, "$nin": several})]}
 
 
 def _id() -> Schema:

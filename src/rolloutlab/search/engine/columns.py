@@ -76,15 +76,15 @@ class Column:
     def values(self, places_K: Places) -> list[Any]:
         """A value per place, `MISSING` where there is none."""
         kinds_K, bits_K = self.kinds_N[places_K], self.bits_N[places_K]
-        found: list[Any] = bits_K.tolist()
+        values: list[Any] = bits_K.tolist()
         for kind in set(kinds_K.tolist()) - {INT, FLOAT}:
             for i in np.flatnonzero(kinds_K == kind).tolist():
-                found[i] = self._value(kind, found[i], int(places_K[i]))
+                values[i] = self._value(kind, values[i], int(places_K[i]))
         if FLOAT in self.present:
             which = np.flatnonzero(kinds_K == FLOAT)
             for i, number in zip(which.tolist(), bits_K.view(np.float64)[which].tolist(), strict=True):
-                found[i] = number
-        return found
+                values[i] = number
+        return values
 
     def _value(self, kind: int, bits: int, place: int) -> Any:
         if kind == TEXT:
@@ -128,8 +128,8 @@ class Columns:
     def fields(self) -> dict[str, tuple[str, ...]]:
         """The kinds of values that each field has."""
         kinds = {name: np.unique(column.kinds_N).tolist() for name, column in self.by_name.items()}
-        named = {name: tuple(KINDS[kind] for kind in found if kind != ABSENT) for name, found in kinds.items()}
-        return {name: found for name, found in named.items() if found}
+        named = {name: tuple(KINDS[kind] for kind in present if kind != ABSENT) for name, present in kinds.items()}
+        return {name: present for name, present in named.items() if present}
 
     def values(self, name: str, places_K: Places) -> list[Any]:
         column = self.by_name.get(name)

@@ -113,15 +113,15 @@ def _executed(search: Search, started: float, snapshot: Snapshot) -> SearchOutco
         total=snapshot.total,
         qualified=qualified,
         filtered=search.where is not None,
-        found=tuple((knn.key, len(found.places_K)) for knn, found in scoring.hits.items()),
+        nearest=tuple((knn.key, len(nearest.places_K)) for knn, nearest in scoring.hits.items()),
         scored=scored,
         groups=None if groups is None else groups.groups,
         rows=len(hits),
         seconds=time.perf_counter() - started,
     )
     smallest = 0 if groups is None else groups.smallest
-    told = warnings(search, plan, scoring.hits, available=available, smallest=smallest, nans=nans)
-    return SearchOutcome(hits, plan, tuple(told))
+    texts = warnings(search, plan, scoring.hits, available=available, smallest=smallest, nans=nans)
+    return SearchOutcome(hits, plan, tuple(texts))
 
 
 def _check(search: Search) -> None:
@@ -156,10 +156,10 @@ def _grouped(group_by: GroupBy, snapshot: Snapshot, places: Places, scores: Scor
 def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:
     select = search.select.keys or (SCORE,)
     fields = [] if METADATA in select else [key for key in select if key not in SHOWN]
-    wanted = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, METADATA) if key in select)]
-    columns = snapshot.get(places, wanted)
-    told = scores.tolist() if scores is not None and SCORE in select else [None] * len(places)
-    for i, score in enumerate(told):
+    keys = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, METADATA) if key in select)]
+    columns = snapshot.get(places, keys)
+    scores_K = scores.tolist() if scores is not None and SCORE in select else [None] * len(places)
+    for i, score in enumerate(scores_K):
         metadata = _value(columns, METADATA, i)
         if fields:
             metadata = {key: columns[key][i] for key in fields if columns[key][i] is not MISSING}

@@ -61,10 +61,10 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
 
     def taken_apart(snapshot: Snapshot) -> Breakdown:
         within = snapshot.filter(search.where)  # first, as in `execute`: a server's records are numbered as they come
-        found = snapshot.filter(Compare(ID, "$eq", id))
-        if not len(found):
+        matches = snapshot.filter(Compare(ID, "$eq", id))
+        if not len(matches):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
-        place, qualifies = int(found[0]), bool(np.isin(found[0], within))
+        place, qualifies = int(matches[0]), bool(np.isin(matches[0], within))
         return Breakdown(id, qualifies, _part(rank, Scoring(snapshot, within), place, qualifies))
 
     return backend.within(taken_apart)

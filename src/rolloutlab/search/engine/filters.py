@@ -85,7 +85,7 @@ class Filter:
     def _has(self, field: str, value: Scalar) -> Mask:
         column = self._columns.by_name.get(field)
         lists = {} if column is None else column.lists
-        return mask_of([place for place, found in lists.items() if any(same(v, value) for v in found)], self._total)
+        return mask_of([place for place, values in lists.items() if any(same(v, value) for v in values)], self._total)
 
     def _read(self, meets: Callable[[str], bool], within_N: Mask) -> Mask:
         documents = self._texts.documents(np.flatnonzero(within_N))

@@ -131,19 +131,19 @@ class MirroredRecords(Records):
         sql = f"SELECT id, document FROM records WHERE document IS NOT NULL AND id IN {_GIVEN}"
         return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
-    def without_vectors(self, after: int, most: int) -> list[Bare]:
+    def without_vectors(self, after: int, limit: int) -> list[Bare]:
         """Some records beyond a row that have a document and no embedding yet."""
-        return [Bare(*row) for row in self._read(_BARE, after, most)]
+        return [Bare(*row) for row in self._read(_BARE, after, limit)]
 
     def embedded(self) -> int:
         """How many records have an embedding."""
         return int(self._read("SELECT count(*) FROM vectors")[0][0])
 
-    def values(self, field: str, most: int = 50) -> list[str]:
+    def values(self, field: str, limit: int = 50) -> list[str]:
         """Some of the texts that a field holds."""
         path = json.dumps(field)
         sql = """
             SELECT DISTINCT value FROM (SELECT metadata FROM records ORDER BY row DESC LIMIT 20000),
             json_each(metadata, '$.' || ?) WHERE type = 'text' LIMIT ?
         """
-        return sorted(row[0] for row in self._read(sql, path, most))
+        return sorted(row[0] for row in self._read(sql, path, limit))

@@ -12,13 +12,13 @@ from rolloutlab.search.rank import EMBEDDING, Knn
 class ExecutionPlan:
     """`str()` of it is "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
 
-    found: how many records each knn found, by its key. scored: records with a score; None without a rank.
+    nearest: how many records each knn found, by its key. scored: records with a score; None without a rank.
     """
 
     total: int
     qualified: int
     filtered: bool
-    found: tuple[tuple[str, int], ...]
+    nearest: tuple[tuple[str, int], ...]
     scored: int | None
     groups: int | None
     rows: int
@@ -26,9 +26,9 @@ class ExecutionPlan:
 
     def __str__(self) -> str:
         of_total = f"filter {self.qualified:,} of {self.total:,}" if self.filtered else _counted(self.total, "record")
-        knns = " + ".join(f"{'knn' if key == EMBEDDING else key} {count:,}" for key, count in self.found)
+        knns = " + ".join(f"{'knn' if key == EMBEDDING else key} {count:,}" for key, count in self.nearest)
         steps = [of_total, *([knns] if knns else [])]
-        if self.scored is not None and (len(self.found) != 1 or self.scored != self.found[0][1]):
+        if self.scored is not None and (len(self.nearest) != 1 or self.scored != self.nearest[0][1]):
             steps.append(f"{self.scored:,} scored")
         if self.groups is not None:
             steps.append(_counted(self.groups, "group"))
@@ -54,14 +54,14 @@ def warnings(
 
     available: records after grouping, before the page. smallest: records in the smallest group.
     """
-    wanted = search.limit.limit and search.limit.offset + search.limit.limit
-    cut = [knn for knn, found in hits.items() if len(found.places_K) == knn.limit < plan.qualified]
+    needed = search.limit.limit and search.limit.offset + search.limit.limit
+    cut = [knn for knn, nearest in hits.items() if len(nearest.places_K) == knn.limit < plan.qualified]
     largest = max((knn.limit for knn in cut), default=0)
-    if cut and largest < wanted and available < wanted and search.group_by is None:
-        yield f"limit and offset ask for {wanted}, and knn finds only {largest}: set $knn.limit to {wanted} or more"
+    if cut and largest < needed and available < needed and search.group_by is None:
+        yield f"limit and offset ask for {needed}, and knn finds only {largest}: set $knn.limit to {needed} or more"
     if cut and search.group_by is not None:
         short = smallest < search.group_by.aggregate.k
-        if short or not search.limit.limit or available < wanted:
+        if short or not search.limit.limit or available < needed:
             yield (
                 f"group_by saw the {plan.scored:,} nearest of {plan.qualified:,} records: a larger $knn.limit may give "
                 "more groups, and more in each"
@@ -70,7 +70,7 @@ def warnings(
         yield "the rank gives no record a score: " + (
             "what it looks for is in none" if hits else "a number by itself scores nothing, and no field has numbers"
         )
-    strict = [found for knn, found in hits.items() if knn.default is None]
+    strict = [nearest for knn, nearest in hits.items() if knn.default is None]
     if len(strict) > 1:
         yield from _intersected(strict, plan)
     if nans:
@@ -78,7 +78,7 @@ def warnings(
 
 
 def _intersected(strict: Sequence[Hits], plan: ExecutionPlan) -> Iterator[str]:
-    together = {place for found in strict for place in found.places_K.tolist()}
+    together = {place for hits in strict for place in hits.places_K.tolist()}
     if plan.scored is not None and plan.scored < len(together):
         yield (
             f"{len(strict)} knns have no default, so that only records that each found have a score: {plan.scored:,} "

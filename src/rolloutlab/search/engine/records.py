@@ -57,7 +57,7 @@ class Records:
         self.path, self._space, self._regex_timeout = path, space, regex_timeout
         self._turns = Turns("rolloutlab-search-turns", self._open_again)
         self._agreed: EmbeddingModel | None = None
-        with self._told():
+        with self._damage_as_lab_error():
             self._open()
 
     def within(self, work: Callable[[Snapshot], T]) -> T:
@@ -68,7 +68,7 @@ class Records:
             find = TimedSearch(self._regex_timeout)
             return work(TableSnapshot(self._table, self._reader, self._space, find))
 
-        with self._told():
+        with self._damage_as_lab_error():
             return self._turns.take(lambda: self._reader.at_one_moment(looked))
 
     @property
@@ -84,10 +84,10 @@ class Records:
         """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
 
         def read(_: Snapshot) -> dict[str, tuple[str, ...]]:
-            found = self._table.columns.fields()
+            kinds = self._table.columns.fields()
             for key in self._table.sparse_keys():
-                found[key] = (*found.get(key, ()), "sparse")
-            return found
+                kinds[key] = (*kinds.get(key, ()), "sparse")
+            return kinds
 
         return self.within(read)
 
@@ -123,12 +123,12 @@ class Records:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Forget some records; those that are not there are passed over."""
-        wanted = json.dumps(list(ids))
+        listed = json.dumps(list(ids))
         chosen = "(SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?)))"
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
-            connection.execute(f"INSERT INTO gone SELECT row, ? FROM records WHERE row IN {chosen}", (revision, wanted))
-            connection.execute(f"DELETE FROM records WHERE row IN {chosen}", (wanted,))
+            connection.execute(f"INSERT INTO gone SELECT row, ? FROM records WHERE row IN {chosen}", (revision, listed))
+            connection.execute(f"DELETE FROM records WHERE row IN {chosen}", (listed,))
             if connection.execute("SELECT count(*) FROM gone").fetchone()[0] > _ENDS:
                 connection.execute("DELETE FROM gone")
                 _set(connection, "horizon", revision)
@@ -145,11 +145,11 @@ class Records:
         model = EmbeddingModel(name, dimension, digest)
 
         def write(connection: sqlite3.Connection, _: int) -> None:
-            there = _state(connection, "model")
-            if there is not None and EmbeddingModel(*json.loads(there)) == model:
+            stored = _state(connection, "model")
+            if stored is not None and EmbeddingModel(*json.loads(stored)) == model:
                 return
             if connection.execute("SELECT 1 FROM vectors LIMIT 1").fetchone():
-                other = EmbeddingModel(*json.loads(there)).name if there is not None else "a model that is not known"
+                other = EmbeddingModel(*json.loads(stored)).name if stored is not None else "a model that is not known"
                 raise _mixed(f"the embeddings there are come from {other}, not from {name}")
             _set(connection, "model", json.dumps([name, dimension, digest]))
             _set(connection, "dimension", dimension)
@@ -166,7 +166,7 @@ class Records:
         self._writer.close()
 
     def _read(self, sql: str, *values: Any) -> list[Any]:
-        with self._told():
+        with self._damage_as_lab_error():
             return self._turns.take(lambda: self._reader.read(sql, *values))
 
     def _set_vectors(self, connection: sqlite3.Connection, blobs: Mapping[str, bytes]) -> None:
@@ -190,7 +190,7 @@ class Records:
             connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
             work(connection, int(_state(connection, "revision")))
 
-        with self._told():
+        with self._damage_as_lab_error():
             self._turns.take(lambda: self._writer).change(write)
 
     def _open(self) -> None:
@@ -208,7 +208,7 @@ class Records:
         self._open()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _damage_as_lab_error(self) -> Iterator[None]:
         """A damaged file is an error that says what to type."""
         try:
             yield

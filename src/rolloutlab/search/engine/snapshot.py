@@ -65,8 +65,8 @@ class TableSnapshot:
         if key != EMBEDDING:
             return self._table.columns.values(key, places)
         vectors = self._table.vectors
-        found = [None if vectors is None else vectors.get(place) for place in places.tolist()]
-        return [MISSING if vector is None else vector for vector in found]
+        values = [None if vectors is None else vectors.get(place) for place in places.tolist()]
+        return [MISSING if vector is None else vector for vector in values]
 
     def _stored(self, places: Places, keys: Sequence[str]) -> dict[str, list[Any]]:
         if not keys:
@@ -121,9 +121,9 @@ class TableSnapshot:
         words = {word.casefold(): word for word in _WORD.findall(knn.query)}
         if not words:
             return _nothing()
-        wanted = " OR ".join(f'"{word}"' for word in words.values())  # cut further as the documents were
+        query = " OR ".join(f'"{word}"' for word in words.values())  # cut further as the documents were
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
-        rows = self._database.read(sql, wanted)
+        rows = self._database.read(sql, query)
         places = self._table.places([row[0] for row in rows])
         scores = np.fromiter((row[1] for row in rows), np.float64, len(rows))
         chosen = np.isin(places, within)

@@ -96,9 +96,9 @@ class Table:
                     yield (place, *row[1:])
 
     def places(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Places:
-        found = np.asarray(rows, np.int64)
-        places = np.searchsorted(self.rows_N, found)
-        if len(places) and not np.array_equal(self.rows_N[np.minimum(places, len(self.rows_N) - 1)], found):
+        rows_K = np.asarray(rows, np.int64)
+        places = np.searchsorted(self.rows_N, rows_K)
+        if len(places) and not np.array_equal(self.rows_N[np.minimum(places, len(self.rows_N) - 1)], rows_K):
             raise damaged(self._database, "records that are not there are mentioned")
         return places
 

@@ -189,7 +189,7 @@ class SparseVectors:
         values: Sequence[npt.NDArray[np.float32]],
     ) -> None:
         self._places_V = places_V
-        self._owners_E = np.repeat(np.arange(len(places_V)), [len(found) for found in indices])
+        self._owners_E = np.repeat(np.arange(len(places_V)), [len(each) for each in indices])
         self._indices_E = np.concatenate([np.zeros(0, np.int64), *indices])
         self._values_E = np.concatenate([np.zeros(0, np.float32), *values])
 

@@ -8,8 +8,8 @@ name is no name of Python stands in backticks or as `F["..."]`. `id` and `docume
 from collections.abc import Collection
 
 from rolloutlab.search.dictionary import check_fields, check_where, parse_rank
-from rolloutlab.search.expression.parse import where_at
-from rolloutlab.search.expression.rank import rank_at
+from rolloutlab.search.expression.parse import read_where
+from rolloutlab.search.expression.rank import read_rank
 from rolloutlab.search.expression.source import Text
 from rolloutlab.search.rank import Rank
 from rolloutlab.search.where import Where
@@ -26,10 +26,10 @@ def where_of(text: str, known: Collection[str] | None = None) -> Where:
         InputError: it says none; the message points at the place, the hint is something to type.
     """
     source = Text(text, "reward > 0.5 and model == 'lab/practice'", known)
-    return check_where(where_at(source.tree(), source))
+    return check_where(read_where(source.tree(), source))
 
 
 def rank_of(text: str, known: Collection[str] | None = None) -> Rank:
     """As `where_of`, of a rank."""
     source = Text(text, "knn('paris') - field('reward')", known)
-    return parse_rank(rank_at(source.tree(), source))
+    return parse_rank(read_rank(source.tree(), source))

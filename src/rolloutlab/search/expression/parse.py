@@ -16,7 +16,7 @@ SYMBOLS: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 TURNED = {"$eq": "$eq", "$ne": "$ne", "$gt": "$lt", "$gte": "$lte", "$lt": "$gt", "$lte": "$gte"}
 """`0 < reward` is `reward > 0`."""
-ASKED: dict[str, Callable[[str, Any], Where]] = {
+METHODS: dict[str, Callable[[str, Any], Where]] = {
     "contains": lambda field, value: Contains(field, value),
     "not_contains": lambda field, value: Contains(field, value, negated=True),
     "regex": lambda field, value: Matches(value, field=field),
@@ -27,12 +27,12 @@ ASKED: dict[str, Callable[[str, Any], Where]] = {
 """Methods of a field, which are functions too: `document.regex('a+')` and `regex(document, 'a+')`."""
 
 
-def where_at(node: ast.expr, text: Text) -> Where:
+def read_where(node: ast.expr, text: Text) -> Where:
     """The condition of a part of a text."""
     try:
         return _condition(node, text)
     except RecursionError:
-        raise text.wrong("it is nested too deep", node) from None
+        raise text.error("it is nested too deep", node) from None
 
 
 def _condition(node: ast.expr, text: Text) -> Where:
@@ -49,11 +49,11 @@ def _condition(node: ast.expr, text: Text) -> Where:
         parts = tuple(_comparison(a, op, b, text) for op, (a, b) in zip(node.ops, sides, strict=True))
         return parts[0] if len(parts) == 1 else All(parts)
     if isinstance(node, ast.Call):
-        return _asked(node, text)
+        return _method(node, text)
     field = text.field(node)
     if field is not None:
-        raise text.wrong(f"{text.source(node)} by itself is no condition", node, hint=f"{_written(field)} == True")
-    raise text.wrong(f"{text.source(node)} is no condition", node)
+        raise text.error(f"{text.source(node)} by itself is no condition", node, hint=f"{_written(field)} == True")
+    raise text.error(f"{text.source(node)} is no condition", node)
 
 
 def _not(node: ast.UnaryOp, text: Text) -> Where:
@@ -61,14 +61,14 @@ def _not(node: ast.UnaryOp, text: Text) -> Where:
     try:
         return opposite(where)
     except InputError as error:
-        raise text.wrong(_unfielded(error.message) or "", node, hint=_unfielded(error.hint)) from None
+        raise text.error(_unfielded(error.message) or "", node, hint=_unfielded(error.hint)) from None
 
 
 def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, text: Text) -> Where:
     if isinstance(operator, ast.In | ast.NotIn):
         return _membership(left, right, isinstance(operator, ast.NotIn), text)
     if type(operator) not in SYMBOLS:
-        raise text.wrong("is compares nothing that is stored", left, hint="reward == 1, or reward != 1")
+        raise text.error("is compares nothing that is stored", left, hint="reward == 1, or reward != 1")
     symbol = SYMBOLS[type(operator)]
     value = text.value(right)
     if value is not NotImplemented and (field := _field(left, text)) is not None:
@@ -88,27 +88,27 @@ def _membership(left: ast.expr, right: ast.expr, negated: bool, text: Text) -> W
     field = _field(left, text)
     if field is not None and values is not NotImplemented:
         hint = f"{_written(field)} {'not ' if negated else ''}in ({values!r},)"
-        raise text.wrong(f"{text.source(right)} is one value, not several", right, hint=hint)
+        raise text.error(f"{text.source(right)} is one value, not several", right, hint=hint)
     raise _not_a_field_and_a_value(left, right, text)
 
 
-def _asked(node: ast.Call, text: Text) -> Where:
+def _method(node: ast.Call, text: Text) -> Where:
     """`document.regex('a+')`, or `regex(document, 'a+')`."""
     called, operands = node.func, list(node.args)
     if isinstance(called, ast.Attribute):
         operands.insert(0, called.value)
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    if name not in ASKED:
-        near = get_close_matches(name, ASKED, 1)
-        hint = f"document.{near[0]}('paris')" if near else ", ".join(f"{known}(...)" for known in ASKED)
-        raise text.wrong(f"{name or text.source(called)} is nothing that is asked of a field", node, hint=hint)
+    if name not in METHODS:
+        near = get_close_matches(name, METHODS, 1)
+        hint = f"document.{near[0]}('paris')" if near else ", ".join(f"{known}(...)" for known in METHODS)
+        raise text.error(f"{name or text.source(called)} is nothing that is asked of a field", node, hint=hint)
     field = _field(operands[0], text) if len(operands) == 2 and not node.keywords else None
     value = text.value(operands[1]) if field is not None else NotImplemented
     listed = name in ("is_in", "not_in")
     if field is None or value is NotImplemented or isinstance(value, list) is not listed:
         hint = f"model.{name}(['a', 'b'])" if listed else f"document.{name}('paris')"
-        raise text.wrong(f"{name} is asked of a field, with {'a list' if listed else 'one value'}", node, hint=hint)
-    return _sound(ASKED[name](field, value), operands[1], text)
+        raise text.error(f"{name} is asked of a field, with {'a list' if listed else 'one value'}", node, hint=hint)
+    return _sound(METHODS[name](field, value), operands[1], text)
 
 
 def _field(node: ast.expr, text: Text) -> str | None:
@@ -120,7 +120,7 @@ def _sound(where: Where, node: ast.expr, text: Text) -> Where:
     where = normalized(where)
     wrong = violation(where)
     if wrong:
-        raise text.wrong(wrong[0], node, hint=_unfielded(repr(wrong[1])))
+        raise text.error(wrong[0], node, hint=_unfielded(repr(wrong[1])))
     return where
 
 
@@ -129,12 +129,12 @@ def _not_a_field_and_a_value(left: ast.expr, right: ast.expr, text: Text) -> Inp
         if text.value(node) is NotImplemented and text.field(node) is None:
             joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr)
             hint = "and, or; or brackets around both sides of & and |" if joined else None
-            return text.wrong(f"{text.source(node)} is neither a field nor a value", node, hint=hint)
+            return text.error(f"{text.source(node)} is neither a field nor a value", node, hint=hint)
     field = text.field(left) if text.value(left) is NotImplemented else None
     if field is None:
-        return text.wrong("two values are compared, and no field", left)
+        return text.error("two values are compared, and no field", left)
     written = f"{_written(field)} == '{text.source(right)}'"
-    return text.wrong("two fields are compared; a field is compared with a value", right, hint=written)
+    return text.error("two fields are compared; a field is compared with a value", right, hint=written)
 
 
 def _written(field: str) -> str:

@@ -31,13 +31,13 @@ ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "Spar
 """Python's names, so that what `repr` writes is read."""
 
 
-def rank_at(node: ast.expr, text: Text) -> Rank:
+def read_rank(node: ast.expr, text: Text) -> Rank:
     """The rank of a part of a text."""
     try:
         part = _part(node, text)
         return part if isinstance(part, Rank) else as_rank(part)
     except RecursionError:
-        raise text.wrong("it is nested too deep", node) from None
+        raise text.error("it is nested too deep", node) from None
 
 
 def _part(node: ast.expr, text: Text) -> Part:
@@ -52,11 +52,11 @@ def _part(node: ast.expr, text: Text) -> Part:
     if value is NotImplemented:
         field = text.field(node)
         if field is None:
-            raise text.wrong(f"{text.source(node)} is nothing that ranks are made of", node)
+            raise text.error(f"{text.source(node)} is nothing that ranks are made of", node)
         return _sound(FieldTerm(field), node, text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         hint = f"knn({value!r})" if isinstance(value, str) else None
-        raise text.wrong(f"{text.source(node)} is no rank", node, hint=hint)
+        raise text.error(f"{text.source(node)} is no rank", node, hint=hint)
     _sound(Val(value), node, text)
     return value
 
@@ -65,7 +65,7 @@ def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: P
     try:
         result: Part = compute(*parts)
     except (ZeroDivisionError, OverflowError) as error:
-        raise text.wrong(f"{text.source(node)}: {error}", node) from None
+        raise text.error(f"{text.source(node)}: {error}", node) from None
     return result
 
 
@@ -84,27 +84,27 @@ def _called(node: ast.Call, text: Text) -> Part:
         return _made(name, node, text)
     if name in FUNCTIONS or name in EXTREMES:
         hint = f"{name}(knn('paris'))" if name in FUNCTIONS else f"{name}(knn('paris'), 0.5)"
-        raise text.wrong(f"{name} is of {'one rank' if name in FUNCTIONS else 'two ranks or more'}", node, hint=hint)
+        raise text.error(f"{name} is of {'one rank' if name in FUNCTIONS else 'two ranks or more'}", node, hint=hint)
     names = (*MADE, *FUNCTIONS, *EXTREMES)
     near = get_close_matches(name.lower(), names, 1)
     hint = ", ".join(f"{known}(...)" for known in names)
     if near:
         hint = MADE[near[0]][2] if near[0] in MADE else f"{near[0]}(...)"
-    raise text.wrong(f"{name or text.source(called)} makes no rank", node, hint=hint)
+    raise text.error(f"{name or text.source(called)} makes no rank", node, hint=hint)
 
 
 def _made(name: str, node: ast.Call, text: Text) -> Rank:
-    found = _operands(name, node, text)
+    operands = _operands(name, node, text)
     if name == "rrf":
-        return _fused(found, node, text)
-    values = {key: _value(key, inside, text) for key, inside in found.items()}
+        return _fused(operands, node, text)
+    values = {key: _value(key, inside, text) for key, inside in operands.items()}
     if name == "field" and isinstance(values.get("key"), str):
-        text.check_name(values["key"], found["key"])
+        text.check_name(values["key"], operands["key"])
     kinds: dict[str, Callable[..., Rank]] = {"knn": Knn, "field": FieldTerm, "val": Val}
     try:
         made = kinds[name](**values)
     except (InputError, TypeError):
-        raise text.wrong(f"{text.source(node)} is not complete", node, hint=MADE[name][2]) from None
+        raise text.error(f"{text.source(node)} is not complete", node, hint=MADE[name][2]) from None
     return _sound(made, node, text)
 
 
@@ -112,17 +112,17 @@ def _operands(name: str, node: ast.Call, text: Text) -> dict[str, ast.expr]:
     """The operands of a call by their names."""
     _, keys, example = MADE[name]
     if len(node.args) > len(keys) or any(isinstance(inside, ast.Starred) for inside in node.args):
-        raise text.wrong(f"{name} has {len(keys)} operands: {', '.join(keys)}", node, hint=example)
-    found = dict(zip(keys, node.args, strict=False))
+        raise text.error(f"{name} has {len(keys)} operands: {', '.join(keys)}", node, hint=example)
+    operands = dict(zip(keys, node.args, strict=False))
     for keyword in node.keywords:
-        if keyword.arg not in keys or keyword.arg in found:
+        if keyword.arg not in keys or keyword.arg in operands:
             near = get_close_matches(keyword.arg or "", keys, 1)
             why = f"{name} has no {keyword.arg!r}" if keyword.arg not in keys else f"{keyword.arg!r} is there twice"
-            raise text.wrong(why, keyword, hint=near[0] + "=" if near and "no" in why else example)
-        found[keyword.arg] = keyword.value
-    if keys[0] not in found:
-        raise text.wrong(f"{name} has no {keys[0]}", node, hint=example)
-    return found
+            raise text.error(why, keyword, hint=near[0] + "=" if near and "no" in why else example)
+        operands[keyword.arg] = keyword.value
+    if keys[0] not in operands:
+        raise text.error(f"{name} has no {keys[0]}", node, hint=example)
+    return operands
 
 
 def _value(key: str, node: ast.expr, text: Text) -> Any:
@@ -130,30 +130,30 @@ def _value(key: str, node: ast.expr, text: Text) -> Any:
         return _sparse(node, text)
     value = text.value(node)
     if value is NotImplemented:
-        raise text.wrong(f"{text.source(node)} is no value", node, hint=f"'{text.source(node)}'")
+        raise text.error(f"{text.source(node)} is no value", node, hint=f"'{text.source(node)}'")
     return value
 
 
 def _sparse(node: ast.Call, text: Text) -> SparseVector:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    found = _operands("sparse", node, text) if ALIASES.get(name, name) == "sparse" else {}
-    lists = [text.value(inside) for inside in found.values()]
+    operands = _operands("sparse", node, text) if ALIASES.get(name, name) == "sparse" else {}
+    lists = [text.value(inside) for inside in operands.values()]
     if len(lists) != 2 or not all(isinstance(each, list) for each in lists):
-        raise text.wrong("a query is a text, a list of numbers or a sparse vector", node, hint=MADE["sparse"][2])
-    return SparseVector(**dict(zip(found, lists, strict=True)))
+        raise text.error("a query is a text, a list of numbers or a sparse vector", node, hint=MADE["sparse"][2])
+    return SparseVector(**dict(zip(operands, lists, strict=True)))
 
 
-def _fused(found: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
-    ranks = found.pop("ranks")
+def _fused(operands: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
+    ranks = operands.pop("ranks")
     if not isinstance(ranks, ast.List | ast.Tuple):
-        raise text.wrong("rrf fuses a list of ranks", ranks, hint=MADE["rrf"][2])
-    options = {key: _value(key, inside, text) for key, inside in found.items()}
+        raise text.error("rrf fuses a list of ranks", ranks, hint=MADE["rrf"][2])
+    options = {key: _value(key, inside, text) for key, inside in operands.items()}
     try:
-        return Rrf([rank_at(each, text) for each in ranks.elts], **options)
+        return Rrf([read_rank(each, text) for each in ranks.elts], **options)
     except (InputError, TypeError, ValueError) as error:
         if isinstance(error, InputError) and "\n" in error.message:
             raise  # it points already
-        raise text.wrong(str(error), node, hint=MADE["rrf"][2]) from None
+        raise text.error(str(error), node, hint=MADE["rrf"][2]) from None
 
 
 def _sound(rank: Rank, node: ast.expr, text: Text) -> Rank:
@@ -161,4 +161,4 @@ def _sound(rank: Rank, node: ast.expr, text: Text) -> Rank:
     try:
         return parse_rank(rank)
     except InputError as error:
-        raise text.wrong(error.message.removeprefix("rank."), node, hint=error.hint) from None
+        raise text.error(error.message.removeprefix("rank."), node, hint=error.hint) from None

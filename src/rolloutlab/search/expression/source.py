@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import name_fault, too_deep
+from rolloutlab.search.dictionary.cursor import name_problem, too_deep
 from rolloutlab.search.where import DOCUMENT, ID
 
 OWN = {"id": ID, "document": DOCUMENT}
@@ -28,7 +28,7 @@ class Text:
     """One condition or rank as text. example: what such a text looks like. known: the fields there are, if known."""
 
     def __init__(self, text: str, example: str, known: Collection[str] | None) -> None:
-        self.line = _BLANK.sub(lambda found: " " if found[0].isspace() else found[0], text).rstrip()
+        self.line = _BLANK.sub(lambda match: " " if match[0].isspace() else match[0], text).rstrip()
         self.example = example
         self.known = known
         self._ticked: dict[int, str] = {}  # names in backticks, by where they begin in what Python reads
@@ -43,14 +43,14 @@ class Text:
             with warnings.catch_warnings(action="ignore"):  # of escapes such as \d, which mean what they say here
                 return ast.parse(self._readable.lstrip(), mode="eval").body
         except SyntaxError as error:
-            at = self._indent + max((error.offset or 1) - 1, 0)
-            raise self._pointing(f"it cannot be read: {error.msg}", at, hint=self._respelled()) from None
+            place = self._indent + max((error.offset or 1) - 1, 0)
+            raise self._pointing(f"it cannot be read: {error.msg}", place, hint=self._respelled()) from None
         except (RecursionError, MemoryError):
             raise too_deep() from None
         except ValueError as error:  # such as a null byte
             raise InputError(f"it cannot be read: {error}", hint=self.example) from None
 
-    def wrong(self, why: str, node: ast.AST, *, hint: str | None = None) -> InputError:
+    def error(self, why: str, node: ast.AST, *, hint: str | None = None) -> InputError:
         """The error for a part of the text."""
         return self._pointing(why, self._place(node), hint=hint or self.example)
 
@@ -74,9 +74,9 @@ class Text:
 
     def check_name(self, name: str, node: ast.AST, besides: Collection[str] = ()) -> None:
         """InputError for a name of no field."""
-        fault = name_fault(name, besides, self.known)
-        if fault:
-            raise self.wrong(fault[0], node, hint=fault[1])
+        problem = name_problem(name, besides, self.known)
+        if problem:
+            raise self.error(problem[0], node, hint=problem[1])
 
     def value(self, node: ast.AST) -> Any:
         """The value that a part is: text, number, true or false, or a list of them; NotImplemented when it is none."""
@@ -99,7 +99,7 @@ class Text:
         if isinstance(node, ast.Subscript) and _is_fields(node.value):
             inside = self.value(node.slice)
             if not isinstance(inside, str):
-                raise self.wrong("F[...] has the name of a field in it", node, hint='F["reward.exact match"]')
+                raise self.error("F[...] has the name of a field in it", node, hint='F["reward.exact match"]')
             return inside
         if isinstance(node, ast.Attribute):
             if _is_fields(node.value):
@@ -112,15 +112,15 @@ class Text:
         """The last name of a part as it was written: Python makes one of several forms of a character."""
         return self.source(node).rpartition(".")[2].strip()
 
-    def _unticked(self, found: re.Match[str]) -> str:
+    def _unticked(self, match: re.Match[str]) -> str:
         """A name of the same length for one in backticks, so that places stay what they are."""
-        quoted = found[0]
+        quoted = match[0]
         if not quoted.startswith("`"):
             return quoted
         if len(quoted) < 3:
             hint = "`reward.exact match` > 0"
-            raise self._pointing("there is no name between the backticks", found.start(), hint=hint)
-        self._ticked[found.start() + 1] = quoted[1:-1]
+            raise self._pointing("there is no name between the backticks", match.start(), hint=hint)
+        self._ticked[match.start() + 1] = quoted[1:-1]
         return f" {'x' * (len(quoted) - 2)} "
 
     def _place(self, node: ast.AST) -> int:
@@ -131,16 +131,16 @@ class Text:
         read = self._readable.lstrip()
         return self._indent + len(read.encode(errors="surrogatepass")[:column].decode(errors="replace"))
 
-    def _pointing(self, why: str, at: int, *, hint: str) -> InputError:
+    def _pointing(self, why: str, place: int, *, hint: str) -> InputError:
         """An error with the text below it, and a caret below its place."""
-        at = min(at, len(self.line))
-        begin = max(0, min(at - _WINDOW // 2, len(self.line) - _WINDOW))
+        place = min(place, len(self.line))
+        begin = max(0, min(place - _WINDOW // 2, len(self.line) - _WINDOW))
         part = re.sub(r"\s", " ", self.line[begin : begin + _WINDOW])
-        return InputError(f"{why}\n  {part}\n  {' ' * (at - begin)}^", hint=hint)
+        return InputError(f"{why}\n  {part}\n  {' ' * (place - begin)}^", hint=hint)
 
     def _respelled(self) -> str:
         """The text in Python's words where it has those of SQL or JavaScript, else an example."""
-        better = _FOREIGN.sub(lambda found: _WORDS.get(found[0], found[0]), self.line)
+        better = _FOREIGN.sub(lambda match: _WORDS.get(match[0], match[0]), self.line)
         return better if better != self.line else self.example
 
 

@@ -13,7 +13,7 @@ from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.embedding import Embedder, embedder
 from rolloutlab.search.index import Index
-from rolloutlab.search.query import Limit, Select, sought
+from rolloutlab.search.query import Limit, Select, search_texts
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, Group, NewGroup, Score, StoredCollection, StoredTrajectory
@@ -58,8 +58,8 @@ class LabTools:
         rows = min(search.limit.limit or _ROWS, _MOST_ROWS)
         wanted = replace(search, limit=Limit(rows, search.limit.offset), select=Select())
         answer = self._index.search(wanted)
-        documents = self._index.documents([hit.id for hit in answer.found.hits])
-        words = sought(search)
+        documents = self._index.documents([hit.id for hit in answer.outcome.hits])
+        words = search_texts(search)
         hits = [
             {
                 "id": hit.id,
@@ -67,9 +67,9 @@ class LabTools:
                 "document": passage(documents.get(hit.id, ""), words),
                 "metadata": dict(hit.metadata or {}),
             }
-            for hit in answer.found.hits
+            for hit in answer.outcome.hits
         ]
-        return {"hits": hits, "notes": [*notes, *answer.notes, *answer.found.warnings]}
+        return {"hits": hits, "notes": [*notes, *answer.notes, *answer.outcome.warnings]}
 
     def trajectory(self, name: str) -> Plain:
         """All of one trajectory; NotFoundError where there is none of that name."""
