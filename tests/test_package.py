@@ -38,7 +38,7 @@ def test_loading_the_extension_imports_nothing_that_takes_long_before_a_cell_nee
     assert {name.partition(".")[0] for name in added} & HEAVY == set()
     ours = {name for name in added if name.startswith("rolloutlab.")}
     assert "rolloutlab.magics.chat" in ours
-    light = r"magics|errors|objective|settings_file|sanitize|api\.wire|trajectories\.files"
+    light = r"magics|errors|objective|sanitize|api\.wire|trajectories\.files"
     rooms = {"rolloutlab.api", "rolloutlab.trajectories"}  # of which only the packages inside are light
     assert {name for name in ours - rooms if not re.match(rf"rolloutlab\.({light})(\.|$)", name)} == set()
     assert (

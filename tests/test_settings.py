@@ -7,8 +7,7 @@ import platformdirs
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings import Address, Embedding, Served, Settings, read_settings
-from rolloutlab.settings_file import Price
+from rolloutlab.settings import Address, Embedding, Price, Profile, Served, Settings, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +144,7 @@ def test_an_address_that_is_none_is_told_with_one_that_would_do(url, hint):
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown():
-    with pytest.raises(InputError, match="must not hold a user name or password") as refused:
+    with pytest.raises(InputError, match="must not contain a user name or password") as refused:
         read_settings(environment(ROLLOUTLAB_URL="https://ada:sekret@train.example"))
     assert "sekret" not in f"{refused.value} {refused.value.hint}"
 
@@ -223,27 +222,27 @@ def test_a_relative_lab_folder_is_beside_the_file_that_names_it(with_file, tmp_p
 
 BROKEN = {
     "polcy = 'practice'": (1, "unknown setting 'polcy'", "policy"),
-    "\nlinger = 'soon'": (2, "linger: 'soon' is no number of seconds", "linger = 60"),
-    "linger = -1": (1, "linger: -1 is no number of seconds", "linger = 60"),
-    "linger = true": (1, "linger: True is no number of seconds", "linger = 60"),
-    "home = 3": (1, "home: 3 is no text", 'home = "..."'),
-    "project = 'mine'": (1, "project: 'mine' is no project", 'project = "TEAM/PROJECT"'),
-    "policy = 'practice'\nlinger = ": (2, "Invalid value", 'policy = "practice" is how a setting is written'),
+    "\nlinger = 'soon'": (2, "linger: must be a number of seconds ≥ 0, not 'soon'", "linger = 60"),
+    "linger = -1": (1, "linger: must be a number of seconds ≥ 0, not -1", "linger = 60"),
+    "linger = true": (1, "linger: must be a number of seconds ≥ 0, not True", "linger = 60"),
+    "home = 3": (1, "home: must be a non-empty text, not 3", 'home = "..."'),
+    "project = 'mine'": (1, "project: 'mine' is not a project name", 'project = "TEAM/PROJECT"'),
+    "policy = 'practice'\nlinger = ": (2, "Invalid value", 'for example: policy = "practice"'),
     "profile = 'hostd'\n[profiles.hosted]\nurl = 'http://a'": (1, "there is no profile 'hostd'", "hosted"),
     "[profiles.a]\nurl = 'http://a'\n\n[profiles.b]\nurl = 'train.example'": (
         5,
-        "url: 'train.example' does not say http:// or https://",
+        "url: 'train.example' lacks http:// or https://",
         'url = "https://train.example"',
     ),
     "[profiles.a]\nproject = 'a/b'": (1, "profiles.a has no url", "url = ..."),
     "[profiles.a]\nurl = 'http://a'\nadress = 'x'": (3, "unknown setting 'adress'", "one of url"),
-    "profiles = 3": (1, "profiles is 3, no table", "[profiles.NAME]"),
-    "[profiles]\nhosted = 'http://a'": (2, "profiles.hosted is 'http://a', no table", "[profiles.NAME]"),
+    "profiles = 3": (1, "profiles is 3, not a table", "[profiles.NAME]"),
+    "[profiles]\nhosted = 'http://a'": (2, "profiles.hosted is 'http://a', not a table", "[profiles.NAME]"),
     "[profiles.embedded]\nurl = 'http://a'": (1, "embedded is the service that comes with rolloutlab", "another name"),
     "[prices.'lab/practice']\nprompt = 1.0": (1, "prices.lab/practice has no completion", "completion = ..."),
     "[prices.'lab/practice']\nprompt = 1.0\ncompletion = nan": (
         3,
-        "completion: nan is no number of dollars",
+        "completion: must be a number of dollars ≥ 0, not nan",
         "completion = 0.5",
     ),
 }
@@ -278,3 +277,68 @@ def test_a_file_that_is_no_text_is_told(tmp_path):
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot be read"):
         read_settings({"ROLLOUTLAB_SETTINGS": str(tmp_path / "mine.toml")})
+
+
+FILE_OF_AN_EARLIER_RELEASE = """\
+# settings of the lab at the institute
+home = 'lab'   # beside this file
+policy = "  Qwen/Qwen2.5-0.5B-Instruct "
+linger = "90.5"
+project = "research/capitals"
+profile = "hosted"
+embedding = "BAAI/bge-small-en"
+embedding_model = "small"
+embedding_key_env = "EMBED_KEY"
+search = "http://localhost:8001/letters"
+search_key_env = "CHROMA_KEY"
+client_metadata_url = "https://lab.example/client.json"
+profiles.hosted.url = "https://train.example/v1/"
+profiles.hosted.inference_url = "https://infer.example/"
+profiles.hosted.api_key_env = "TRAIN_KEY"
+
+[profiles."two words"]
+url = " http://localhost:8000/api/v1 "
+project = "research/other"
+
+[prices]
+"lab/practice" = {prompt = 0, completion = 2}
+other = {prompt = 0.25, completion = 1e1}
+"""
+
+
+def test_a_settings_file_of_an_earlier_release_means_what_it_meant(with_file, tmp_path):
+    settings = with_file(FILE_OF_AN_EARLIER_RELEASE, TRAIN_KEY="sekret")
+    path = tmp_path / "mine.toml"
+    assert settings == Settings(
+        home=tmp_path / "lab",
+        service=Address("https://train.example", "https://infer.example/v1", "sekret", "research/capitals"),
+        policy="Qwen/Qwen2.5-0.5B-Instruct",
+        linger=90.5,
+        project="research/capitals",
+        embedding=Embedding("BAAI/bge-small-en", "small", "EMBED_KEY"),
+        search=Served("http://localhost:8001/letters", "CHROMA_KEY"),
+        client_metadata_url="https://lab.example/client.json",
+        prices={"lab/practice": Price(0, 2), "other": Price(0.25, 10)},
+        profiles={
+            "hosted": Profile("https://train.example", "https://infer.example/v1", "TRAIN_KEY"),
+            "two words": Profile("http://localhost:8000/api", project="research/other"),
+        },
+    )
+    names = "home policy linger project embedding embedding_model embedding_key_env search search_key_env"
+    origins = dict.fromkeys([*names.split(), "client_metadata_url"], str(path))
+    assert settings.origins == {**origins, "service": f"profile hosted, {path}"}
+    assert settings.file == path
+    assert settings.service.key_env == "TRAIN_KEY"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("profiles.a.url = 'http://a'\nprofiles.a.adress = 'x'", 2),
+        ('policy = \'practice\'\n\nproject = """\nmine\n"""\nlinger = 1', 3),
+        ("linger = -1\npolcy = 'practice'", 1),
+    ],
+)
+def test_a_line_is_that_of_the_first_wrong_key_however_it_is_written(with_file, text, line):
+    with pytest.raises(InputError, match=f", line {line}: "):
+        with_file(text)

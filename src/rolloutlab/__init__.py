@@ -20,14 +20,14 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
 
 
 def unload_ipython_extension(shell: "InteractiveShell") -> None:
-    """`%unload_ext rolloutlab`: take the magics away. The session stays, and `%load_ext` finds it again."""
+    """`%unload_ext rolloutlab`: remove the magics. The session stays, and `%load_ext` attaches to it again."""
     from rolloutlab.magics import unregister
 
     unregister(shell)
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    """What a Jupyter server loads; it never imports what a kernel needs."""
+    """The extension of Jupyter servers: a module that imports nothing of the kernel side."""
     return [{"module": "rolloutlab.auth.redirect.jupyter_server"}]
 
 

@@ -1,9 +1,9 @@
-"""The connection of a session: which service it talks to, with which token, and how it changes to another."""
+"""Connection of a session: the service in use, its token, and `%connect` to another."""
 
 import getpass
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,12 +21,16 @@ from rolloutlab.auth.urls import checked_server
 from rolloutlab.errors import InputError, NotFoundError, ServiceError, SignInError, UnreachableError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import Address, Served, Settings, profile_address, read_settings
-from rolloutlab.settings_file import (
+from rolloutlab.settings import (
     EMBEDDED,
+    Address,
     Profile,
+    Served,
+    Settings,
     inference_url,
+    profile_address,
     project_name,
+    read_settings,
     service_url,
     unknown_profile,
     variable_name,
@@ -38,7 +42,7 @@ _NO_LIST = "it does not list its models: %model UUID selects one by its id"
 
 @dataclass(frozen=True)
 class Connection:
-    """What a notebook talks to: `settings` as they are in force, in words whether it answers, and `models` it names."""
+    """The service in use. state: whether it answers, in words. models: those that it listed."""
 
     settings: Settings
     state: str
@@ -46,20 +50,16 @@ class Connection:
 
     @property
     def address(self) -> Address | None:
-        """The service's; None for the embedded one."""
+        """The service; None for the embedded one."""
         return self.settings.service
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
         """Name, value and origin of each setting."""
         settings, address = self.settings, self.settings.service
-        open_ = "; sent unencrypted" if address and not _sealed(address) else ""
         shown = [("service", address.base_url if address else EMBEDDED)]
         if address:
-            shown += [
-                ("inference", address.inference_base_url),
-                ("key", _key(address) + (open_ if address.token else "")),
-            ]
+            shown += [("inference", address.inference_base_url), ("key", _key(address))]
         shown += [("project", (address.project if address else settings.project) or "none")]
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if not address:
@@ -71,7 +71,7 @@ class Connection:
 
     @property
     def profiles(self) -> str:
-        """What else `%connect` knows by name."""
+        """Names that `%connect` takes."""
         known = ", ".join([EMBEDDED, *self.settings.profiles])
         return f"profiles: {known} (settings file: {self.settings.file})"
 
@@ -96,8 +96,8 @@ def connected(
 ) -> Settings:
     """The settings in force after `%connect SERVICE` with options.
 
-    configured: as read at first. now: as in force, which a call without a service goes on from. options: `inference`,
-    `key_env`, `key_keyring` and `project`; None where they are not given. A key of the keyring is left to be read.
+    configured: as first read. now: the present ones, which a call without a service changes. options: `inference`,
+    `key_env`, `key_keyring` and `project`; None where they are not given. A key of the keyring is not read here.
 
     Raises:
         InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
@@ -123,7 +123,7 @@ def connected(
 
 
 def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
-    """The address with what was given for it; InputError when the variable that should hold its key is not set."""
+    """The address with the given options; InputError when the variable that should hold its key is not set."""
     key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
     key_env = None if key_keyring else given.get("key_env", address.key_env)
     if key_env and not environment.get(key_env):
@@ -141,7 +141,7 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
 
 
 def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
-    """What answers where the settings point; all that `health.ask` raises. The embedded service is not started."""
+    """The connection with these settings; raises as `health.ask`. The embedded service is not started."""
     address = settings.service
     if address is None:
         running = embedded.running()
@@ -154,32 +154,15 @@ def inspect(http: HttpClient, embedded: Embedded, settings: Settings) -> Connect
 
 
 def described(http: HttpClient, embedded: Embedded, settings: Settings) -> Connection:
-    """The same, where a service that does not answer is said to be so."""
+    """As `inspect`, with the error of a service that does not answer as the state."""
     try:
         return inspect(http, embedded, settings)
     except ServiceError as error:
         return Connection(settings, "\n".join(error._render_traceback_()))
 
 
-def known_address(base_url: str, settings: Settings, former: Sequence[Address]) -> Address | None:
-    """The service with that address, with the key for it; None is the embedded one.
-
-    former: what the notebook talked to before.
-
-    Raises:
-        NotFoundError: it is neither known nor on this machine.
-    """
-    profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
-    for address in (settings.service, *former, *profiles):
-        if address and address.base_url == base_url:
-            return address
-    if base_url == EMBEDDED or on_this_machine(base_url):
-        return None
-    raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
-
-
 def _profile(configured: Settings, service: str) -> Profile:
-    """What is asked for, as a profile: one by its name, or an address."""
+    """The profile of that name, or one made of a URL."""
     if service not in configured.profiles:
         if re.search(r"[/.:]", str(service)):
             return Profile(service_url(service))
@@ -190,7 +173,7 @@ def _profile(configured: Settings, service: str) -> Profile:
 
 
 def _settled(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
-    """The settings with that service, and with who asked for it; `service` is empty where it stays the same."""
+    """The settings with that service and with its origin; `service` is empty where it stays the same."""
     origins = dict(settings.origins)
     if service:
         origins["service"] = f"%connect {service}"
@@ -199,25 +182,24 @@ def _settled(settings: Settings, address: Address | None, given: Mapping[str, An
     return replace(settings, service=address, project=given.get("project", settings.project), origins=origins)
 
 
-def _sealed(address: Address) -> bool:
-    """Whether what goes to a service is read on no other machine."""
-    urls = address.base_url, address.inference_base_url
-    return all(url.startswith("https://") or on_this_machine(url) for url in urls)
-
-
 def _key(address: Address) -> str:
+    """Where the key of a service is, in words, and whether it is sent unencrypted."""
     if address.key_keyring:
-        return "in the keyring of this machine"
-    if not address.key_env:
-        return "given" if isinstance(address.token, str) else "none; %login signs in"
-    return address.key_env if address.token else f"{address.key_env}, which is not set"
+        key = "in the keyring of this machine"
+    elif not address.key_env:
+        key = "given" if isinstance(address.token, str) else "none; %login signs in"
+    else:
+        key = address.key_env if address.token else f"{address.key_env}, which is not set"
+    urls = address.base_url, address.inference_base_url
+    encrypted = all(url.startswith("https://") or on_this_machine(url) for url in urls)
+    return key if encrypted or not address.token else f"{key}; sent unencrypted"
 
 
 class Connector:
     """The service of a session: settings in force, HTTP client, OAuth tokens, embedded service, former addresses.
 
-    settings: None reads the environment and the settings file when something first needs them. prompt: asks a person to
-    sign in. can_ask: whether this front end can ask a person for an API key.
+    settings: None reads the environment and the settings file on first use. prompt: asks a person to sign in. can_ask:
+    whether this front end can ask a person for an API key.
     """
 
     def __init__(
@@ -233,7 +215,7 @@ class Connector:
 
     @cached_property
     def settings(self) -> Settings:
-        """What is in force; `connect` replaces it."""
+        """The present settings, which `connect` replaces."""
         return read_settings()
 
     @cached_property
@@ -265,7 +247,7 @@ class Connector:
     def address(self, progress: Callable[[str], None] = lambda _: None, *, start_empty: bool = False) -> Address:
         """The present service with its token; the embedded one is started if it does not run.
 
-        progress: called with a note, again and again, while it starts. start_empty: as of `Embedded.address`.
+        progress: called with a note, repeatedly, while it starts. start_empty: as of `Embedded.address`.
         """
         if service := self.settings.service:
             return self.with_token(service)
@@ -287,12 +269,27 @@ class Connector:
         Raises:
             NotFoundError: it is neither known nor on this machine. UnreachableError: it does not run, without `start`.
         """
-        if service := known_address(base_url, self.settings, self.former):
+        if service := self.known_address(base_url):
             return self.with_token(service)
         running = self.embedded.address() if start else self.embedded.running()
         if running is None:
             raise UnreachableError("the embedded service does not run", hint=hint)
         return replace(running, project=self.settings.project)
+
+    def known_address(self, base_url: str) -> Address | None:
+        """A service of this notebook or its settings by its address, with its key; None is the embedded one.
+
+        Raises:
+            NotFoundError: it is neither known nor on this machine.
+        """
+        settings = self.settings
+        profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
+        for address in (settings.service, *self.former, *profiles):
+            if address and address.base_url == base_url:
+                return address
+        if base_url == EMBEDDED or on_this_machine(base_url):
+            return None
+        raise NotFoundError(f"the job was sent to {base_url}, which is not connected", hint=f"%connect {base_url}")
 
     def with_token(self, address: Address) -> Address:
         """The address with the tokens of OAuth sessions, if it has no token of its own."""
@@ -338,7 +335,7 @@ class Connector:
         return True
 
     def search_at(self, served: Served | None) -> Connection:
-        """Record where `search` looks from now on; None is the lab."""
+        """Set what `search` queries from now on; None is the lab."""
         self.settings = replace(self.settings, search=served)
         return described(self.http, self.embedded, self._with_token(self.settings))
 
@@ -389,7 +386,7 @@ class Connector:
     def _ask_key(self, url: str) -> str:
         hint = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
         if not self._can_ask():
-            raise InputError(f"the keyring has no key for {url}, and nobody is here to type it", hint=hint)
+            raise InputError(f"the keyring has no key for {url}, and this front end cannot ask for it", hint=hint)
         typed = getpass.getpass(f"API key of {url} (it is not shown): ").strip()
         if not typed:
             raise InputError("no key was typed", hint=f"%connect {url} --key-keyring")

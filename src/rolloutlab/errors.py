@@ -1,30 +1,29 @@
-"""Every deliberate error, and how one looks in a notebook.
+"""Exception tree of rolloutlab, and how an exception is shown in a notebook.
 
     RolloutlabError
-    ├── InputError            a cell, an option or an argument is not what was expected
+    ├── InputError            a cell, an option or an argument is wrong
     │   └── ContextError      a prompt is longer than the policy's context
     ├── NotFoundError         no collection, model, job or checkpoint of that name
     │   └── NotOfferedError   a service has no endpoint for it
-    ├── ConflictError         a request contradicts what there is
-    ├── SamplingError         some completions did not come; the others are kept
-    ├── RewardError           a reward function or a judge failed, or gave no finite number
+    ├── ConflictError         a request contradicts the present state
+    ├── SamplingError         some completions failed; the others are kept
+    ├── RewardError           a reward function or a judge failed, or returned no finite number
     ├── NothingTrainsError    no trajectory of a job would train
     ├── ServiceError          the service answered with an error
-    │   ├── UnreachableError  nothing answers at its address
-    │   │   └── BrokenOffError  an answer broke off, or did not come in time
-    │   ├── SignInError       it wants a token, or another one
-    │   ├── RefusedError      it found the request wrong
-    │   └── FullError         its disk is full: it kept nothing of the request
+    │   ├── UnreachableError  no connection to its address
+    │   │   └── BrokenOffError  the response broke off or timed out
+    │   ├── SignInError       it requires a token, or another one
+    │   ├── RefusedError      it rejected the request
+    │   └── FullError         its disk is full: nothing of the request was stored
     ├── JobFailedError        a training job ended without a checkpoint
-    ├── LabError              the lab's memory on disk cannot be used
+    ├── LabError              the files of the lab cannot be used
     ├── PolicyError           a policy cannot be loaded
     ├── RenderingError        a conversation cannot be turned into tokens faithfully
     ├── TrainingError         a job cannot be trained
     └── CheckpointError       a checkpoint is missing or damaged
 
-The message says what happened, with the value; the hint is something to type. Anything that is not one of these is a
-bug and keeps its traceback. Both may quote what a server, a file or a policy wrote: characters in it that would act on
-a terminal are written out.
+The message states what happened, with the value; the hint is something to type. Any other exception is a bug and keeps
+its traceback. Both may quote a server, a file or a policy, so control characters in them are escaped.
 """
 
 from rolloutlab.sanitize import escape_control_chars
@@ -48,7 +47,7 @@ class RolloutlabError(Exception):
 
 
 class InputError(RolloutlabError):
-    """A cell, an option or an argument is not what was expected."""
+    """A cell, an option or an argument is wrong."""
 
 
 class ContextError(InputError):
@@ -68,15 +67,15 @@ class NotOfferedError(NotFoundError):
 
 
 class ConflictError(RolloutlabError):
-    """A request contradicts what there is."""
+    """A request contradicts the present state."""
 
 
 class RewardError(RolloutlabError):
-    """A reward function or a judge failed, or gave no finite number."""
+    """A reward function or a judge failed, or returned no finite number."""
 
 
 class SamplingError(RolloutlabError):
-    """Some completions did not come; the others are kept."""
+    """Some completions failed; the others are kept."""
 
 
 class NothingTrainsError(RolloutlabError):
@@ -88,19 +87,19 @@ class ServiceError(RolloutlabError):
 
 
 class UnreachableError(ServiceError):
-    """Nothing answers at the service's address."""
+    """No connection to the service's address."""
 
 
 class BrokenOffError(UnreachableError):
-    """A request reached the service, but its answer broke off or did not come in time."""
+    """A request reached the service, but its response broke off or timed out."""
 
 
 class SignInError(ServiceError):
-    """The service wants a token, or another one."""
+    """The service requires a token, or another one."""
 
 
 class RefusedError(ServiceError):
-    """The service found the request wrong. status: of its answer, where there was one."""
+    """The service rejected the request. status: of its response, where there was one."""
 
     def __init__(self, message: str, *, hint: str | None = None, status: int = 0) -> None:
         super().__init__(message, hint=hint)
@@ -108,7 +107,7 @@ class RefusedError(ServiceError):
 
 
 class FullError(ServiceError):
-    """The service's disk is full or cannot be written, and it kept nothing of the request."""
+    """The service's disk is full or cannot be written; nothing of the request was stored."""
 
 
 class JobFailedError(RolloutlabError):
@@ -116,7 +115,7 @@ class JobFailedError(RolloutlabError):
 
 
 class LabError(RolloutlabError):
-    """The lab's memory on disk cannot be used."""
+    """The files of the lab cannot be used."""
 
 
 class PolicyError(RolloutlabError):
@@ -136,14 +135,14 @@ class CheckpointError(RolloutlabError):
 
 
 def interrupted(error: KeyboardInterrupt, message: str, hint: str) -> None:
-    """Have an interrupt end a cell as an error of ours does: what it left, and what to type. A script shows it too.
+    """Show an interrupt like an error of ours, in notebooks and scripts: what it left, and what to type.
 
-    It stays a KeyboardInterrupt, by which front-ends know it; only what is shown of it is another.
+    It stays a KeyboardInterrupt, which front ends expect; only its traceback is replaced.
     """
     lines = [message, f"  -> {hint}"]
     error.__dict__["_render_traceback_"] = lambda: [f"{type(error).__name__}: {message}", *lines[1:]]
     error.__dict__["__notes__"] = lines
 
 
-class Cancelled(Exception):  # noqa: N818 - nothing went wrong: someone asked for it
-    """Work was stopped because someone asked for it."""
+class Cancelled(Exception):  # noqa: N818 - a request to stop, not an error
+    """Work was stopped on request."""

@@ -1,4 +1,4 @@
-"""Files and folders that outlive a crash: flushed before they count, locked where processes share them."""
+"""Durable and private files: fsync, locks between processes, owner-only folders, errors of the file system."""
 
 import asyncio
 import errno
@@ -19,20 +19,23 @@ NONE_LEFT = "this process has no file descriptor left"
 TO_HAVE_MORE = (
     "close files that the notebook has open, or restart the kernel; ulimit -n 4096 before Jupyter starts allows more"
 )
-_NEEDED = 3
-"""Of SQLite, for a file, its journal and what its processes share."""
+_SQLITE_DESCRIPTORS = 3
+"""For a database file, its journal and its shared memory."""
+_BRIEF = 10.0
+"""Seconds to wait for a lock that processes hold briefly."""
+_POLL = 0.05
 
 
 def short_of_descriptors(error: BaseException) -> bool:
-    """Whether an error of the operating system says so."""
+    """Whether this is EMFILE or ENFILE."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def any_left() -> bool:
-    """Whether SQLite could open a file now: of its own errors none says that it could not for want of descriptors."""
+    """Whether SQLite could open a file now; its own errors do not tell when descriptors have run out."""
     opened: list[int] = []
     try:
-        opened.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_NEEDED))
+        opened.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SQLITE_DESCRIPTORS))
     except OSError as error:
         if short_of_descriptors(error):
             return False
@@ -42,16 +45,11 @@ def any_left() -> bool:
     return True
 
 
-_MOMENTS = 10.0
-"""Seconds to wait for a lock that processes hold for moments only."""
-_POLL = 0.05
-
-
 class Lock(FileLock):
-    """A lock that another process may hold; the operating system frees it when its holder ends.
+    """A lock between processes; the operating system frees it when its holder ends.
 
     Raises:
-        LabError: the file system refuses to make or to lock the file. Timeout: another holds it.
+        LabError: the file cannot be made or locked. Timeout: another process holds it.
     """
 
     def acquire(self, *arguments: Any, **options: Any) -> "AcquireReturnProxy[Any]":
@@ -63,10 +61,10 @@ class Lock(FileLock):
             hint = "set ROLLOUTLAB_HOME to a folder where files can be locked"
             raise refused(f"{self.lock_file} cannot be locked", error, hint) from error
 
-    def taken(self, patience: float = 0.0) -> bool:
-        """Take it, waiting up to `patience` seconds for another that holds it; whether it is taken."""
+    def try_acquire(self, timeout: float = 0.0) -> bool:
+        """Acquire it within `timeout` seconds; whether that succeeded."""
         try:
-            self.acquire(timeout=patience)
+            self.acquire(timeout=timeout)
         except Timeout:
             return False
         return True
@@ -74,14 +72,10 @@ class Lock(FileLock):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that processes hold for moments only.
-
-    Raises:
-        LabError: another process holds it for ten seconds, for instance because it is suspended; and as `Lock`.
-    """
+    """Hold a lock briefly; LabError when another process holds it for ten seconds, and as `Lock`."""
     lock = Lock(path, thread_local=False)
-    if not lock.taken(_MOMENTS):
-        raise _kept(path, _MOMENTS)
+    if not lock.try_acquire(_BRIEF):
+        raise _still_held(path, _BRIEF)
     try:
         yield
     finally:
@@ -89,12 +83,12 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def locked_async(path: Path, patience: float) -> AsyncIterator[None]:
-    """Hold a lock while requests are made that take up to `patience` seconds; raises as `alone` after them."""
-    lock, end = Lock(path, thread_local=False), time.monotonic() + patience
-    while not lock.taken():
+async def locked_async(path: Path, timeout: float) -> AsyncIterator[None]:
+    """Hold a lock during requests; LabError when another process holds it for `timeout` seconds."""
+    lock, end = Lock(path, thread_local=False), time.monotonic() + timeout
+    while not lock.try_acquire():
         if time.monotonic() > end:
-            raise _kept(path, patience)
+            raise _still_held(path, timeout)
         await asyncio.sleep(_POLL)
     try:
         yield
@@ -102,29 +96,28 @@ async def locked_async(path: Path, patience: float) -> AsyncIterator[None]:
         lock.release()
 
 
-def _kept(path: Path, seconds: float) -> LabError:
-    """Another process does not let go of a lock."""
+def _still_held(path: Path, seconds: float) -> LabError:
     hint = f"!lsof {shlex.quote(str(path))} says which; end it, and run the cell again"
     return LabError(f"another process has held {path} for {seconds:.0f} s: it is suspended or hangs", hint=hint)
 
 
 def refused(what: str, error: OSError, hint: str) -> LabError:
-    """What cannot be done, and why.
+    """The LabError for an error of the file system.
 
-    The hint is another one for want of file descriptors, and for a file where a folder should be, or the reverse.
+    It has a hint of its own when descriptors have run out, and for a file where a folder should be, or the reverse.
     """
     if short_of_descriptors(error):
         return LabError(f"{what}: {NONE_LEFT}", hint=TO_HAVE_MORE)
     if isinstance(error, FileExistsError | IsADirectoryError):
-        path = error.filename2 or error.filename  # the second one is where a file should have been moved to
-        wanted = "file" if isinstance(error, IsADirectoryError) else "folder"
-        away = f"!mv {shlex.quote(str(path))} {shlex.quote(f'{path}.old')}"
-        return LabError(f"{what}: {error.strerror}: {path} should be a {wanted}", hint=away)
+        path = error.filename2 or error.filename  # the second is the destination of a move
+        expected = "file" if isinstance(error, IsADirectoryError) else "folder"
+        move = f"!mv {shlex.quote(str(path))} {shlex.quote(f'{path}.old')}"
+        return LabError(f"{what}: {error.strerror}: {path} should be a {expected}", hint=move)
     return LabError(f"{what}: {error.strerror or error}", hint=hint)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """fsync a file, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -133,13 +126,13 @@ def flush(path: Path) -> None:
 
 
 def own(folder: Path) -> None:
-    """Make a folder that only its owner can open, and so every folder above it that is not there."""
+    """Make a folder and its missing parents, each with mode 0700."""
     for path in [*reversed(folder.parents), folder]:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it; what cannot be removed stays, and raises nothing."""
+    """Remove a file, a link or a whole folder as far as possible, without raising."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -148,18 +141,17 @@ def remove(path: Path) -> None:
 
 
 def is_read_only(path: Path) -> bool:
-    """Whether a file that is there cannot be written, or nothing can be made beside it."""
+    """Whether a file exists and it or its folder cannot be written."""
     return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
 
 
 def may_fill(folder: Path) -> bool:
-    """Whether something can be made in a folder, which is made first where it is not there."""
-    there = next(path for path in (folder, *folder.parents) if path.is_dir())
-    return os.access(there, os.W_OK | os.X_OK)
+    """Whether files can be made in a folder, or the folder itself where it is missing."""
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    return os.access(existing, os.W_OK | os.X_OK)
 
 
 def to_copy(folder: Path) -> str:
-    """What to type to have what is in a folder in one that can be written."""
-    return (
-        f"!cp -r --no-preserve=mode {shlex.quote(str(folder))} my-lab, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
-    )
+    """What to type to copy a read-only lab folder to one that can be written."""
+    copy = f"!cp -r --no-preserve=mode {shlex.quote(str(folder))} my-lab"
+    return f"{copy}, then start Jupyter with ROLLOUTLAB_HOME=my-lab"

@@ -1,52 +1,52 @@
-"""Where the lab lives and which service it talks to; from the environment, then the settings file, then defaults."""
+"""Settings of a process: environment variables, else the TOML settings file, else defaults."""
 
+import json
+import math
 import os
+import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+from urllib.parse import urlsplit
 
 import platformdirs
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic.dataclasses import dataclass as validated_dataclass
+from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings_file import (
-    CHECKS,
-    EMBEDDED,
-    Price,
-    Profile,
-    SettingsFile,
-    inference_url,
-    read_file,
-    service_url,
-    unknown_profile,
-)
 
-_DEFAULTS: Mapping[str, Any] = {"policy": "practice", "linger": 60.0, "project": None, "profile": EMBEDDED}
+EMBEDDED = "embedded"
+"""Name of the embedded service, whose address changes with every start."""
 
 
 class TokenSource(Protocol):
-    """A token that may be renewed while requests are under way."""
+    """A bearer token that may be renewed while requests are under way; None before a sign-in."""
 
-    async def token(self) -> str | None:
-        """The token as it is now; None before a sign-in."""
+    async def token(self) -> str | None: ...
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether, after this answer to a request that bore a token, it is to be sent once more."""
+        """Whether to send a request again after this response to it; `token` is the one that it carried."""
 
 
 class Bearers(Protocol):
-    """Tokens of several servers."""
+    """Token sources of several servers."""
 
-    def of(self, url: str) -> TokenSource | None:
-        """The one that requests to an address may carry."""
+    def of(self, url: str) -> TokenSource | None: ...
 
 
 @dataclass(frozen=True)
 class Address:
-    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or who has it.
+    """A service: `base_url` excludes /v1, `inference_base_url` ends in it. `token`: the bearer token, or its sources.
 
-    project: TEAM/PROJECT, under which the service counts tokens. key_env: where the token came from. key_keyring: or
-    whether the keyring of this machine holds it.
+    project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
+    key_keyring: whether the token is in the keyring of this machine.
     """
 
     base_url: str
@@ -58,10 +58,8 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request says besides its token.
-
-        The specification leaves the brand out of the project header's name; the clients of OpenAI write it so.
-        """
+        """Headers of every request besides its token."""
+        # the specification leaves the brand out of the header's name; OpenAI's clients send the second
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
 
     def __repr__(self) -> str:
@@ -70,7 +68,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Embedding:
-    """An embedding model: an address, with the model's `name` there, or what sentence-transformers loads."""
+    """An embedding model: a URL with the model's `name` there, or what sentence-transformers loads."""
 
     model: str
     name: str | None = None
@@ -79,22 +77,151 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Served:
-    """A collection of a Chroma, where `%search` looks. key_env: the variable that holds its key."""
+    """A collection on a Chroma server that `%search` queries. key_env: the variable that holds its key."""
 
     url: str
     key_env: str | None = None
+
+
+def some_text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"must be a non-empty text, not {value!r}", hint="...")
+    return value.strip()
+
+
+def _amount(value: Any, unit: str, example: str) -> float:
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):  # as a variable holds it
+        value = float(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise InputError(f"must be a number of {unit} ≥ 0, not {value!r}", hint=example)
+    return float(value)
+
+
+def service_url(value: Any) -> str:
+    """The base URL of a service, without spaces, final slashes and /v1; the hint of an error is a URL that would do."""
+    url = str(value).strip()
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if host and "@" in parts.netloc:
+        raise InputError("a service URL must not contain a user name or password", hint=f"https://{host}")
+    if "://" not in url and re.fullmatch(r"[\w.-]+(:\d+)?(/\S*)?", url):
+        scheme = "http" if re.match(r"localhost|127\.", url) else "https"
+        raise InputError(f"{url!r} lacks http:// or https://", hint=f"{scheme}://{url}")
+    if not host or parts.scheme not in {"http", "https"} or re.search(r"[\s?#]", url):
+        raise InputError(f"{url!r} is not a service URL", hint="https://train.example")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def inference_url(value: Any) -> str:
+    """The base URL of chat completions; it ends in /v1, which may be left out."""
+    return f"{service_url(value)}/v1"
+
+
+def variable_name(value: Any) -> str:
+    """The name of an environment variable."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        # a wrong value may be the key itself: the message must not quote it
+        problem = (
+            "a key is given by the name of the environment variable that holds it, in capitals; this is not a name"
+        )
+        raise InputError(problem, hint="ROLLOUTLAB_API_KEY")
+    return value
+
+
+def project_name(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.-]+/[\w.-]+", value.strip(), re.ASCII):
+        raise InputError(f"{value!r} is not a project name", hint="TEAM/PROJECT")
+    return value.strip()
+
+
+def _document_url(value: Any) -> str:
+    parts = urlsplit(some_text(value))
+    if parts.scheme != "https" or not parts.hostname or len(parts.path) < 2 or parts.fragment or parts.username:
+        raise InputError(f"{value!r} is not the https URL of a document", hint="https://lab.example/rolloutlab.json")
+    return parts.geturl()
+
+
+def _checked_by(check: Callable[[Any], Any]) -> PlainValidator:
+    """A validator whose error carries message and hint of an InputError, to which pydantic adds the path."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return check(value)
+        except InputError as error:
+            raise PydanticCustomError("setting", "{error}", {"error": error.message, "hint": error.hint}) from None
+
+    return PlainValidator(validate)
+
+
+_Text = Annotated[str, _checked_by(some_text)]
+_ServiceUrl = Annotated[str, _checked_by(service_url)]
+_InferenceUrl = Annotated[str, _checked_by(inference_url)]
+_Project = Annotated[str, _checked_by(project_name)]
+_Variable = Annotated[str, _checked_by(variable_name)]
+_Seconds = Annotated[float, _checked_by(lambda value: _amount(value, "seconds", "60"))]
+_Dollars = Annotated[float, _checked_by(lambda value: _amount(value, "dollars", "0.5"))]
+
+
+@validated_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Price:
+    """What a model's tokens cost, in dollars per million."""
+
+    prompt: _Dollars
+    completion: _Dollars
+
+
+@validated_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Profile:
+    """A service by name. `api_key_env` is the environment variable that holds its key."""
+
+    url: _ServiceUrl
+    inference_url: _InferenceUrl | None = None
+    api_key_env: _Variable | None = None
+    project: _Project | None = None
+
+
+class _Values(BaseModel):
+    """What the settings file may set and, but for profiles and prices, the variables ROLLOUTLAB_... as well."""
+
+    model_config = ConfigDict(extra="forbid")
+    home: _Text | None = None
+    policy: _Text = "practice"
+    linger: _Seconds = 60.0
+    project: _Project | None = None
+    profile: _Text = EMBEDDED
+    embedding: _Text | None = None
+    embedding_model: _Text | None = None
+    embedding_key_env: _Variable | None = None
+    search: _Text | None = None
+    search_key_env: _Variable | None = None
+    client_metadata_url: Annotated[str, _checked_by(_document_url)] | None = None
+    profiles: dict[str, Profile] = {}
+    prices: dict[str, Price] = {}
+
+
+_VARIABLES = {name: f"ROLLOUTLAB_{name.upper()}" for name in _Values.model_fields if name not in {"profiles", "prices"}}
+
+
+class _Variables(_Values):
+    """What the environment may set; a variable names a service that needs no profile."""
+
+    url: _ServiceUrl | None = None
+    inference_url: _InferenceUrl | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
     """What one process works with.
 
-    home: the lab folder. service: an address, or None for the embedded service. policy: what the embedded service
-    loads. linger: seconds that the embedded service goes on without anyone attached. project: what tokens are counted
-    under, unless the service has its own. embedding: by what texts are compared. search: where `%search` looks, None
-    for the lab. client_metadata_url: where our client ID metadata document is, for servers to read who signs in.
-    prices: by model, in dollars per million tokens. profiles: services by name. file: the settings file,
-    whether there is one or not. origins: where each setting came from, in a word.
+    home: the lab folder. service: None is the embedded one. policy: what the embedded service loads. linger: seconds
+    that it stays up without a client. project: what tokens are counted under, unless the service has its own.
+    embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
+    client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
+    profiles: services by name. file: of settings, whether it exists or not. origins: what set each, in a word.
     """
 
     home: Path
@@ -131,84 +258,142 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Settings from the variables ROLLOUTLAB_..., whose table is in the README, and from the settings file.
 
     Raises:
-        InputError: a variable or the file is wrong; the message names the one, or file and line of the other.
+        InputError: a variable or the file is wrong; the message names the variable, or file and line.
     """
     named = environment.get("ROLLOUTLAB_SETTINGS")
     path = Path(named or Path(platformdirs.user_config_dir("rolloutlab")) / "settings.toml").expanduser().absolute()
-    file = read_file(path, needed=bool(named))
-    read = {name: _setting(name, environment, file) for name in CHECKS}
-    home, policy, linger, project = (read[name][0] for name in ("home", "policy", "linger", "project"))
-    service, origin = _service(environment, file, read)
-    embedding, model, key_env = (read[name][0] for name in ("embedding", "embedding_model", "embedding_key_env"))
-    search, search_key_env = (read[name][0] for name in ("search", "search_key_env"))
+    file, variables = _read_file(path, required=bool(named)), _read_variables(environment)
+    overrides = {name: getattr(variables, name) for name in variables.model_fields_set}
+    values = _Variables.model_construct(**{**dict(file), **overrides})
+
+    def origin(name: str) -> str:
+        return _VARIABLES[name] if name in overrides else str(path) if name in file.model_fields_set else "default"
+
+    folder, model = Path.cwd() if "home" in overrides else path.parent, values.embedding
+    service, service_origin = _service(values, environment, origin)
     return Settings(
-        home=home,
+        home=folder / Path(values.home or platformdirs.user_data_dir("rolloutlab")).expanduser(),
         service=service,
-        policy=policy,
-        linger=linger,
-        project=project,
-        embedding=Embedding(embedding, model, key_env) if embedding else None,
-        search=Served(search, search_key_env) if search else None,
-        client_metadata_url=read["client_metadata_url"][0],
-        prices=file.prices,
-        profiles=file.profiles,
+        policy=values.policy,
+        linger=values.linger,
+        project=values.project,
+        embedding=Embedding(model, values.embedding_model, values.embedding_key_env) if model else None,
+        search=Served(values.search, values.search_key_env) if values.search else None,
+        client_metadata_url=values.client_metadata_url,
+        prices=values.prices,
+        profiles=values.profiles,
         file=path,
-        origins={name: origin for name, (_, origin) in read.items() if name != "profile"} | {"service": origin},
+        origins={name: origin(name) for name in _VARIABLES if name != "profile"} | {"service": service_origin},
     )
 
 
 def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
-    """The address that a profile names, with the key that its variable holds now; `project` where it has none."""
+    """The address of a profile, with the key that its variable holds now; `project` where it has none."""
     key = environment.get(profile.api_key_env) if profile.api_key_env else None
-    inference = profile.inference_url or f"{profile.url}/v1"
-    return Address(profile.url, inference, key or None, profile.project or project, profile.api_key_env)
+    url, inference = profile.url, profile.inference_url or f"{profile.url}/v1"
+    return Address(url, inference, key or None, profile.project or project, profile.api_key_env)
+
+
+def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
+    """The error for a profile that is not in the settings; the hint is the closest, or what to add."""
+    close = get_close_matches(str(name), [*profiles, EMBEDDED], n=1)
+    return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
 
 
 def named_policy(name: str) -> str:
-    """A policy's name in full: a folder by its real path, anything else as it is."""
+    """A policy's full name: the real path of a folder, any other name unchanged."""
     path = Path(name).expanduser()
     return str(path.resolve()) if name != "practice" and path.is_dir() else name
 
 
-def _setting(name: str, environment: Mapping[str, str], file: SettingsFile) -> tuple[Any, str]:
-    """A setting and where it came from."""
-    variable = f"ROLLOUTLAB_{name.upper()}"
-    if environment.get(variable):
-        value, origin = _checked(variable, environment, CHECKS[name]), variable
-    elif name in file.values:
-        value, origin = file.values[name], str(file.path)
-    else:
-        value, origin = _DEFAULTS.get(name), "default"
-    if name == "home":
-        folder = Path.cwd() if origin == variable else file.path.parent
-        value = folder / Path(value or platformdirs.user_data_dir("rolloutlab")).expanduser()
-    return value, origin
+def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:
+    """The service to talk to, None for the embedded one, and where that was set."""
+    if values.url:
+        key_env = "ROLLOUTLAB_API_KEY" if env.get("ROLLOUTLAB_API_KEY") else None
+        profile = Profile(values.url, values.inference_url, key_env, values.project)
+        return profile_address(profile, env), "ROLLOUTLAB_URL"
+    if values.profile == EMBEDDED:
+        return None, origin("profile")
+    if values.profile not in values.profiles:
+        raise unknown_profile(values.profile, values.profiles)
+    profile = values.profiles[values.profile]
+    if origin("project").startswith("ROLLOUTLAB_"):  # the environment wins over the profile, the profile over the file
+        profile = replace(profile, project=values.project)
+    return profile_address(profile, env, values.project), f"profile {values.profile}, {origin('profile')}"
 
 
-def _service(
-    environment: Mapping[str, str], file: SettingsFile, read: Mapping[str, tuple[Any, str]]
-) -> tuple[Address | None, str]:
-    """The service to talk to, None for the embedded one, and what set it."""
-    project, set_by = read["project"]
+def _read_variables(environment: Mapping[str, str]) -> _Variables:
+    """The settings of the environment, in which an empty variable is an absent one."""
+    given = {name: environment.get(variable) for name, variable in _VARIABLES.items()}
     if environment.get("ROLLOUTLAB_URL", "").strip():
-        url = _checked("ROLLOUTLAB_URL", environment, service_url)
-        asked = environment.get("ROLLOUTLAB_INFERENCE_URL", "").strip()
-        inference = _checked("ROLLOUTLAB_INFERENCE_URL", environment, inference_url) if asked else f"{url}/v1"
-        token = environment.get("ROLLOUTLAB_API_KEY") or None
-        return Address(url, inference, token, project, "ROLLOUTLAB_API_KEY" if token else None), "ROLLOUTLAB_URL"
-    name, origin = read["profile"]
-    if name == EMBEDDED:
-        return None, origin
-    if name not in file.profiles:
-        raise unknown_profile(name, file.profiles)
-    profile = file.profiles[name]
-    if set_by.startswith("ROLLOUTLAB_"):  # the environment wins over the file
-        profile = replace(profile, project=project)
-    return profile_address(profile, environment, project), f"profile {name}, {origin}"
-
-
-def _checked(variable: str, environment: Mapping[str, str], check: Callable[[Any], Any]) -> Any:
+        given |= {name: environment.get(f"ROLLOUTLAB_{name.upper()}", "").strip() for name in ("url", "inference_url")}
     try:
-        return check(environment[variable])
-    except InputError as error:
-        raise InputError(f"{variable}: {error.message}", hint=f"{variable}={error.hint}") from None
+        return _Variables.model_validate({name: value for name, value in given.items() if value})
+    except ValidationError as error:
+        first = error.errors()[0]
+        variable = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}"
+        raise InputError(f"{variable}: {first['msg']}", hint=f"{variable}={first['ctx']['hint']}") from None
+
+
+def _read_file(path: Path, *, required: bool) -> _Values:
+    """The settings of a file; defaults when it does not exist, unless it is `required`. Errors have the line."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        if required:
+            raise InputError(f"there is no settings file {path}", hint="ROLLOUTLAB_SETTINGS names one") from None
+        return _Values()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the settings file {path} cannot be read: {error}", hint="a text file, in UTF-8") from error
+
+    def wrong(keys: tuple[str, ...], problem: str, hint: str) -> InputError:
+        return InputError(f"{path}, line {_line_of(text, keys)}: {problem}", hint=hint)
+
+    try:
+        values = _Values.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        problem, _, place = str(error).partition(" (at ")
+        line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
+        raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
+    except ValidationError as error:
+        problems = [_problem(each) for each in error.errors()]
+        raise wrong(*min(problems, key=lambda each: _line_of(text, each[0]))) from None
+    if EMBEDDED in values.profiles:
+        raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
+    if values.profile not in {*values.profiles, EMBEDDED}:
+        unknown = unknown_profile(values.profile, values.profiles)
+        raise wrong(("profile",), unknown.message, unknown.hint or "")
+    return values
+
+
+def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
+    """Keys, message and hint for one of pydantic's errors in a settings file."""
+    keys, kind = tuple(map(str, error["loc"])), error["type"]
+    name, table = keys[-1], ".".join(keys)
+    if kind == "setting":
+        example = error["ctx"]["hint"]
+        return keys, f"{name}: {error['msg']}", f"{name} = {example if example[0].isdigit() else json.dumps(example)}"
+    if kind == "missing":
+        return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
+    if kind in {"dict_type", "dataclass_type"}:
+        return keys, f"{table} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
+    if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
+        problem = "a key must not be in a file; name the environment variable that holds it"
+        return keys, f"{name}: {problem}", 'api_key_env = "ROLLOUTLAB_API_KEY"'
+    tables = {"profiles": Profile, "prices": Price}
+    names = list(_Values.model_fields) if len(keys) == 1 else [each.name for each in fields(tables[keys[0]])]
+    close = get_close_matches(name, names, n=1)
+    return keys, f"unknown setting {name!r}", close[0] if close else f"one of {', '.join(names)}"
+
+
+def _line_of(text: str, keys: tuple[str, ...]) -> int:
+    """The line of a TOML text where the statement that sets a key begins; tomllib does not report positions."""
+    lines, begin = text.split("\n"), 1
+    for end in range(1, len(lines) + 1):
+        with suppress(tomllib.TOMLDecodeError):  # within a value of several lines
+            table = tomllib.loads("\n".join(lines[:end]))
+            with suppress(KeyError):
+                reduce(getitem, keys, table)
+                break
+            begin = end + 1
+    return begin

@@ -11,8 +11,7 @@ from rolloutlab.magics.completion import VALUES, Matcher, _as_hook
 from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.sampling.mcp.tools import ContextTool, ContextTools
 from rolloutlab.session import Session
-from rolloutlab.settings import Settings
-from rolloutlab.settings_file import Profile
+from rolloutlab.settings import Profile, Settings
 from rolloutlab.store.models import NewGroup, SubmittedJob
 
 pytestmark = pytest.mark.skipif(

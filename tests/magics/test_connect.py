@@ -10,8 +10,7 @@ import pytest
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.auth.redirect.route import FrontEndContext
-from rolloutlab.settings import Address, Settings
-from rolloutlab.settings_file import Profile
+from rolloutlab.settings import Address, Profile, Settings
 
 CHAT = "%%chat capitals -n 2 --max-tokens 4\nhello"
 
@@ -303,15 +302,15 @@ def test_a_service_that_only_samples_is_said_to(notebook, session):
 REFUSALS = {
     "%connect hostd": "there is no profile 'hostd'\n  -> hosted",
     "%connect nowhere": "there is no profile 'nowhere'\n  -> [profiles.nowhere] in the file",
-    "%connect train.example": "'train.example' does not say http:// or https://\n  -> https://train.example",
+    "%connect train.example": "'train.example' lacks http:// or https://\n  -> https://train.example",
     "%connect keyless --key-env ABSENT_KEY": (
         "the environment variable ABSENT_KEY, which should hold the key, is not set\n  -> %env ABSENT_KEY="
     ),
     "%connect keyless --key-env sk-1234": (
-        "a key is given by the name of the environment variable that holds it, in capitals; that is no such name"
+        "a key is given by the name of the environment variable that holds it, in capitals; this is not a name"
         "\n  -> ROLLOUTLAB_API_KEY"
     ),
-    "%connect hosted --project mine": "'mine' is no project\n  -> TEAM/PROJECT",
+    "%connect hosted --project mine": "'mine' is not a project name\n  -> TEAM/PROJECT",
     "%connect embedded --key-env TRAIN_KEY": (
         "--key-env is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
     ),
@@ -324,7 +323,7 @@ REFUSALS = {
     "%connect --search http://127.0.0.1:9/x --key-keyring": (
         "a service and a place to search are two things\n  -> %connect --search http://127.0.0.1:9/x"
     ),
-    "%connect hosted --inference x --inference=y": "'y' does not say http:// or https://\n  -> https://y",
+    "%connect hosted --inference x --inference=y": "'y' lacks http:// or https://\n  -> https://y",
 }
 
 
@@ -391,7 +390,7 @@ def test_where_no_keyring_is_or_nobody_types_it_is_said_what_to_type(notebook, r
     env = "-> %connect http://localhost --key-env ROLLOUTLAB_API_KEY"
     monkeypatch.setattr("sys.stdin", None)
     said = notebook.error("%connect http://localhost --key-keyring")
-    assert "nobody is here to type it" in said
+    assert "cannot ask for it" in said
     assert env in said
     assert "is not encrypted" in notebook.error("%connect http://train.example --key-keyring")
     monkeypatch.setattr("rolloutlab.auth.api_keys.has_keyring", lambda: False)

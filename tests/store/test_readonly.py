@@ -17,8 +17,7 @@ import pytest
 from rolloutlab.api.wire.chat import AssistantMessage, UserMessage
 from rolloutlab.fsutil import Lock
 from rolloutlab.session import Session
-from rolloutlab.settings import Address, Settings
-from rolloutlab.settings_file import EMBEDDED
+from rolloutlab.settings import EMBEDDED, Address, Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import Recorded, SubmittedJob

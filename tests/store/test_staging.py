@@ -111,7 +111,7 @@ def test_a_draft_that_cannot_be_removed_at_its_end_is_removed_by_the_next(lab, r
 
 
 def test_a_process_that_hangs_with_the_folder_of_drafts_is_told_with_what_to_type(lab, tmp_path, monkeypatch):
-    monkeypatch.setattr("rolloutlab.fsutil._MOMENTS", 0.0)
+    monkeypatch.setattr("rolloutlab.fsutil._BRIEF", 0.0)
     path = tmp_path / "drafts" / "lock"
     path.parent.mkdir()
     with Lock(path), pytest.raises(LabError, match=f"another process has held {path} for 0 s") as refused, lab.draft():

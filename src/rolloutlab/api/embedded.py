@@ -164,7 +164,7 @@ class Embedded:
         if self._is_read_only():
             return False
         lock = Lock(self._folder / "lock")
-        if not lock.taken(seconds):
+        if not lock.try_acquire(seconds):
             return False
         lock.release()
         return True
@@ -188,7 +188,7 @@ class Embedded:
             path = self._folder / "clients" / f"{uuid.uuid4().hex}.lock"
             lock = Lock(path, thread_local=False)
             # the service may have removed it between its making and its locking, or hang while it looks at it
-            if lock.taken(_HELD) and path.exists():
+            if lock.try_acquire(_HELD) and path.exists():
                 self._lock = lock
 
     def _published(self) -> Published:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.base import LabMagics, kind_of
 from rolloutlab.objective.option_docs import OPTIONS
-from rolloutlab.settings_file import EMBEDDED
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -75,11 +74,15 @@ def _functions(magics: LabMagics) -> Iterable[str]:
 
 
 def _services(magics: LabMagics) -> Iterable[str]:
+    from rolloutlab.settings import EMBEDDED  # the module loads pydantic, which nothing before a first cell needs
+
     return [EMBEDDED, *magics.session.settings.profiles]
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:
     """Servers with a sign-in, and context servers whose tools were added."""
+    from rolloutlab.settings import EMBEDDED
+
     session = magics.session
     added = (tools.url for tools in session.mcp_servers.values())
     return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))

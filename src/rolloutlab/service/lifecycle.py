@@ -41,7 +41,7 @@ class Folder:
         Raises:
             InputError: another one runs. LabError: the folder cannot be locked.
         """
-        if not self._lock.taken(patience):
+        if not self._lock.try_acquire(patience):
             raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop")
         self.withdraw()
 
@@ -129,7 +129,7 @@ class Folder:
     @staticmethod
     def _held(path: Path) -> bool:
         lock = Lock(path)
-        if not lock.taken():
+        if not lock.try_acquire():
             return True
         remove(path)
         lock.release()

@@ -28,7 +28,7 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
         with locked(folder / _ONE):
             for path in folder.glob("*.lock"):
                 _remove_unheld(path)
-            acquired = lock.taken()
+            acquired = lock.try_acquire()
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
         raise refused(f"{folder} cannot be used", error, hint) from error
@@ -50,6 +50,6 @@ def let_go(lock: Lock) -> None:
 
 def _remove_unheld(path: Path) -> None:
     lock = Lock(path, thread_local=False)
-    if lock.taken():
+    if lock.try_acquire():
         remove(path)
         lock.release()

@@ -10,7 +10,7 @@ from rolloutlab.api import training
 from rolloutlab.api.events import status, step_made
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire import training as wire
-from rolloutlab.connection import Connector, known_address
+from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
@@ -144,7 +144,7 @@ class LabJobs:
         submitted = meant(self._lab().jobs.newest_first(), job_id)
         events = self._lab().jobs.events(submitted.id)
         if not events:  # those may be all there is of a job; without them its service has to be known
-            known_address(submitted.service, self._connector.settings, self._connector.former)
+            self._connector.known_address(submitted.service)
         names = [self._name_now(label) for label in submitted.collections]
         compare = next(filter(None, map(self._compare_command, names)), "")
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings_file import Price
+from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
 from rolloutlab.store.rewards import Rewards
 

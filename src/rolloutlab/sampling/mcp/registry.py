@@ -11,7 +11,7 @@ from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTool, ContextTools, ToolAnswer
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings_file import EMBEDDED
+from rolloutlab.settings import EMBEDDED
 
 if TYPE_CHECKING:
     from rolloutlab.sampling.mcp.client import McpConnection

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from rolloutlab.__main__ import main
+from rolloutlab.cli import main
 from rolloutlab.fsutil import Lock
 
 
@@ -36,7 +36,7 @@ def test_a_passcode_that_cannot_be_made_is_an_error_in_words(tmp_path, capsys, n
 
 
 def test_a_process_that_hangs_while_it_makes_the_passcode_is_told_with_what_to_type(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("rolloutlab.fsutil._MOMENTS", 0.0)
+    monkeypatch.setattr("rolloutlab.fsutil._BRIEF", 0.0)
     path = tmp_path / "service" / "passcode.lock"
     path.parent.mkdir()
     with Lock(path):
