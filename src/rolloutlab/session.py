@@ -33,8 +33,13 @@ from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.loop import Loop, LoopSteps, run_loop
-from rolloutlab.training.model import LostCheckpointTable, RecoveredCheckpointTable, SelectedModel
-from rolloutlab.training.models import DEFAULT_MODEL, Models
+from rolloutlab.training.models import (
+    DEFAULT_MODEL,
+    LostCheckpointTable,
+    Models,
+    RecoveredCheckpointTable,
+    SelectedModel,
+)
 from rolloutlab.training.submission import gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, select

@@ -163,7 +163,7 @@ def test_in_a_table_that_is_sorted_and_filtered_the_right_row_changes(notebook, 
 
     shown.get_by_label("filter by reward").fill("more than 3")
     press(notebook, "Enter")
-    expect(status(shown)).to_contain_text("reward: 'more than 3' is no condition on a number → > 0.5, <= 1")
+    expect(status(shown)).to_contain_text("reward: 'more than 3' is not a condition on a number → > 0.5, <= 1")
     assert len(column(shown, "name")) == 4
     shown.get_by_role("button", name="Clear filters").click()
     expect(shown.get_by_role("gridcell", name="Lyon")).to_have_count(4)

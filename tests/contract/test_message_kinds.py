@@ -319,6 +319,6 @@ def test_a_notebook_warns_where_the_policy_of_a_service_is_not_known(session, tm
     (tmp_path / "groups.jsonl").write_text(json.dumps({"trajectories": lines}) + "\n")
     session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
     report = str(session.check("seen"))
-    assert "2 trajectories with what is no text" in report
+    assert "2 trajectories with parts other than text" in report
     shown = session.train("seen", {}, say=lambda _: None)
     assert "2 did not train: it holds what the policy cannot read, messages_and_choices.0.content.0" in str(shown)

@@ -100,7 +100,7 @@ NotFoundError: there is no model 'lab/nobody'; there are tiny, lab/practice
   -> %model lab/nobody registers it
 """,
     "%model nobody": """
-InputError: 'nobody' is no name for a model
+InputError: 'nobody' is not a model name
   -> project/name, such as lab/practice
 """,
     "%model some/hub-name": """
@@ -200,7 +200,7 @@ NotFoundError: this lab has not submitted a job
   -> %%train NAME
 """,
     "%group capitals": """
-InputError: 'capitals' names no group
+InputError: 'capitals' is not a group name
   -> %group capitals/0
 """,
     "%group capitals/7": """
@@ -234,15 +234,15 @@ MISUSES = {
     "lab.chat('x', 5)": "a prompt is a text or a list of messages",
     "lab.chat('x', {'role': 'user'})": "a prompt is a text or a list of messages",
     "lab.chat(5, 'hello')": "5 is no name for a collection",
-    "lab.reward('capitals', 'right')": "'right' is no reward function",
+    "lab.reward('capitals', 'right')": "'right' is not a reward function",
     "lab.reward(None, len)": "a NoneType is no name of a collection",
     "lab.train(3)": "a int is no name of a collection",
     "lab.train(['capitals', None])": "a NoneType is no name of a collection",
     "lab.train('capitals', 5)": "options are a dict, not a int",
-    "lab.group(None)": "None names no group",
-    "lab.group(0)": "0 names no group",
+    "lab.group(None)": "None is not a group name",
+    "lab.group(0)": "0 is not a group name",
     "lab.collection(None)": "a NoneType is no name of a collection",
-    "lab.model(7)": "7 is no name for a model",
+    "lab.model(7)": "7 is not a model name",
     "lab.service('restart')": "the service cannot restart",
     "lab.connect(5)": "there is no profile 5",
 }

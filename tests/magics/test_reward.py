@@ -137,7 +137,7 @@ def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
 
 def test_a_group_too_long_for_the_judge_is_named(scored, service):
     said = scored.error(f"%%reward capitals --judge {service.policy}")
-    assert re.match(r"RewardError: the judge cannot be asked about capitals/[01]: .* context 128 ", said)
+    assert re.match(r"RewardError: the judge refused the request about capitals/[01]: .* context 128 ", said)
     assert said.endswith("\n  -> --judge MODEL, another one")
 
 
@@ -147,7 +147,7 @@ InputError: there is no variable 'frensh'
   -> frensh = ... in a cell before this one
 """,
     "%%reward capitals --with countries": """
-InputError: [{'country': 'France', 'capital': 'Paris'}, {'country': 'Peru', 'capital': 'Lima'}] is no reward function
+InputError: [{'country': 'France', 'capital': 'Paris'}, {'country': 'Peru', 'capital': 'Lima'}] is not a reward function
   -> lambda trajectory, answer, messages, row: 1.0
 """,
     "%%reward capitals --with length,length": """
@@ -159,7 +159,7 @@ InputError: --with length, does not name each function once
   -> --with exact,brief
 """,
     "%%reward capitals --with length,french --weight lenght=2": """
-InputError: a weight is given for 'lenght', which is no component of the reward
+InputError: a weight is given for 'lenght', which is not a component of the reward
   -> length
 """,
     "%%reward capitals --with length --weight length": """
@@ -183,7 +183,7 @@ InputError: --samples is for a judge
   -> %%reward capitals --judge MODEL
 """,
     "%%reward capitals --judge m --samples 0": """
-InputError: the judge cannot be asked 0 times
+InputError: samples must be an integer >= 1, not 0
   -> --samples 1
 """,
     "%%reward capitals --judge lab/nobody": """

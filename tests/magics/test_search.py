@@ -285,7 +285,7 @@ def test_a_branch_is_the_next_cell(filled):
     assert "has 1 answer, " in filled.error("%branch hit --turn 1")
     assert "no name for a collection" in filled.error("%branch hit --as a;b")
     assert "there is no trajectory" in filled.error("%branch letters:1/99/0")
-    assert "names no trajectory" in filled.error(f"%branch letters:1/{'9' * 30}/0")
+    assert "is not a trajectory name" in filled.error(f"%branch letters:1/{'9' * 30}/0")
 
 
 def test_python_says_the_same_with_values(filled):

@@ -101,7 +101,7 @@ def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked)
     ("reward", "options", "said"),
     [
         (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows says nothing"),
-        (Judge("lab/judge", samples=0), {}, "cannot be asked 0 times"),
+        (Judge("lab/judge", samples=0), {}, "samples must be an integer >= 1, not 0"),
     ],
 )
 def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(session, reward, options, said):
@@ -276,16 +276,16 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"every": 0}, "every: 0 is no whole number from 1 on"),
-        ({"patience": 0}, "patience: 0 is no whole number from 1 on"),
-        ({"jobs": -1}, "jobs: -1 is no whole number from 0 on"),
-        ({"jobs": 1.5}, "jobs: 1.5 is no whole number"),
+        ({"every": 0}, "every must be an integer >= 1, not 0"),
+        ({"patience": 0}, "patience must be an integer >= 1, not 0"),
+        ({"jobs": -1}, "jobs must be an integer >= 0, not -1"),
+        ({"jobs": 1.5}, "jobs must be an integer >= 0, not 1.5"),
         ({"temprature": 0.5}, "there is no setting 'temprature'"),
         ({"model": "lab/other"}, "a loop samples the model that it trains"),
         ({"temperature": 9}, "temperature: 9 is outside 0 to 2"),
         ({"held_out": []}, "no rows"),
         ({"over": [{"city": "Lima"}]}, "stands for nothing"),
-        ({"reward": 3}, "3 is no reward function"),
+        ({"reward": 3}, "3 is not a reward function"),
     ],
 )
 def test_wrong_arguments_are_an_error_before_anything_is_sampled(session, wrong, said):

@@ -212,7 +212,7 @@ BOUNDS = " -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, math.inf), (0.5, 0.5)])
 def test_bounds_that_are_none_are_refused(bounds):
-    with pytest.raises(InputError, match="are no bounds"):
+    with pytest.raises(InputError, match="are not bounds"):
         Comparison("capitals", "a", "b", [BETTER], bounds=bounds)
 
 

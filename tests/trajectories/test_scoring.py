@@ -109,8 +109,8 @@ def test_the_same_functions_in_another_order_give_the_same_scores():
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ({"exakt": 1}, "a weight is given for 'exakt', which is no component of the reward -> exact"),
-        ({"zzz": 1}, "a weight is given for 'zzz', which is no component of the reward -> exact, brief"),
+        ({"exakt": 1}, "a weight is given for 'exakt', which is not a component of the reward -> exact"),
+        ({"zzz": 1}, "a weight is given for 'zzz', which is not a component of the reward -> exact, brief"),
         ({"exact": math.nan}, "the weight of exact is nan, which is no finite number -> exact=1.0"),
         ({"exact": "much"}, "the weight of exact is 'much', which is no finite number -> exact=1.0"),
     ],

@@ -84,19 +84,19 @@ def test_a_condition_keeps_the_rows_that_fit_it(conditions, expected):
 
 @pytest.mark.parametrize("wrong", ["much", "> 0,5", "nan", "> inf", "0..", "1_0", "٣", "> > 1", True, [1.0], {}])
 def test_what_is_no_condition_on_a_number_is_refused_with_those_that_are(wrong):
-    with pytest.raises(InputError, match=r"reward: .* is no condition on a number") as told:
+    with pytest.raises(InputError, match=r"reward: .* is not a condition on a number") as told:
         shown(reward=wrong)
     assert told.value.hint == "> 0.5, <= 1, = 0, 0..1, empty, not empty"
 
 
 @pytest.mark.parametrize("wrong", ["hands", ["hand", "nobody"], 5, [None], [["hand"]]])
 def test_a_choice_that_there_is_not_is_refused_with_those_that_there_are(wrong):
-    with pytest.raises(InputError, match=r"source: .* is none of its values"):
+    with pytest.raises(InputError, match=r"source: .* is not one of its values"):
         shown(source=wrong)
 
 
 def test_a_text_is_looked_for_with_a_text():
-    with pytest.raises(InputError, match="said: 5 is no text"):
+    with pytest.raises(InputError, match="said: 5 is not a text"):
         shown(said=5)
 
 

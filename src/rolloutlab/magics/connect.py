@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rolloutlab.connection import Connection
-    from rolloutlab.training.model import SelectedModel
+    from rolloutlab.training.models import SelectedModel
 
 
 @magics_class

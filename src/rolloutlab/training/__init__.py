@@ -1,1 +1,1 @@
-"""From scored collections to a checkpoint: what would train, what is submitted, what becomes of it."""
+"""Training jobs: check, submit and follow them; the sample-score-train loop."""

@@ -1,14 +1,12 @@
-"""A dry run: what a job would train, as a notebook holds it."""
+"""Dry run of a training job: a report, and the advantage of each trajectory."""
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.training.submission import Submission
+from rolloutlab.trajectories.frame import Frame
 from rolloutlab.widgets import dry_run as render
 from rolloutlab.widgets.html import for_notebook
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class DryRun:
@@ -23,16 +21,12 @@ class DryRun:
         self.preflight = submission.check
         self.groups = render.rated(submission.seats, submission.check)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
         would), tokens, reason (why it would not train; missing where it would).
         """
-        import pandas as pd
-
-        from rolloutlab.trajectories.frame import Frame
-
         rated = [one for group in self.groups for one in group]
         columns = {
             "reward": pd.array([one.reward for one in rated], dtype=float),

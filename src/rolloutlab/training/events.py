@@ -1,4 +1,4 @@
-"""The events of a training job, as its service tells them."""
+"""Events of a training job, polled from its service, and the time that is left."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,20 +16,19 @@ from rolloutlab.settings import Address
 
 
 class Clock:
-    """Counts rows as they are seen to be done. What was done before it first looked says nothing about the pace."""
+    """Estimates the time left from the rows that are done. Rows done before its first update do not count."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] | None = None
 
-    def see(self, done: int) -> None:
-        """So many rows are done by now."""
+    def update(self, done: int) -> None:
         if done and (self._last is None or done > self._last[1]):
             self._last = (monotonic(), done)
             self._first = self._first or self._last
 
     def left(self, done: int, rows: int | None) -> float | None:
-        """Seconds until all rows are done; None where nobody can know."""
+        """Seconds until all rows are done; None where there is no estimate."""
         if not rows or self._first is None or self._last is None or self._last[1] == self._first[1]:
             return None
         pace = (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
@@ -47,18 +46,18 @@ _SLOWEST_POLL = 1.0
 
 
 class EventReader:
-    """`events` are those read so far, each once and in order; any number of readers may ask for more at once.
+    """`events` are those read so far, each once and in order; several tasks may read at once.
 
-    Where a service reports no events, what it says of the job itself stands for them; where it does not even show the
-    job, the feed is `silent` and has ended: it trains, and nothing more is heard of it.
-    known: events that were kept of the job. news: told, on the loop's thread, whenever events have come, with how many
-    rows were done before them; 0 where the job began again.
+    Where a service has no events endpoint, they are derived from the job's status; where it has no job endpoint either,
+    the reader is `silent` and has ended: the job trains, and its progress is unknown.
+    known: recorded events of the job. on_events: called on the loop's thread whenever events have come, with the number
+    of rows that were done before them; 0 where the job began again.
     """
 
-    def __init__(self, http: HttpClient, job_id: str, known: Sequence[Event], news: Callable[[int], None]) -> None:
+    def __init__(self, http: HttpClient, job_id: str, known: Sequence[Event], on_events: Callable[[int], None]) -> None:
         self._http = http
         self._job_id = job_id
-        self._news = news
+        self._on_events = on_events
         self._clock = Clock()
         self.events: list[Event] = list(known)
         self.silent = False
@@ -69,49 +68,49 @@ class EventReader:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the job has ended, where the pace so far tells."""
+        """Seconds until the job has ended, if the pace is known."""
         done, rows, _ = job_progress(self.events)
         return self._clock.left(done, rows)
 
     async def read(self, address: Address) -> bool:
-        """Ask once for what is new; whether there was anything."""
+        """Poll once; whether there were new events."""
         last = self.events[-1] if self.events else None
         try:
             new = await training.events(self._http, address, self._job_id, last.id if last else None)
         except NotOfferedError:
-            new = await self._shown(address)
+            new = await self._from_status(address)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the service has no job {self._job_id[:8]}: it never arrived there, or was deleted with its model",
                 hint="%%train submits another",
             ) from error
-        if new and last is (self.events[-1] if self.events else None):  # nobody else has read them meanwhile
+        if new and last is (self.events[-1] if self.events else None):  # no other task has read them meanwhile
             self._take(new)
         return bool(new)
 
-    async def follow(self, address: Address, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Read on until the job has ended, or nobody wants it."""
+    async def follow(self, address: Address, is_watched: Callable[[], bool] = lambda: True) -> None:
+        """Read until the job has ended, or is not watched any more."""
         pause = _POLL
-        while not self.has_ended and wanted():
+        while not self.has_ended and is_watched():
             pause = _POLL if await self.read(address) else min(pause * 1.5, _SLOWEST_POLL)
             if not self.has_ended:
                 await asyncio.sleep(pause)
 
-    async def _shown(self, address: Address) -> list[Event]:
-        """What the job itself says that is not known yet, as events."""
+    async def _from_status(self, address: Address) -> list[Event]:
+        """The new events that follow from the job's status."""
         try:
-            shown = await training.job(self._http, address, self._job_id)
+            job = await training.job(self._http, address, self._job_id)
         except (NotFoundError, ValidationError):
             self.silent = True
             return []
-        step, known = shown.final_step, {event.type for event in self.events}
+        step, known = job.final_step, {event.type for event in self.events}
         data: dict[str, dict[str, Any]] = {
             "training_started": {},
             "training_ended": {} if step is None else {"step": step},
-            "training_failed": {"error_message": shown.error or "its service does not say why"},
+            "training_failed": {"error_message": job.error or "the service gave no reason"},
             "training_cancelled": {},
         }
-        kind = _AS_EVENT.get(shown.status)
+        kind = _AS_EVENT.get(job.status)
         if kind is None or kind in known:
             return []
         saved = [Event(id="saved", type="checkpoint_saved", data={"step": step})] if data[kind].get("step") else []
@@ -123,5 +122,5 @@ class EventReader:
         self.events += new
         if restarted:
             self._clock = Clock()
-        self._clock.see(job_progress(self.events)[0])
-        self._news(before)
+        self._clock.update(job_progress(self.events)[0])
+        self._on_events(before)

@@ -1,4 +1,4 @@
-"""The options of a training job as a form, with what would come of them while they change."""
+"""Training form: the options of a job in a notebook, with the preflight check of what would train."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -17,15 +17,15 @@ from rolloutlab.widgets.form import Outlook
 from rolloutlab.widgets.html import for_notebook
 
 Listen = Callable[[Callable[[Set[int]], None]], None]
-"""Has a method told, while its object lives, which trajectories got other rewards."""
+"""Registers a method that gets the ids of trajectories with new rewards, while its object lives."""
 
 
 class TrainingForm(NotebookView):
     """The eleven options for training on some collections; in a notebook, to be filled in.
 
     It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
-    gather: what a job of them would be now; asked again when `version` is another. submit: makes options a job.
-    listen: `Rewards.listen` of their lab.
+    gather: returns what a job of them would be now; called again when `version` has changed. submit: makes options a
+    job. listen: `Rewards.listen` of their lab.
     """
 
     module = "form"
@@ -52,7 +52,7 @@ class TrainingForm(NotebookView):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its collections are called now; once one of them is deleted, what they were called last."""
+        """The present names of its collections; once one of them is deleted, their last names."""
         with suppress(NotFoundError):
             self._names = tuple(collection.name for collection in self._collections)
         return self._names
@@ -65,13 +65,13 @@ class TrainingForm(NotebookView):
 
     @property
     def cell(self) -> str:
-        """The cell that does what the form does; what is wrong is left out."""
-        lines = [f"{name}: {self._texts[name]}" for name in self._right()]
-        return "\n".join([f"%%train {' '.join(self.names)}", *lines])
+        """The cell that does what the form does; options with a problem are left out."""
+        valid = [name for name, value in self.options.items() if OPTIONS[name].problem(value) is None]
+        return "\n".join([f"%%train {' '.join(self.names)}", *(f"{name}: {self._texts[name]}" for name in valid)])
 
     @property
     def job(self) -> Job | None:
-        """What was submitted, once it was."""
+        """The submitted job, if any."""
         return self._job
 
     def check(self) -> DryRun:
@@ -83,10 +83,10 @@ class TrainingForm(NotebookView):
         return DryRun(self._check(self.options))
 
     def submit(self) -> Job:
-        """Submit the job, after a check of what there is now. Asked again, it is the same job.
+        """Submit the job, after a check of what there is now. A second call returns the same job.
 
         Raises:
-            As `lab.train`; then nothing was submitted, and it can be asked again.
+            As `lab.train`; then nothing was submitted, and it can be called again.
         """
         with self._submitting:
             if self._job is None:
@@ -100,14 +100,14 @@ class TrainingForm(NotebookView):
     def look(self, texts: Mapping[str, Any]) -> dict[str, Any]:
         """Take what is in the fields of a browser; what would come of it."""
         self._fill(texts)
-        return self._told()
+        return self._outlook_json()
 
     def state(self) -> Mapping[str, Any]:
         job = self._job
         return {
             "options": render.controls(),
             "texts": dict(self._texts),
-            "outlook": self._told(),
+            "outlook": self._outlook_json(),
             "job": job.state() if job else None,
         }
 
@@ -124,17 +124,13 @@ class TrainingForm(NotebookView):
         if self._job is None:
             self._texts = _texts(texts)
 
-    def _told(self) -> dict[str, Any]:
+    def _outlook_json(self) -> dict[str, Any]:
         return {"names": list(self.names), **self._outlook().to_json()}
 
     def _edited(self, _ids: Set[int]) -> None:
-        """Rewards were changed in this process, on any thread: the browser looks again at what would train."""
+        """Rewards were changed in this process, on any thread: the browser calls `look` again."""
         if self._job is None:
             self.push("changed")
-
-    def _right(self) -> dict[str, Any]:
-        """The options that differ from their defaults and have nothing wrong about them."""
-        return {name: value for name, value in self.options.items() if OPTIONS[name].problem(value) is None}
 
     def _check(self, options: Mapping[str, Any]) -> Submission:
         """What a job with these options would be at this moment."""
@@ -144,28 +140,20 @@ class TrainingForm(NotebookView):
         return self._gathered[1].under(options)
 
     def _outlook(self) -> Outlook:
-        wrong = {name: found for name, value in self.options.items() if (found := OPTIONS[name].problem(value))}
-        asked = {name: read(text) for name, text in self._texts.items() if name not in wrong}
+        wrong = {name: problem for name, value in self.options.items() if (problem := OPTIONS[name].problem(value))}
+        valid = {name: read(text) for name, text in self._texts.items() if name not in wrong}
         blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
         try:
-            submission = self._check(asked)
+            submission = self._check(valid)
         except RolloutlabError as error:
             why = f"{error.message} -> {error.hint}" if error.hint else error.message
             blocked += ["nothing would train"]
-            return Outlook(
-                self.cell, report=(why,), problems=wrong, notes=_by_option(asked), blocked="; ".join(blocked)
-            )
+            notes = _by_option(valid)
+            return Outlook(self.cell, report=(why,), problems=wrong, notes=notes, blocked="; ".join(blocked))
         check = submission.check
         blocked += [] if check.trainable_trajectories else ["nothing would train"]
-        return Outlook(
-            self.cell,
-            submission.model,
-            tuple(submission.report()),
-            render.spread(check),
-            wrong,
-            _by_option(asked, check.trainable_groups),
-            "; ".join(blocked),
-        )
+        report, notes = tuple(submission.report()), _by_option(valid, check.trainable_groups)
+        return Outlook(self.cell, submission.model, report, render.spread(check), wrong, notes, "; ".join(blocked))
 
     def __repr__(self) -> str:
         job = f"\n\n{self._job!r}" if self._job else ""
@@ -176,22 +164,22 @@ class TrainingForm(NotebookView):
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """What is in the fields for some options, by their proper names.
+    """The texts of the fields for some options, by their proper names.
 
     Raises:
-        InputError: one of them is unknown; its value may well be wrong.
+        InputError: an option is unknown; a wrong value is shown in its field instead.
     """
     if not isinstance(given, Mapping):
         raise InputError(f"options are a dict, not a {type(given).__name__}", hint='{"learning_rate": 2e-3}')
     if unknown := problems(dict.fromkeys(given)):
-        said, typed = zip(*unknown, strict=True)
-        raise InputError("; ".join(said), hint="; ".join(dict.fromkeys(typed)))
-    found = {proper_name(name): written(value).strip() for name, value in given.items()}
-    return {name: found[name] for name in OPTIONS if found.get(name)}
+        messages, hints = zip(*unknown, strict=True)
+        raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
+    texts = {proper_name(name): written(value).strip() for name, value in given.items()}
+    return {name: texts[name] for name in OPTIONS if texts.get(name)}
 
 
 def _by_option(given: Mapping[str, Any], groups: int | None = None) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for name, sentence in effects(given, groups):
-        found.setdefault(name, []).append(sentence)
-    return found
+        notes.setdefault(name, []).append(sentence)
+    return notes

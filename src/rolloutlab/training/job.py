@@ -1,10 +1,12 @@
-"""A training job, as a notebook holds it."""
+"""Training job: a handle to wait for it, cancel it and show it live."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rolloutlab.api import training
 from rolloutlab.api.events import job_progress, since_restart, status, step_made
@@ -14,6 +16,7 @@ from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError, in
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
 from rolloutlab.training.events import EventReader
+from rolloutlab.trajectories.frame import Frame
 from rolloutlab.widgets import job as render
 from rolloutlab.widgets.base import Bundle, NotebookView
 from rolloutlab.widgets.html import for_notebook
@@ -21,22 +24,19 @@ from rolloutlab.widgets.job_curves import CURVES, numbers_of
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_AFTER_TROUBLE = 3.0
+_RETRY_SECONDS = 3.0
 _SILENT = "accepted; the service does not report on its jobs, so how it goes is not known here"
 _LEASE = 900.0
-"""Seconds after which a job is not followed any more for a view that has said nothing; a page says so each minute."""
+"""Seconds after its last `watch` call for which a job is followed for a browser; a page calls every minute."""
 
 
 class Job(NotebookView):
     """A submitted job. What it shows is a fold over the events that it has read; `wait` reads on until the end.
 
-    In a notebook it is a live view: whoever looks at it sees the events as they come.
-    find: where its service is; told False it starts none, as nobody who only looks at a job should.
-    collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended: told
-    every event, once the job has ended. known: events that were kept of it.
+    In a notebook it is a live view of the events as they come.
+    find: the address of its service; find(False) starts none, for views of a job.
+    collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended:
+    called with every event, once the job has ended. known: its recorded events.
     """
 
     module = "job"
@@ -54,23 +54,23 @@ class Job(NotebookView):
     ) -> None:
         self._http = http
         self._find = find
-        self._heard = ended
+        self._on_end = ended
         self.id = job_id
         self.model = model
         self._collections = tuple(collections)
         self._compare = compare
-        self._feed = EventReader(http, job_id, known, self._news)
+        self._reader = EventReader(http, job_id, known, self._push_events)
         self._follower: Future[Any] | None = None
         self._waits = False
-        self._looked_at = 0.0
+        self._watched_at = 0.0
         self._trouble = ""
         self._listeners: list[Callable[..., None]] = []
 
     def events(self) -> list[Event]:
-        """All events so far; only the new ones are asked for."""
-        if not self._feed.has_ended:
-            self._http.run(self._feed.read(self._find(True)))
-            self._tell()
+        """All events so far; only the new ones are requested."""
+        if not self._reader.has_ended:
+            self._http.run(self._reader.read(self._find(True)))
+            self._notify()
         return list(self._events)
 
     @property
@@ -85,10 +85,8 @@ class Job(NotebookView):
         self.events()
         return step_made(self._events)
 
-    def metrics(self) -> "pd.DataFrame":
+    def metrics(self) -> pd.DataFrame:
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
-        from rolloutlab.trajectories.frame import Frame
-
         return Frame([e.data for e in since_restart(self.events()) if e.type == "gradient_step"])
 
     def plot(self, *names: str) -> Panels:
@@ -102,10 +100,10 @@ class Job(NotebookView):
         Raises:
             JobFailedError: it failed or was cancelled; the message says why.
         """
-        if not self._feed.has_ended:
+        if not self._reader.has_ended:
             self._wait(progress)
-        self._tell()
-        if self._feed.silent:
+        self._notify()
+        if self._reader.silent:
             return self
         end = self._events[-1]
         if end.type == "training_failed":
@@ -117,10 +115,10 @@ class Job(NotebookView):
     def _wait(self, progress: bool) -> None:
         address = self._find(True)
         live = self if progress and self.can_be_seen() else None
-        with Progress(f"training {self.model}", visible=progress, view=live) as shown:
+        with Progress(f"training {self.model}", visible=progress, view=live) as bar:
             self._waits = True
             try:
-                self._http.run(self._feed.follow(address), lambda: shown.update(*job_progress(self._events)))
+                self._http.run(self._reader.follow(address), lambda: bar.update(*job_progress(self._events)))
             except KeyboardInterrupt as error:
                 short = self.id[:8]
                 interrupted(error, "the job goes on", f"%job {short} --wait follows it, %job {short} --cancel ends it")
@@ -128,23 +126,23 @@ class Job(NotebookView):
             finally:
                 self._waits = False
                 if status(self._events) != "succeeded":
-                    shown.leave()
+                    bar.leave()
                     self.follow()
 
     def cancel(self) -> "Job":
-        """Ask the service to end the job at its next row; its step then does not count."""
+        """Have the service end the job at its next row; its step then does not count."""
         self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 
     def follow(self) -> None:
-        """Read on in the background for whoever looks at the job, until it has ended or nobody has looked for long."""
-        self._looked_at = monotonic()
+        """Read events in the background for views of the job, until it has ended or no view has called for long."""
+        self._watched_at = monotonic()
         under_way = self._waits or (self._follower is not None and not self._follower.done())
-        if self._is_seen() and not under_way and not self._feed.has_ended:
+        if self._has_views() and not under_way and not self._reader.has_ended:
             self._follower = self._http.begin(self._follow_for_a_view())
 
     def listen(self, listener: Callable[..., None]) -> None:
-        """Have what is pushed to browsers that show the job told to another widget too, which shows it inside."""
+        """Pass every `push` to another widget too, which shows the job inside."""
         self._listeners.append(listener)
 
     def push(self, event: str, **data: Any) -> None:
@@ -155,14 +153,14 @@ class Job(NotebookView):
     def state(self) -> Mapping[str, Any]:
         """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
         numbers = numbers_of(since_restart(list(self._events)))
-        shown = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in CURVES]
-        return {"head": self._head(), "curves": shown, "numbers": numbers}
+        curves = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in CURVES]
+        return {"head": self._head(), "curves": curves, "numbers": numbers}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {"watch": self._watch, "cancel": self._stop}
 
     def _watch(self) -> Mapping[str, Any]:
-        """A browser looks: everything so far; what is new will be pushed."""
+        """For a browser: everything so far; what is new will be pushed."""
         self.follow()
         return self.state()
 
@@ -172,60 +170,60 @@ class Job(NotebookView):
         self.follow()
         return self._head()
 
-    def _repr_mimebundle_(self, **asked: Any) -> Bundle:
-        found = super()._repr_mimebundle_(**asked)
+    def _repr_mimebundle_(self, **options: Any) -> Bundle:
+        bundle = super()._repr_mimebundle_(**options)
         self.follow()
-        return found
+        return bundle
 
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
-        told = render.head(self.model, events, self._collections, self._compare)
-        return {**told, "id": self.id[:8], "left": self._feed.left, "trouble": self._trouble}
+        head = render.head(self.model, events, self._collections, self._compare)
+        return {**head, "id": self.id[:8], "left": self._reader.left, "trouble": self._trouble}
 
     @property
     def _events(self) -> list[Event]:
-        return self._feed.events
+        return self._reader.events
 
-    def _is_seen(self) -> bool:
+    def _has_views(self) -> bool:
         return "_widget" in self.__dict__ or bool(self._listeners)
 
-    def _tell(self) -> None:
-        if self._feed.silent:
+    def _notify(self) -> None:
+        if self._reader.silent:
             self._trouble = _SILENT
-        elif self._feed.has_ended:
-            self._heard(list(self._events))
+        elif self._reader.has_ended:
+            self._on_end(list(self._events))
 
-    def _news(self, before: int) -> None:
+    def _push_events(self, before: int) -> None:
         """Push what new events change."""
         self._trouble = ""
-        if self._is_seen():
+        if self._has_views():
             numbers = numbers_of(since_restart(self._events), before)
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """Read on; what goes wrong is told to the view and tried again, but for a bug, which is also logged."""
-        while not self._feed.has_ended and self._is_watched():
+        """Read events; an error is pushed to the view and the request repeated, but for a bug, which is also logged."""
+        while not self._reader.has_ended and self._is_watched():
             try:
-                await self._feed.follow(await asyncio.to_thread(self._find, False), self._is_watched)
-                await asyncio.to_thread(self._tell)
+                await self._reader.follow(await asyncio.to_thread(self._find, False), self._is_watched)
+                await asyncio.to_thread(self._notify)
             except RolloutlabError as error:
-                self._complain(f"{error.message} -> {error.hint}" if error.hint else error.message)
+                self._push_trouble(f"{error.message} -> {error.hint}" if error.hint else error.message)
                 if isinstance(error, NotFoundError):
                     return
-                await asyncio.sleep(_AFTER_TROUBLE)
+                await asyncio.sleep(_RETRY_SECONDS)
             except Exception as error:
-                self._complain(f"{type(error).__name__}: {error}")
+                self._push_trouble(f"{type(error).__name__}: {error}")
                 raise
 
-    def _complain(self, trouble: str) -> None:
+    def _push_trouble(self, trouble: str) -> None:
         self._trouble = escape_control_chars(trouble)
         self.push("news", head=self._head(), begin=job_progress(self._events)[0], numbers={})
 
     def _is_watched(self) -> bool:
-        return monotonic() - self._looked_at < _LEASE
+        return monotonic() - self._watched_at < _LEASE
 
     def __repr__(self) -> str:
-        return render.text(self.model, self._events) + f"\n  {_SILENT}" * self._feed.silent
+        return render.text(self.model, self._events) + f"\n  {_SILENT}" * self._reader.silent
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._feed.silent)
+        return for_notebook(render.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._reader.silent)

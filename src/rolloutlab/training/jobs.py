@@ -1,10 +1,11 @@
-"""The jobs that a lab submitted: lookup by id, status as their services report it, prompts they trained on."""
+"""Jobs submitted by a lab: lookup by id, status from their services, prompts they trained on."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from rolloutlab.api import training
 from rolloutlab.api.events import status, step_made
@@ -17,19 +18,17 @@ from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, minute
 from rolloutlab.training.job import Job
-from rolloutlab.training.model import SelectedModel
+from rolloutlab.training.models import SelectedModel
+from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.scoring import Scorers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNKNOWN, UNREACHABLE = "unknown", "unreachable"
-_PATIENCE = 3.0
-_AT_ONCE = 16
+_TIMEOUT = 3.0
+_CONCURRENT = 16
 
 
-def meant(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
+def by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
     """The job whose id begins so, or the newest; `jobs` are newest first.
 
     Raises:
@@ -47,36 +46,36 @@ def meant(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
 def refreshed(store: SubmittedJobs, http: HttpClient, address: Address | None, service: str) -> list[SubmittedJob]:
     """Every job of the lab, newest first, with its status now.
 
-    Those known to have ended are not asked again, nor those of another service than `service`; without an address
-    none is. Their answers are remembered.
+    Jobs that have ended are not requested again, nor those of another service than `service`; without an address none
+    is. The new statuses are recorded.
     """
     known = store.newest_first()
-    asked = [job for job in known if address and job.service == service and job.status not in ENDED]
-    answered = {job.id: job for job in http.run(ask(http, address, asked))} if address and asked else {}
-    for job in answered.values():
+    running = [job for job in known if address and job.service == service and job.status not in ENDED]
+    current = {job.id: job for job in http.run(with_status(http, address, running))} if address and running else {}
+    for job in current.values():
         if job.status and job.status not in {UNKNOWN, UNREACHABLE}:
             store.set_status(job.id, job.status, job.step)
-    return [answered.get(job.id, job) for job in known]
+    return [current.get(job.id, job) for job in known]
 
 
-async def ask(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
-    """The same jobs with what their service says of them now; all are asked at once and briefly.
+async def with_status(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) -> list[SubmittedJob]:
+    """The same jobs with their present status; all are requested at once, with a short timeout.
 
-    A status is `unknown` where the service knows no such job, and `unreachable` where it does not answer.
+    A status is `unknown` where the service has no such job, and `unreachable` where it does not answer.
     """
-    free = asyncio.Semaphore(_AT_ONCE)
+    free = asyncio.Semaphore(_CONCURRENT)
 
     async def one(job: SubmittedJob) -> SubmittedJob:
         try:
             async with free:
-                answer = await training.job(http, address, job.id, patience=_PATIENCE, retry=False)
+                response = await training.job(http, address, job.id, patience=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
         except UnreachableError:
             return replace(job, status=UNREACHABLE)
         except ServiceError:
             return replace(job, status=UNKNOWN)
-        return replace(job, status=answer.status, step=answer.final_step)
+        return replace(job, status=response.status, step=response.final_step)
 
     return list(await asyncio.gather(*map(one, jobs)))
 
@@ -84,48 +83,38 @@ async def ask(http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]) 
 async def trained_models(
     http: HttpClient, address: Address, jobs: Sequence[SubmittedJob]
 ) -> dict[str, wire.TrainingJob]:
-    """What a service says of those jobs that it knows, by id: which model each trained, and the checkpoint it made.
+    """The jobs that a service has, by id: which model each trained, and the checkpoint it made.
 
     Raises:
         UnreachableError, ServiceError: it failed: a comparison would otherwise give a verdict on trained prompts.
     """
-    free = asyncio.Semaphore(_AT_ONCE)
+    free = asyncio.Semaphore(_CONCURRENT)
 
     async def one(job: SubmittedJob) -> wire.TrainingJob | None:
         try:
             async with free:
-                return await training.job(http, address, job.id, patience=_PATIENCE)
+                return await training.job(http, address, job.id, patience=_TIMEOUT)
         except (NotFoundError, RefusedError, SignInError):
             return None
 
-    answers = await asyncio.gather(*map(one, jobs))
-    return {job.id: answer for job, answer in zip(jobs, answers, strict=True) if answer}
+    responses = await asyncio.gather(*map(one, jobs))
+    return {job.id: response for job, response in zip(jobs, responses, strict=True) if response}
 
 
-def table(jobs: Sequence[SubmittedJob], called: Callable[[str], str]) -> "pd.DataFrame":
+def table(jobs: Sequence[SubmittedJob], name_now: Callable[[str], str]) -> pd.DataFrame:
     """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
 
-    called: what a collection that had this label is called now.
-
-    What matters comes first: a narrow terminal leaves out columns in the middle.
+    name_now: the present name of a collection that had this label. A narrow terminal leaves out columns in the middle.
     """
-    import pandas as pd
-
-    from rolloutlab.trajectories.frame import Frame
-
     columns = {
         "status": [job.status or UNKNOWN for job in jobs],
         "step": pd.array([job.step for job in jobs], dtype="Int64"),
         "model": [job.model for job in jobs],
-        "options": [_said(job) for job in jobs],
-        "collections": [", ".join(map(called, job.collections)) for job in jobs],
+        "options": [", ".join(f"{name} {value}" for name, value in job.options.items()) for job in jobs],
+        "collections": [", ".join(map(name_now, job.collections)) for job in jobs],
         "created (UTC)": [minute(job.created_at) for job in jobs],
     }
     return Frame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
-
-
-def _said(job: SubmittedJob) -> str:
-    return ", ".join(f"{name} {value}" for name, value in job.options.items())
 
 
 class LabJobs:
@@ -141,7 +130,7 @@ class LabJobs:
 
     def job(self, job_id: str | None) -> Job:
         """A job by its id, the beginning of it, or None for the newest. Raises as `Session.job`."""
-        submitted = meant(self._lab().jobs.newest_first(), job_id)
+        submitted = by_prefix(self._lab().jobs.newest_first(), job_id)
         events = self._lab().jobs.events(submitted.id)
         if not events:  # those may be all there is of a job; without them its service has to be known
             self._connector.known_address(submitted.service)
@@ -150,15 +139,15 @@ class LabJobs:
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
         return Job(self._connector.http, find, submitted.id, submitted.model, names, ended, events, compare)
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per job, newest first, with its status now; no service is started for it."""
         return table(self._refreshed(self._connector.running()), self._name_now)
 
     def trained_prompts(self, model: SelectedModel, steps: tuple[int, int]) -> set[str]:
         """The prompts of the jobs of this lab that made the checkpoints between two steps, each as JSON.
 
-        A model and a service have several names: the service is asked which model each job trained. A job that it does
-        not know is one of this model by the names it was submitted under, may have made a checkpoint, and counts.
+        A model and a service have several names, so the service decides which model each job trained. A job that it
+        does not have is matched by the names it was submitted under; it may have made a checkpoint, and counts.
         """
         between = range(min(steps) + 1, max(steps) + 1)
         address, service = self._connector.running(), self._connector.name
@@ -166,8 +155,8 @@ class LabJobs:
         known = http.run(trained_models(http, address, submitted)) if address else {}
         labels: list[str] = []
         for job in submitted:
-            if answer := known.get(job.id):
-                step, lost, same = answer.final_step, False, str(answer.model_id) == model.id
+            if response := known.get(job.id):
+                step, lost, same = response.final_step, False, str(response.model_id) == model.id
             else:
                 step, lost = job.step, job.status in {UNKNOWN, UNREACHABLE, None}
                 same = job.service == service and job.model in {model.name, model.id}
@@ -186,7 +175,7 @@ class LabJobs:
         self._lab().jobs.keep_events(job_id, events)
 
     def _name_now(self, label: str) -> str:
-        """What a collection is called now; one that was deleted or renamed since, as it was."""
+        """The present name of a collection; the old one if it was deleted or renamed since."""
         try:
             return self._lab().find(label).label
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""The sample-score-train loop: each round is a generation of one collection."""
+"""Sample-score-train loop: each round is a generation of one collection."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from inspect import signature
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import pandas as pd
 
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
@@ -14,16 +16,14 @@ from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
-from rolloutlab.trajectories.judge import Judge, hearings
+from rolloutlab.trajectories.frame import Frame
+from rolloutlab.trajectories.judge import Judge, dialogs_of
 from rolloutlab.trajectories.scoring import Functions, check_functions
 from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.loop import Round
 from rolloutlab.widgets.plot import Plot
 from rolloutlab.widgets.progress import Live, ShownLive
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
@@ -32,13 +32,13 @@ _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "token
 
 
 class Loop(ShownLive):
-    """What the rounds of a loop came to; shown, a chart and a table of them.
+    """The rounds of a loop, shown as a chart and a table.
 
-    Round N is the generation `NAME:N`. What was held out is sampled into generations of `held_out.NAME`, a name that
-    no pattern which begins like NAME fits, so that it is not trained on by accident. ended: why the loop stopped
-    before its last round, if it did. measured: the held-out mean by checkpoint. again: the same, measured once more
-    with other seeds: the highest of several means is on average too high, the one of other seeds is not. judged: by a
-    judge, whose means do not compare checkpoints.
+    Round N is the generation `NAME:N`. Held-out rows are sampled into generations of `held_out.NAME`, a name that no
+    pattern which begins like NAME fits, so that they are not trained on by accident. ended: why the loop stopped before
+    its last round, if it did. measured: the held-out mean by checkpoint. again: the same, measured once more with other
+    seeds: the highest of several means is on average too high, the one of other seeds is not. judged: by a judge, whose
+    means do not compare checkpoints.
     """
 
     def __init__(
@@ -61,17 +61,13 @@ class Loop(ShownLive):
         self.judged = judged
 
     @property
-    def history(self) -> "pd.DataFrame":
+    def history(self) -> pd.DataFrame:
         """One row per round.
 
         Columns: step (the checkpoint that was sampled), reward (mean), spread (standard deviation), trained (share of
         the groups that trained), held_out (mean reward there, where it was measured), seconds (of this call's rounds),
         tokens (that were sampled to train on). The last row may be the measure after the last round.
         """
-        import pandas as pd
-
-        from rolloutlab.trajectories.frame import Frame
-
         rows = [[getattr(one, column) for column in _COLUMNS] for one in self.rounds]
         index = pd.Index([one.number for one in self.rounds], name="round")
         kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in _COLUMNS}
@@ -80,8 +76,8 @@ class Loop(ShownLive):
     @property
     def best(self) -> str | None:
         """The checkpoint with the highest held-out mean, or mean where none was held out, as `%%chat -m` takes it."""
-        found = self.best_step
-        return None if found is None else f"{self.model}@{found}"
+        step = self.best_step
+        return None if step is None else f"{self.model}@{step}"
 
     @property
     def best_step(self) -> int | None:
@@ -94,8 +90,8 @@ class Loop(ShownLive):
     @property
     def best_mean(self) -> float | None:
         """The held-out mean of `best`, measured again with other seeds than it was chosen by; None where it was not."""
-        found = self.best_step
-        return None if found is None else self.again.get(found)
+        step = self.best_step
+        return None if step is None else self.again.get(step)
 
     def plot(self) -> Plot:
         """Mean reward by round, of what it trains on and of what is held out."""
@@ -108,38 +104,20 @@ class Loop(ShownLive):
         return for_notebook(render.html(self.heading(), self.plot(), self.rounds, self.ended))
 
     def heading(self) -> str:
-        """What it came to, in a line."""
-        played = count(sum(one.trained is not None for one in self.rounds), "round")
+        """The result in a line."""
+        rounds = count(sum(one.trained is not None for one in self.rounds), "round")
         best = f", best {self.best}" if self.best else ""
         if self.best_mean is not None:
             best += f": held-out {self.best_mean:.3f} with other seeds than it was chosen by"
-        return f"loop {self.name} on {self.model}: {played}{best}"
-
-
-@dataclass(frozen=True)
-class LoopConfig:
-    """What a loop does in a round.
-
-    sample: from a collection's name, rows and the round to a scored collection; the round is None for the held-out
-    rows, which are sampled alike each time. rows: those of a round. train: takes a collection's label. again: samples
-    and scores the held-out rows under a checkpoint with other seeds.
-    """
-
-    sample: Callable[[str, Any, int | None], Collection]
-    rows: Callable[[int], Any]
-    train: Callable[[str], object]
-    again: Callable[[int], Collection]
-    held_out: Any = None
-    every: int = 5
-    patience: int = 3
+        return f"loop {self.name} on {self.model}: {rounds}{best}"
 
 
 def check_counts(**counts: Any) -> None:
-    """InputError unless each is a whole number that a loop can go by; `jobs` may be 0."""
+    """InputError unless each is a positive integer; `jobs` may be 0."""
     for name, value in counts.items():
         least = 0 if name == "jobs" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name}: {value!r} is no whole number from {least} on", hint=f"{name}={least or 5}")
+            raise InputError(f"{name} must be an integer >= {least}, not {value!r}", hint=f"{name}={least or 5}")
 
 
 def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -156,10 +134,10 @@ def check_reward(reward: Functions | Judge, held_out: Any) -> None:
     if not isinstance(reward, Judge):
         check_functions(reward)
         return
-    hearings((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
+    dialogs_of((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
     if held_out is not None:
         raise InputError(
-            "a judge compares completions of one group: its mean over held-out rows says nothing about a checkpoint",
+            "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints",
             hint="held_out=None, or a reward function",
         )
 
@@ -203,25 +181,31 @@ class LoopSteps:
             if each is not None:
                 self.calls.preview(self.name, self.prompt, over=each, n=self.n, seed=self.seed, **self.sampling)
 
-    def sample(self, label: str, rows: Any, number: int | None) -> Collection:
-        """Sample and score rows; number: of the round, None for held-out rows, which have the same seeds each time."""
-        seed = (
-            (self.seed or 0) if number is None else None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
-        )
-        return self._scored(self.calls.chat(label, self.prompt, n=self.n, over=rows, seed=seed, **self.sampling))
+    def sample(self, rows: Any, number: int) -> Collection:
+        """Sample and score the rows of a round."""
+        seed = None if self.seed is None else self.seed + SEEDS_PER_ROUND * number
+        return self._scored(self.name, rows, seed)
 
-    def again(self, step: int) -> Collection:
+    def measure(self) -> Collection:
+        """Sample and score the held-out rows, with the same seeds each time."""
+        return self._scored(_held_out(self.name), self.held_out, self.seed or 0)
+
+    def measure_again(self, step: int) -> Collection:
         """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
-        model, seed = f"{self.calls.selected}@{step}", (self.seed or 0) - SEEDS_PER_ROUND
-        settings = {"n": self.n, "over": self.held_out, "seed": seed, "model": model, **self.sampling}
-        return self._scored(self.calls.chat(again_name(self.name), self.prompt, **settings))
+        seed = (self.seed or 0) - SEEDS_PER_ROUND
+        return self._scored(_again(self.name), self.held_out, seed, model=f"{self.calls.selected}@{step}")
 
-    def train(self, label: str) -> None:
-        """Train on a round until its job has ended."""
-        self.calls.train(label, self.options, wait=False, say=_quiet).wait(progress=False)
+    def train(self, label: str) -> str:
+        """Train on a round until its job has ended; why nothing of it trained, or an empty text."""
+        try:
+            self.calls.train(label, self.options, wait=False, say=_quiet).wait(progress=False)
+        except NothingTrainsError as error:
+            return error.message.partition(": ")[2] or error.message
+        return ""
 
-    def _scored(self, collection: Collection) -> Collection:
-        label, judge = collection.label, self.reward
+    def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
+        label = self.calls.chat(name, self.prompt, n=self.n, over=rows, seed=seed, **model, **self.sampling).label
+        judge = self.reward
         if not isinstance(judge, Judge):
             return self.calls.reward(label, judge, say=_quiet)
         settings = {"model": judge.model, "samples": judge.samples, "seed": judge.seed}
@@ -229,56 +213,40 @@ class LoopSteps:
 
 
 def _quiet(_line: str) -> None:
-    """Instead of the reports of single calls: the loop reports its rounds."""
+    """In place of the reports of single calls: the loop reports its rounds."""
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """What a loop repeats. rows: those of a round. every: rounds between two measures. patience: idle rounds in a row
+    after which it stops.
+    """
+
+    steps: LoopSteps
+    rows: Callable[[int], Any]
+    options: Options
+    jobs: int
+    every: int
+    patience: int
 
 
 def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, every: int, patience: int) -> Loop:
-    """Check everything, then play `jobs` rounds after those that the lab has. Arguments and errors: `Session.loop`."""
+    """Check everything, then make `jobs` rounds after those that the lab has; after each, `live` shows the loop.
+
+    It ends early when nothing has trained for `patience` rounds in a row. Any other error, an interrupt above all, is
+    raised after the finished rounds are shown. Arguments and errors: `Session.loop`.
+    """
     options = settle(checked_config(steps.options or {}))
     check_counts(jobs=jobs, every=every, patience=patience)
     steps.check(*(None if callable(over) else over, steps.held_out) if jobs else ())
     lab.check_name(steps.name)
     rows = over if callable(over) else lambda _: over
-    plan = LoopConfig(steps.sample, rows, steps.train, steps.again, steps.held_out, every, patience)
-    known = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
-    return play(known, plan, jobs, options, live)
-
-
-def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
-    """The loop as the lab's collections tell it: a round for each generation of `name`."""
-    found = lab.collections()[::-1]
-    rounds = [_round(s.generation, Collection(lab, s), options) for s in found if s.name == name]
-    measured = [_round(0, Collection(lab, s), options) for s in found if s.name == _held_out(name)]
-    repeated = [_round(0, Collection(lab, s), options) for s in found if s.name == again_name(name)]
-    held, again = (
-        {one.step: one.reward for one in some if one.step is not None and one.reward is not None}
-        for some in (measured, repeated)
-    )
-    return Loop(name, model, _with_measures(rounds, held), measured=held, again=again, judged=judged)
-
-
-def _with_measures(rounds: list[Round], held: Mapping[int, float]) -> list[Round]:
-    """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
-    left = dict(held)
-    rounds = [one if one.step is None else replace(one, held_out=left.pop(one.step, None)) for one in rounds]
-    last = rounds[-1] if rounds else None
-    later = [step for step in left if last and last.step is not None and step > last.step]
-    if last and later:
-        rounds.append(Round(last.number + 1, max(later), held_out=left[max(later)]))
-    return rounds
-
-
-def play(loop: Loop, plan: LoopConfig, jobs: int, options: Options, live: Live) -> Loop:
-    """Make up to `jobs` more rounds; after each, `live` shows the loop.
-
-    It ends early, and says why, when nothing has trained for `plan.patience` rounds in a row. Whatever else stops it,
-    an interrupt above all, is raised after the rounds that are there are shown.
-    """
+    loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
     try:
-        for said in _rounds(loop, plan, jobs, options):
-            live.update(loop, said)
+        for line in _rounds(loop, LoopPlan(steps, rows, options, jobs, every, patience)):
+            live.update(loop, line)
     except BaseException as error:
-        following = 1 + (loop.rounds[-1].number if loop.rounds else 0)
+        following = _next(loop)
         loop.ended = f"stopped by {type(error).__name__}"
         if not isinstance(error, InputError | TypeError):  # those would stop the same call again
             loop.ended += f"; the same call goes on, at round {following} or the next"
@@ -289,19 +257,45 @@ def play(loop: Loop, plan: LoopConfig, jobs: int, options: Options, live: Live) 
     return loop
 
 
-def _rounds(loop: Loop, plan: LoopConfig, jobs: int, options: Options) -> Iterator[str]:
-    """Each round is added to the loop, and told in a line."""
+def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:
+    """The loop as the lab has it: a round for each generation of `name`."""
+
+    def rounds(of: str) -> list[Round]:
+        stored = [each for each in lab.collections()[::-1] if each.name == of]
+        return [_round(each.generation, Collection(lab, each), options) for each in stored]
+
+    measured, again = (
+        {one.step: one.reward for one in rounds(of) if one.step is not None and one.reward is not None}
+        for of in (_held_out(name), _again(name))
+    )
+    return Loop(name, model, _with_measures(rounds(name), measured), measured=measured, again=again, judged=judged)
+
+
+def _with_measures(rounds: list[Round], measured: Mapping[int, float]) -> list[Round]:
+    """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
+    left = dict(measured)
+    rounds = [one if one.step is None else replace(one, held_out=left.pop(one.step, None)) for one in rounds]
+    last = rounds[-1] if rounds else None
+    later = [step for step in left if last and last.step is not None and step > last.step]
+    if last and later:
+        rounds.append(Round(last.number + 1, max(later), held_out=left[max(later)]))
+    return rounds
+
+
+def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
+    """Add each round to the loop; yields a line per round."""
+    steps, jobs = plan.steps, plan.jobs
     idle, measured = 0, loop.rounds.pop() if jobs and loop.rounds and loop.rounds[-1].trained is None else None
     for i in range(jobs):
         if i % plan.every == 0:
-            measured = measured or _measure(loop, plan, options)
+            measured = measured or _measure(loop, plan)
         begun = perf_counter()
         number = _next(loop)
-        collection = plan.sample(loop.name, plan.rows(number), number)
+        collection = steps.sample(plan.rows(number), number)
         number = int(collection.label.rpartition(":")[2])
-        why = _trained(plan, collection)
-        made = replace(_round(number, collection, options), seconds=perf_counter() - begun)
-        if measured and measured.step == made.step:  # not where someone else has trained in between
+        why = steps.train(collection.label)
+        made = replace(_round(number, collection, plan.options), seconds=perf_counter() - begun)
+        if measured and measured.step == made.step:  # not where another process has trained in between
             made = replace(made, held_out=measured.held_out)
         loop.rounds.append(made)
         measured = None
@@ -312,30 +306,21 @@ def _rounds(loop: Loop, plan: LoopConfig, jobs: int, options: Options) -> Iterat
         if loop.ended:
             yield loop.ended
             break
-    if jobs and (measured := _measure(loop, plan, options)):
+    if jobs and (measured := _measure(loop, plan)):
         loop.rounds.append(measured)
         yield render.line(measured)
         best = loop.best_step
         if best is not None and best not in loop.again:
-            mean = plan.again(best).mean_reward
+            mean = steps.measure_again(best).mean_reward
             loop.again |= {} if mean is None else {best: mean}
             yield loop.heading()
 
 
-def _trained(plan: LoopConfig, collection: Collection) -> str:
-    """Train on a round; why nothing of it trained, or nothing."""
-    try:
-        plan.train(collection.label)
-    except NothingTrainsError as error:
-        return error.message.partition(": ")[2] or error.message
-    return ""
-
-
-def _measure(loop: Loop, plan: LoopConfig, options: Options) -> Round | None:
+def _measure(loop: Loop, plan: LoopPlan) -> Round | None:
     """The held-out mean under the newest checkpoint, as the beginning of the next round."""
-    if plan.held_out is None:
+    if plan.steps.held_out is None:
         return None
-    made = _round(_next(loop), plan.sample(_held_out(loop.name), plan.held_out, None), options)
+    made = _round(_next(loop), plan.steps.measure(), plan.options)
     if made.step is not None and made.reward is not None:
         loop.measured[made.step] = made.reward
     return Round(made.number, made.step, held_out=made.reward)
@@ -366,6 +351,6 @@ def _held_out(name: str) -> str:
     return f"held_out.{name}"
 
 
-def again_name(name: str) -> str:
-    """What the held-out rows of the best checkpoint are sampled into, with other seeds."""
+def _again(name: str) -> str:
+    """The collection of the held-out rows under the best checkpoint, with other seeds."""
     return f"best.{name}"

@@ -1,32 +1,156 @@
-"""The models of a service: registered, selected, and their checkpoints listed, deleted, recovered and purged."""
+"""Models of a service: select, register and list them; delete, recover and purge their checkpoints."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pandas as pd
 
 from rolloutlab.api import inference, training
-from rolloutlab.api.wire.training import Model, ModelCard, RegisterModel
+from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NotFoundError, NotOfferedError, RolloutlabError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
-from rolloutlab.training.model import (
-    LostCheckpointTable,
-    RecoveredCheckpointTable,
-    SelectedModel,
-    as_id,
-    split_name,
-    table,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from rolloutlab.trajectories.frame import Frame
 
 DEFAULT_MODEL = "lab/practice"
 
-_PATIENCE = 3.0
-"""Seconds for a service to answer which checkpoint is the newest; without it the report only lacks the lag."""
+_TIMEOUT = 3.0
+"""Seconds for a service to report the newest checkpoint; without it the report only lacks the lag."""
+_ID_LENGTH = 36
+_NO_STEPS = "its service lists no checkpoints"
+_NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")
+
+
+@dataclass(frozen=True)
+class SelectedModel:
+    """A trainable policy: its name, the service's id for it, its base model, and the steps of its checkpoints.
+
+    The name is the id where it was selected by id, and the base is then unknown; there are no steps where the service
+    lists no checkpoints.
+    """
+
+    name: str
+    id: str
+    base: str
+    steps: tuple[int, ...]
+
+    @property
+    def newest(self) -> int:
+        """The newest step.
+
+        Raises:
+            NotOfferedError: the service lists no checkpoints.
+        """
+        if not self.steps:
+            raise NotOfferedError(f"{self.name}: {_NO_STEPS}", hint=f"%%chat NAME samples {self.name} as it is")
+        return max(self.steps)
+
+    def checked(self, step: int) -> int:
+        """The step; NotFoundError when it has no checkpoint."""
+        if step not in self.steps and self.newest >= 0:
+            some = ", ".join(map(str, sorted(self.steps)[-8:]))
+            raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
+        return step
+
+    def two_steps(self, before: int, after: int | None, *, hint: str) -> tuple[int, int]:
+        """Two steps that have checkpoints; `after` is the newest where it is None. hint: how to make a newer one.
+
+        Raises:
+            NotFoundError: one has no checkpoint. InputError: `before` is the newest.
+        """
+        steps = self.checked(before), self.newest if after is None else self.checked(after)
+        if after is None and steps[0] == steps[1]:
+            raise InputError(f"{self.name} has no checkpoint after {before} yet", hint=hint)
+        return steps
+
+    def __repr__(self) -> str:
+        if not self.steps:
+            return f"model {self.name}: {_NO_STEPS}"
+        steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
+        return escape_control_chars(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
+
+
+def table(cards: Sequence[ModelCard]) -> pd.DataFrame:
+    """One row per model that can be sampled, by its name; values that a service does not report are missing."""
+    index = pd.Index([card.id for card in cards], name="model")
+    return Frame(
+        {
+            "base": pd.array([card.base_model for card in cards], dtype="string"),
+            "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),
+            "checkpoints": pd.array([card.checkpoints for card in cards], dtype="Int64"),
+        },
+        index=index,
+    )
+
+
+def as_id(name: str) -> UUID | None:
+    """The id of a model that is named by its id."""
+    try:
+        return UUID(name) if isinstance(name, str) and len(name) == _ID_LENGTH else None
+    except ValueError:
+        return None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Project and name of `project/name`.
+
+    Raises:
+        InputError: the name has another form.
+    """
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if not match:
+        raise InputError(f"{name!r} is not a model name", hint="project/name, such as lab/practice")
+    return match["project"], match["name"]
+
+
+@dataclass(frozen=True)
+class LostCheckpointTable:
+    """Checkpoints that are set aside or, with `removed`, were removed. False when there are none."""
+
+    checkpoints: Sequence[LostCheckpoint]
+    removed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all their files together."""
+        return sum(lost.bytes for lost in self.checkpoints)
+
+    def __bool__(self) -> bool:
+        return bool(self.checkpoints)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no checkpoint was removed" if self.removed else "no checkpoint is set aside"
+        what = f"{count(len(self.checkpoints), 'checkpoint')} ({self.bytes:,} bytes)"
+        if self.removed:
+            return "\n".join([f"removed {what}:", *map(_line, self.checkpoints)])
+        head = f"{what} in the service's folder models/.lost, which its database does not list:"
+        hint = "  -> %models --recover lists them again; %models --purge removes them"
+        return "\n".join([head, *(f"{_line(lost)}: {lost.reason}" for lost in self.checkpoints), hint])
+
+
+@dataclass(frozen=True)
+class RecoveredCheckpointTable:
+    """Checkpoints that are listed again, and those that remain set aside, each with the reason."""
+
+    recovered: Sequence[LostCheckpoint]
+    remaining: Sequence[LostCheckpoint]
+
+    def __repr__(self) -> str:
+        if not self.recovered and not self.remaining:
+            return "no checkpoint is set aside"
+        lines = [f"listed again: {count(len(self.recovered), 'checkpoint')}", *map(_line, self.recovered)]
+        return "\n".join([*lines, *(f"{_line(lost)} remains set aside: {lost.reason}" for lost in self.remaining)])
+
+
+def _line(lost: LostCheckpoint) -> str:
+    return f"  {lost.model or lost.model_id}@{lost.step}  {lost.bytes:,} bytes"
 
 
 class Models:
@@ -44,11 +168,11 @@ class Models:
 
     @property
     def text_only(self) -> bool:
-        """Whether the policy reads nothing but text: the embedded service's do, of others it is not known."""
+        """Whether the policy reads text alone: those of the embedded service do, of others it is not known."""
         return self._connector.settings.service is None
 
     def connected(self, names: Iterable[str], *, to_another: bool) -> None:
-        """Take note of the models that the present service lists; another service has the default one selected."""
+        """Record the models that the present service lists; for another service the default one is selected."""
         self.seen.update(names)
         if to_another:
             self.selected = DEFAULT_MODEL
@@ -76,7 +200,7 @@ class Models:
         return self._read(name)
 
     def register(self, name: str, base: str | None = None) -> Model:
-        """The model as the service has it, registered if it is new; one that is named by its id is not asked for."""
+        """The model as the service has it, registered if it is new; one that is named by its id is not requested."""
         if model_id := as_id(name):
             return Model(id=model_id, entity="", project="", name=name, base_model=base or "")
         project, short = split_name(name)
@@ -91,7 +215,7 @@ class Models:
         if (address.base_url, name) not in self._registered:
             self.register(name)
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per model that the service can sample."""
         return table(self._cards())
 
@@ -100,15 +224,15 @@ class Models:
         if address := self._connector.running():
             http = self._connector.http
             with suppress(RolloutlabError):
-                cards = http.run(inference.models(http, address, patience=_PATIENCE, retry=False))
+                cards = http.run(inference.models(http, address, patience=_TIMEOUT, retry=False))
                 return next((card.newest_step for card in cards if card.id == self.selected), None)
         return None
 
     def delete_checkpoint(self, name: str) -> SelectedModel:
-        """Delete a checkpoint (`lab/sorter@3`); what is left of its model. Raises as `Session.delete_checkpoint`."""
+        """Delete a checkpoint (`lab/sorter@3`); the model without it. Raises as `Session.delete_checkpoint`."""
         short, _, step = name.partition("@")
         if not step.isdecimal():
-            raise InputError(f"{name!r} is no checkpoint: a step is missing", hint=f"%models --delete {short}@3")
+            raise InputError(f"{name!r} is not a checkpoint: a step is missing", hint=f"%models --delete {short}@3")
         model = self.existing(short)
         steps = [model.checked(int(step))]
         http = self._connector.http
@@ -137,7 +261,7 @@ class Models:
         return self._connector.http.run(inference.models(self._connector.http, self._connector.address()))
 
     def _check_base(self, name: str) -> None:
-        """InputError for a name that the service would have to register, unless it can be no other's."""
+        """InputError for a name that the service would have to register, unless it is of the default project."""
         if as_id(name) or split_name(name)[0] == split_name(DEFAULT_MODEL)[0] or name in self.seen:
             return
         cards = self._cards()

@@ -1,4 +1,4 @@
-"""A training job from scored collections and options: checked before it is sent, recorded, submitted."""
+"""Training job request from scored collections and options: checked, recorded in the lab, submitted."""
 
 import uuid
 from collections import Counter
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rolloutlab.api.training import deliver, never_arrived
-from rolloutlab.api.wire import trajectories as wire
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
@@ -29,20 +28,20 @@ from rolloutlab.objective.preflight import (
 )
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob
+from rolloutlab.store.models import Group, SubmittedJob
 from rolloutlab.training.models import Models
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Collections and options put together for a job of `model`, and what its check read.
+    """Collections and options of a job of `model`, with its preflight check.
 
-    names: what the collections are called now; `collections` are their labels, which no newer generation takes.
+    names: the present names of the collections; `collections` are their labels, which no newer generation takes.
     seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
-    what is scored of them. warnings: about how they were sampled. sampled: how many scored trajectories of this model
-    have their oldest answer from each of its checkpoints. begins: the step that the
-    job would start from, where that is known.
+    their scored trajectories. warnings: about how they were sampled. sampled: how many scored trajectories of this
+    model have their oldest answer from each of its checkpoints. begins: the step that the job would start from, if
+    known.
     """
 
     model: str
@@ -87,9 +86,9 @@ class Submission:
 
 
 class ScoredTrajectories:
-    """The scored trajectories of collections as a job carries them, read some groups at a time, as often as is wanted.
+    """The scored trajectories of collections as a job sends them, read some groups at a time; it can be iterated again.
 
-    They have the rewards that they had when they were checked, and those that were scored since are not among them.
+    They have the rewards of the time of the check; those that were scored since are left out.
     """
 
     def __init__(self, collections: Sequence[Collection], rewards: Mapping[int, "_RewardColumn"]) -> None:
@@ -99,12 +98,13 @@ class ScoredTrajectories:
     def __iter__(self) -> Iterator[TrajectoryGroup]:
         for collection in self._collections:
             for group in collection.each_group():
-                scored = [_sent(t, self._rewards[t.id]) for t in group.trajectories if t.id in self._rewards]
-                yield TrajectoryGroup(trajectories=scored)
+                scored = ((t, self._rewards[t.id]) for t in group.trajectories if t.id in self._rewards)
+                sent = [replace(t, reward=g.reward, components=g.components).to_wire() for t, g in scored]
+                yield TrajectoryGroup(trajectories=sent)
 
 
 class _RewardColumn(NamedTuple):
-    """What a trajectory was given when it was checked."""
+    """The reward of a trajectory at the time of the check."""
 
     reward: float
     components: Mapping[str, float]
@@ -112,7 +112,7 @@ class _RewardColumn(NamedTuple):
 
 @dataclass
 class _Read:
-    """What is kept of collections that are read some groups at a time."""
+    """What the check needs of collections, which are read some groups at a time."""
 
     seats: list[list[Seat]] = field(default_factory=list)
     members: list[list[Member]] = field(default_factory=list)
@@ -138,10 +138,6 @@ class _Read:
                 self.sampled.update([min(t.steps)] if source == model and t.steps else [])
 
 
-def _sent(trajectory: StoredTrajectory, given: _RewardColumn) -> wire.Trajectory:
-    return replace(trajectory, reward=given.reward, components=given.components).to_wire()
-
-
 def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     """The options of a job.
 
@@ -151,8 +147,8 @@ def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
     if wrong := problems(options):
-        said, typed = zip(*wrong, strict=True)
-        raise InputError("; ".join(said), hint="; ".join(dict.fromkeys(typed)))
+        messages, hints = zip(*wrong, strict=True)
+        raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
     return ExperimentalTrainingConfig.model_validate(dict(options))
 
 
@@ -161,7 +157,7 @@ def prepare(
 ) -> Submission:
     """A job that is ready to be sent. Trajectories without a reward are left out.
 
-    text_only: the service's policies are known to read nothing but text.
+    text_only: the service's policies read text alone.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
@@ -178,7 +174,7 @@ def prepare(
 def gather(
     collections: Sequence[Collection], options: Mapping[str, Any], model: str, text_only: bool = False
 ) -> Submission:
-    """Check the options and the trajectories for training `model`, whatever comes of it.
+    """Check the options and the trajectories for training `model`; a check by which nothing trains is no error.
 
     Raises:
         InputError: an option is wrong. NothingTrainsError: there is no collection.
@@ -202,13 +198,13 @@ def gather(
         if (missing := c.missing)
     ]
     if read.odd:
-        what = f"{count(len(read.odd), 'trajectory')} with what is no text ({read.odd[0]})"
+        what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
     check = preflight(read.members, settle(config), read.unscored, warnings)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
-    sent = ScoredTrajectories(collections, read.rewards)
+    groups = ScoredTrajectories(collections, read.rewards)
     warned = tuple(warnings)
-    return Submission(model, names, labels, config, read.seats, sent, read.members, warned, read.sampled, check)
+    return Submission(model, names, labels, config, read.seats, groups, read.members, warned, read.sampled, check)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
@@ -222,11 +218,11 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
     address: of the present service. model_id: of the model there.
 
     Raises:
-        BrokenOffError: the answer was lost, and the job may train; it stays in `jobs`. Other errors as of `deliver`.
+        BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. Other errors as of `deliver`.
     """
     key, now = str(uuid.uuid4()), datetime.now(UTC).isoformat()
     options = submission.config.to_wire()
-    # recorded first: a kernel that dies before the answer must not lose sight of a job that trains
+    # recorded first: a kernel that dies before the response must not lose sight of a job that trains
     jobs.add(SubmittedJob(key, connector.name, submission.model, submission.collections, options, now))
     try:
         job_id = connector.http.run(

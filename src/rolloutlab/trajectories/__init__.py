@@ -1,1 +1,1 @@
-"""What a notebook holds and a browser talks to: rewards to edit, groups to read."""
+"""Collections of trajectories: select, score, judge, rank, compare and view them."""

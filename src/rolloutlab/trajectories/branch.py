@@ -1,7 +1,8 @@
-"""From what a search found to something to sample from, or to train on."""
+"""Search hits as a new beginning: a conversation to continue, or a collection to train on."""
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rolloutlab.api.wire.chat import Choice
@@ -18,16 +19,17 @@ class Branch(list[dict[str, Any]]):
     """The messages of a conversation up to a turn, as `chat` takes them."""
 
     def cell(self, name: str = "branch") -> str:
-        """A cell that goes on from them: a `%%chat` where its text can say all of them, else a call.
+        """A cell that continues from them: a `%%chat` where its text can express all of them, else a call.
 
         Raises:
-            InputError: the name is none that a collection can have.
+            InputError: the name is not a valid collection name.
         """
         Lab.check_name(name)
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
         plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)
-        if plain and "{{" not in text and _says(text, self):
-            return f"%%chat {name} -n 8\n{text}"
+        with suppress(InputError):
+            if plain and "{{" not in text and parse_chat(text) == list(self):
+                return f"%%chat {name} -n 8\n{text}"
         return f"lab.chat({name!r}, {list(self)!r}, n=8)"
 
 
@@ -37,17 +39,15 @@ def branched(lab: Lab, name: Any, turn: int | None = None) -> Branch:
     Raises:
         NotFoundError: no such trajectory. InputError: it has fewer answers.
     """
-    found = trajectory(lab, name)
-    answers = [i for i, item in enumerate(found.items) if isinstance(item, Choice)]
+    stored = trajectory(lab, name)
+    answers = [i for i, item in enumerate(stored.items) if isinstance(item, Choice)]
     if not answers:
-        return Branch(found.messages)
+        return Branch(stored.messages)
     keep = len(answers) - 1 if turn is None else turn
     if not isinstance(keep, int) or isinstance(keep, bool) or not 0 <= keep < len(answers):
-        raise InputError(
-            f"{found.name} has {count(len(answers), 'answer')}, and none with the number {turn!r}",
-            hint=f"turn={len(answers) - 1}",
-        )
-    return Branch(found.messages[: answers[keep]])
+        message = f"{stored.name} has {count(len(answers), 'answer')}, and none with the number {turn!r}"
+        raise InputError(message, hint=f"turn={len(answers) - 1}")
+    return Branch(stored.messages[: answers[keep]])
 
 
 def trajectory(lab: Lab, name: Any) -> StoredTrajectory:
@@ -61,22 +61,15 @@ def gathered(lab: Lab, names: Sequence[str], collection: str) -> str:
     Those of one group are one group there too, since a group is answers to one prompt.
 
     Raises:
-        NotFoundError: one is not there any more, or there is none to copy. InputError: it is no name.
+        NotFoundError: one is not there any more, or there is none to copy. InputError: the name is not valid.
     """
     lab.check_name(collection)
     if not names:
-        raise NotFoundError(f"nothing was found that could be copied into {collection}", hint="another search")
+        raise NotFoundError(f"the search has no hits to copy into {collection}", hint="another search")
     with lab.draft() as draft:
         draft.add(_copies(lab, names, collection))
         (label,) = draft.publish()
     return label
-
-
-def _says(text: str, messages: Sequence[dict[str, Any]]) -> bool:
-    try:
-        return parse_chat(text) == list(messages)
-    except InputError:
-        return False
 
 
 def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
@@ -89,14 +82,13 @@ def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorde
 
 def _group(lab: Lab, name: Any) -> Group:
     """The group that a trajectory's name begins with."""
-    place = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if not place:
-        raise InputError(
-            f"{name!r} names no trajectory", hint="letters:1/0/3: the collection, the group, the place in it"
-        )
-    groups = lab.groups(lab.find(place[1]), int(place[2]))
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if not match:
+        hint = "letters:1/0/3: the collection, the group, the position in it"
+        raise InputError(f"{name!r} is not a trajectory name", hint=hint)
+    groups = lab.groups(lab.find(match[1]), int(match[2]))
     if not groups:
-        raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {place[1]}/0")
+        raise NotFoundError(f"there is no trajectory {name!r}", hint=f"%group {match[1]}/0")
     return groups[0]
 
 

@@ -1,11 +1,13 @@
-"""A collection of trajectory groups, as a notebook holds it."""
+"""Collection of trajectory groups: selection by name, rewards, preflight check, DataFrame, and its view."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
@@ -20,12 +22,9 @@ from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
 from rolloutlab.widgets.html import for_notebook
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class Collection:
-    """One generation of a collection. It reads the lab when asked, so it is never out of date.
+    """One generation of a collection. It reads the lab on every access, so it is never out of date.
 
     Shown at the end of a cell it lists its groups with their completions, rewards and advantages. Those are the
     trainer's own, as it would train alone with default options; of one group, as that group would. Where a browser
@@ -46,7 +45,7 @@ class Collection:
 
     @property
     def stored(self) -> StoredCollection:
-        """As it is now: a newer generation may have taken the bare name since, or it may have another name.
+        """Its record now: a newer generation may have taken the bare name since, or it may have another name.
 
         Raises:
             NotFoundError: it was deleted.
@@ -55,7 +54,7 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """What `%%reward`, `%%train` and `lab.collection` call it."""
+        """Its name in `%%reward`, `%%train` and `lab.collection`."""
         return self.stored.label if self._position is None else f"{self.stored.label}/{self._position}"
 
     @property
@@ -65,7 +64,7 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """How many trajectories its plan still wants."""
+        """How many trajectories of its plan are not sampled yet."""
         return self._lab.collection(self.label).missing
 
     @property
@@ -87,7 +86,7 @@ class Collection:
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean reward of what has one."""
+        """Mean reward of the trajectories that have one."""
         rewards = [outline.reward for outline in self._outlines() if outline.reward is not None]
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
 
@@ -95,7 +94,7 @@ class Collection:
         """What of it would train, computed by the trainer's own code."""
         return _checked(self.groups, options)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
@@ -107,11 +106,11 @@ class Collection:
         rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
         return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
 
-    def update_rewards(self, frame: "pd.DataFrame") -> list[Edit]:
+    def update_rewards(self, frame: pd.DataFrame) -> list[Edit]:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
 
         Raises:
-            NotFoundError: a row names no trajectory of this collection.
+            NotFoundError: a row is not a trajectory of this collection.
             RewardError: a reward is not a finite number.
         """
         if "reward" not in frame.columns:
@@ -127,12 +126,12 @@ class Collection:
     def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
         """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
 
-        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own. The
-        best has 1, the worst 0, evenly spaced, and ties share the mean of their places. What is not ranked is left
+        ranking: positions in the group or names of trajectories; ties are in a list of their own. The best has 1, the
+        worst 0, evenly spaced, and ties share the mean of their places. Trajectories that are not ranked are left
         alone.
 
         Raises:
-            InputError: this is no single group, or the ranking has something that is not there, or is there twice.
+            InputError: this is not a single group, or the ranking has an unknown trajectory, or one twice.
         """
         groups = self.groups
         if len(groups) != 1:
@@ -149,11 +148,11 @@ class Collection:
     def _view(self) -> GroupView:
         return GroupView(self._lab, self._number, self._position, self._ask_logprobs)
 
-    def _repr_mimebundle_(self, **asked: Any) -> Bundle:
-        return self._view._repr_mimebundle_(**asked)
+    def _repr_mimebundle_(self, **options: Any) -> Bundle:
+        return self._view._repr_mimebundle_(**options)
 
     def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
-        """What of it a cell shows: the groups that are shown are read, of all others only rewards and token counts."""
+        """The parts that a cell shows: its first groups, and of all others only rewards and token counts."""
         stored = self.stored
         positions = self._lab.outlines.positions(stored) if self._position is None else [self._position]
         members: dict[int, list[Member]] = {position: [] for position in positions}
@@ -168,7 +167,7 @@ class Collection:
         return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
-        """Some of its groups; one alone is shown in several ways at once, and is read once for all of them."""
+        """Some of its groups; one alone has several representations, and is read once for all of them."""
         if len(positions) == 1:
             return [self._view.read(positions[0])]
         return [group for position in positions for group in self._lab.groups(stored, position)]
@@ -183,7 +182,7 @@ class Collection:
 def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
     """The scored trajectories of stored groups, as the objective sees them.
 
-    text_only: the policy is known to read nothing but text.
+    text_only: the policy reads text alone.
     """
     return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
 
@@ -203,7 +202,6 @@ def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflig
 
 
 def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Score | None:
-    import pandas as pd
 
     if name not in known:
         raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
@@ -211,7 +209,7 @@ def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Sco
     if trajectory.reward is None and pd.isna(value):
         return None
     reward = finite(value, name)
-    return None if reward == trajectory.reward else Score(trajectory, reward)  # a row left as it is says nothing
+    return None if reward == trajectory.reward else Score(trajectory, reward)  # an unchanged row is no edit
 
 
 def _frame_row(trajectory: StoredTrajectory, advantage: float | None) -> dict[str, Any]:
@@ -232,34 +230,36 @@ _WILD = frozenset("*?[")
 
 
 def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
-    """The collections that names (`capitals`, `capitals:1`) and patterns (`cap*`) mean, each once.
+    """The collections of names (`capitals`, `capitals:1`) and patterns (`cap*`), each once.
 
-    A pattern means the newest generation of every collection whose bare name it fits, by name.
+    A pattern matches the newest generation of every collection by its bare name; matches are in the order of names.
 
     Raises:
-        InputError: a name is given twice. NotFoundError: no such collection, or none that fits; with the closest names.
+        InputError: a name is given twice. NotFoundError: no such collection, or no match; with the closest names.
     """
-    wanted = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
-    named = [Collection(lab, lab.collection(name)).label for name in wanted if not _is_pattern(name)]
-    if len(set(named)) < len(named):
-        raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(wanted)))
-    found = [_fitting(lab, name) if _is_pattern(name) else [Collection(lab, lab.collection(name))] for name in wanted]
-    return list({collection.label: collection for some in found for collection in some}.values())
+    listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
+    labels = [Collection(lab, lab.collection(name)).label for name in listed if not _is_pattern(name)]
+    if len(set(labels)) < len(labels):
+        raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(listed)))
+    matches = [
+        _matching(lab, name) if _is_pattern(name) else [Collection(lab, lab.collection(name))] for name in listed
+    ]
+    return list({collection.label: collection for some in matches for collection in some}.values())
 
 
 def _is_pattern(name: str) -> bool:
     return isinstance(name, str) and bool(_WILD & set(name))
 
 
-def _fitting(lab: Lab, pattern: str) -> list[Collection]:
+def _matching(lab: Lab, pattern: str) -> list[Collection]:
     newest = sorted((s for s in lab.collections() if s.newest), key=lambda summary: summary.name)
-    fitting = [Collection(lab, summary) for summary in newest if fnmatchcase(summary.name, pattern)]
-    if not fitting:
+    matches = [Collection(lab, summary) for summary in newest if fnmatchcase(summary.name, pattern)]
+    if not matches:
         plain = "".join(character for character in pattern if character not in "*?[]")
         close = get_close_matches(plain, [summary.name for summary in newest], n=3, cutoff=0.3)
         hint = ", ".join(close) if close else "%collections lists them"
         raise NotFoundError(f"no collection's name fits {pattern!r}", hint=hint)
-    return fitting
+    return matches
 
 
 def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
@@ -270,7 +270,7 @@ def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
     """
     label, _, position = str(name).rpartition("/")
     if not label or not position.isdecimal():
-        raise InputError(f"{name!r} names no group", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
+        raise InputError(f"{name!r} is not a group name", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")
     stored = lab.find(label)
     if int(position) not in lab.outlines.positions(stored):
         raise NotFoundError(f"there is no group {name!r}", hint=f"%group {label}/0")

@@ -1,24 +1,23 @@
-"""Two checkpoints on the same prompts and seeds: what became better, by how much, and how sure that is."""
+"""Paired comparison of two checkpoints on the same prompts and seeds, with a confidence interval and a verdict."""
 
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import dumped
 from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
 from rolloutlab.widgets import comparison as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Plot
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-FEWEST = 16
-"""Prompts from which on a verdict is given."""
+MIN_PROMPTS = 16
+"""For a verdict."""
 
 Bounds = tuple[float, float]
 
@@ -48,14 +47,14 @@ class Comparison:
 
     `interval` is over prompts, since trajectories of a prompt are alike; paired, since a prompt that is hard is hard
     for both (Miller 2024, arXiv 2411.00640). A verdict needs 16 prompts, none of which was trained on in between: the
-    interval speaks of prompts like these, and prompts that were trained on are not like those that were not.
+    interval holds for prompts like these, and prompts that were trained on are not like those that were not.
 
     bounds: the least and the largest reward there can be; by default 0 and 1 where all rewards are within them, which
     is then an assumption, and unknown where they are not. anytime: the interval stays valid where a comparison is made
     again and again on more and more prompts.
 
     Raises:
-        InputError: there is no pair, or a reward is outside the bounds that are given.
+        InputError: there is no pair, or a reward is outside the given bounds.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Comparison:
         return sum(pair.trained for pair in self.pairs)
 
     def interval(self, level: float = 0.95) -> Bounds:
-        """Between which bounds the difference lies, as the prompts vary; its trajectories where there is one prompt.
+        """The confidence interval of the difference over prompts; over trajectories where there is one prompt.
 
         By the exact sign test where each difference is none or as large as the bounds allow, as with one success or
         failure per prompt; else Student's t where differences are near enough to normal, else by betting where rewards
@@ -126,19 +125,15 @@ class Comparison:
         (only,) = self.pairs
         return [after - before for before, after in zip(only.before, only.after, strict=True)]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
-        import pandas as pd
-
-        from rolloutlab.trajectories.frame import Frame
-
         rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after), p.trained] for p in self.pairs]
         names = pd.Index([pair.name for pair in self.pairs], name="group")
         frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n", "trained"])
         return frame.sort_values("difference", kind="stable")
 
     def words(self) -> list[str]:
-        """What came of it, line by line."""
+        """The result, line by line."""
         low, high = self.interval()
         better = sum(pair.difference > 0 for pair in self.pairs)
         worse = sum(pair.difference < 0 for pair in self.pairs)
@@ -155,24 +150,24 @@ class Comparison:
         ]
 
     def _basis(self) -> str:
-        """What the interval stands on, unless it is Student's for differences that are near enough to normal."""
-        kept = ", valid at every look" if self.anytime else ""
+        """The assumptions of the interval, unless it is Student's for differences that are near enough to normal."""
+        validity = ", valid at every look" if self.anytime else ""
         if self.bounds is None:
-            return f"{kept}, which assumes roughly normal differences"
+            return f"{validity}, which assumes roughly normal differences"
         low, high = self.bounds
         by_signs = only_extremes(self._differences, high - low)
         if not self.anytime and near_normal(self._differences) and not by_signs:
             return ""
         equal = ", all differences equal" if len(set(self._differences)) == 1 else ""
         within = f"for rewards within {low:g} and {high:g}"
-        return f"{kept}{equal}, {within}{', as all of these are' if self._assumed else ''}"
+        return f"{validity}{equal}, {within}{', as all of these are' if self._assumed else ''}"
 
     def _verdict(self, low: float, high: float) -> str:
         if self.trained:
             some = "all of these prompts" if self.trained == len(self.pairs) else f"{self.trained:,} of these prompts"
             return f"no verdict, {some} were trained on in between -> --over ROWS that were not"
-        if len(self.pairs) < FEWEST:
-            return f"no verdict from fewer than {FEWEST} prompts -> --over more rows"
+        if len(self.pairs) < MIN_PROMPTS:
+            return f"no verdict from fewer than {MIN_PROMPTS} prompts -> --over more rows"
         if self.bounds is None and not near_normal(self._differences):
             far = "all differences are equal" if math.isinf(low) else "the differences are far from normal"
             return f"no verdict, {far} -> --bounds LEAST LARGEST, which a reward can be, or more prompts"
@@ -196,9 +191,9 @@ class Comparison:
 def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozenset()) -> list[Pair]:
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
-    Groups with the same prompt and script are one pair, since their trajectories are no more apart than those of one
-    group. Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts
-    that were trained on in between, as `Lab.prompts` has them.
+    Groups with the same prompt and script are one pair, since their trajectories are as alike as those of one group.
+    Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts that
+    were trained on in between, as `Lab.prompts` has them.
     """
     pairs: dict[tuple[str, ...], Pair] = {}
     for old, new in zip(before.groups, after.groups, strict=True):
@@ -207,10 +202,10 @@ def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozense
         both = [place for place in olds if place in news]
         if both:
             rewards = tuple(olds[place] for place in both), tuple(news[place] for place in both)
-            asked = dumped(new.prompt)
+            prompt = dumped(new.prompt)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
-            pair = Pair(name, text, *rewards, trained=asked in trained)
-            key = (asked, *map(dumped, new.script))
+            pair = Pair(name, text, *rewards, trained=prompt in trained)
+            key = (prompt, *map(dumped, new.script))
             pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
     return list(pairs.values())
 
@@ -224,7 +219,7 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:
     """The bounds of the rewards, as far as they are known."""
     low, high = given or (0.0, 1.0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(f"{low:g} and {high:g} are no bounds: the first is the lower one", hint="--bounds 0 1")
+        raise InputError(f"{low:g} and {high:g} are not bounds: the first must be lower", hint="--bounds 0 1")
     outside = [r for pair in pairs for r in (*pair.before, *pair.after) if not low <= r <= high]
     if not outside:
         return low, high
@@ -235,7 +230,7 @@ def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:
 
 
 def _signed(bound: float) -> str:
-    """In three places; in as many as it takes to see on which side of 0 it is."""
+    """With three decimals, or as many as show on which side of 0 it is."""
     return f"{bound:+.3f}" if bound == 0 or abs(bound) >= 0.0005 else f"{bound:+.1g}"
 
 

@@ -1,4 +1,4 @@
-"""Trajectories as a DataFrame: the same columns wherever one is made."""
+"""DataFrames of trajectories, with the same columns everywhere, that a notebook shows escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,19 +19,17 @@ def frame(
     rows: Iterable[Mapping[str, Any]],
     components: Sequence[Mapping[str, float]],
     more: Sequence[str] = (),
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """One row per trajectory, indexed by name. rows: their columns but for the components. more: columns at the end."""
-    import pandas as pd
-
     parts = dict.fromkeys(part for each in components for part in each)
     columns = [*BEFORE, *parts, *AFTER, *more]
-    told = [{**row, **each} for row, each in zip(rows, components, strict=True)]
+    cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     index = pd.Index(names, name="trajectory")
-    return Frame(told, index=index, columns=columns).astype({"reward": float, "advantage": float})
+    return Frame(cells, index=index, columns=columns).astype({"reward": float, "advantage": float})
 
 
 class Frame(pd.DataFrame):
-    """What every `to_frame()` and every table of ours is, and what is made of it by selecting or sorting."""
+    """Every `to_frame()` and every table of rolloutlab, and what pandas derives from it."""
 
     @property
     def _constructor(self) -> "type[Frame]":

@@ -1,4 +1,4 @@
-"""Groups as a notebook holds them and a browser reads them: one at a time, ranked and scored where they are read."""
+"""Widget of the groups of a collection: read one at a time, ranked and scored by hand."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -20,7 +20,7 @@ from rolloutlab.widgets import group as render
 from rolloutlab.widgets.base import NotebookView
 
 AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
-"""Asks the service what a model's newest checkpoint thinks of some histories."""
+"""Requests the logprobs of some histories under a model's newest checkpoint."""
 
 
 class GroupView(NotebookView):
@@ -60,7 +60,7 @@ class GroupView(NotebookView):
         }
 
     def read(self, position: int) -> Group:
-        """A group as it is now, its conversations not read again while nothing arrives in it; not to be changed."""
+        """A group with its present rewards; conversations are cached while nothing arrives in it. Read-only."""
         group = self._group(position)
         now = {outline.id: outline for outline in self._outlines(group)}
         members = [
@@ -71,19 +71,19 @@ class GroupView(NotebookView):
         return replace(group, trajectories=tuple(members))
 
     def group(self, at: int) -> dict[str, Any]:
-        """The group at a place among those of the view, from 0, and how many those are."""
+        """The group at an index of the view, and how many groups the view has."""
         positions = self._positions()
         if not positions:
             return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
-        at = min(_whole(at), len(positions) - 1)
-        group = self._group(positions[at])
-        described = {**render.described(group), **self._standing(group)}
-        return {"at": at, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
+        index = min(_index(at), len(positions) - 1)
+        group = self._group(positions[index])
+        described = {**render.described(group), **self._reward_states(group)}
+        return {"at": index, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
     def find(self, position: int) -> dict[str, Any]:
         """As `group`, for the group of that name: the number after the slash."""
         positions = self._positions()
-        if _whole(position) not in positions:
+        if _index(position) not in positions:
             raise NotFoundError(f"there is no group {self._stored.label}/{position}", hint=f"0 to {positions[-1]}")
         return self.group(positions.index(position))
 
@@ -95,43 +95,43 @@ class GroupView(NotebookView):
             render.prompt_of(group, texts)
         else:
             render.conversation(_at(group, seat), texts)
-        if not _whole(number) < len(texts.whole):
+        if not _index(number) < len(texts.whole):
             raise NotFoundError(f"there is no text {number} there")
-        return render.piece(texts.whole[number], _whole(start))
+        return render.piece(texts.whole[number], _index(start))
 
     def tokens(self, position: int, seat: int, start: int) -> dict[str, Any]:
         """Sampled tokens of a trajectory, some at a time."""
-        return render.tokens_of(_at(self._group(position), seat), _whole(start))
+        return render.tokens_of(_at(self._group(position), seat), _index(start))
 
     def gap(self, position: int, seat: int) -> dict[str, Any]:
         """Of each sampled token its logprob at the newest checkpoint minus that at sampling, one list per turn."""
         trajectory = _at(self._group(position), seat)
         if self._ask_logprobs is None:
-            raise NotFoundError("no service is known here that could give logprobs", hint="lab.group(...)")
+            raise NotFoundError("this view has no service for logprobs", hint="lab.group(...)")
         scored = self._ask_logprobs(trajectory.model, trajectory.histories())
         return {"model": escape_control_chars(scored.model), "turns": render.gaps_of(trajectory, scored)}
 
     def reward_state(self, position: int) -> dict[str, Any]:
         """The rewards of a group now, and what it would train with."""
-        return self._standing(self._group(position))
+        return self._reward_states(self._group(position))
 
     def rank(self, position: int, ranking: object) -> dict[str, Any]:
         """Give the rewards of a ranking, best first; one change, by hand."""
         group = self._group(position)
-        return self._told(group, rank(self._lab, group, ranking))
+        return self._after(group, rank(self._lab, group, ranking))
 
     def give(self, position: int, seat: int, reward: Any) -> dict[str, Any]:
         """Give one trajectory a reward by hand: a finite number, or a text that is one."""
         group = self._group(position)
         trajectory = _at(group, seat)
         score = Score(trajectory, reward_of(reward, trajectory.name))
-        return self._told(group, self._lab.rewards.give([score], source="hand"))
+        return self._after(group, self._lab.rewards.give([score], source="hand"))
 
     def undo(self, position: int) -> dict[str, Any]:
         """Take back the newest change of the collection, where it was given by hand and in this group.
 
         Raises:
-            NotFoundError: it was given otherwise or elsewhere, or nothing is left to undo.
+            NotFoundError: the newest change is of another source or group, or nothing is left to undo.
         """
         stored, group = self._stored, self._group(position)
 
@@ -142,7 +142,7 @@ class GroupView(NotebookView):
                 raise NotFoundError(f"nothing by hand to undo here: {why_not}", hint=hint)
             return self._lab.rewards.undo(stored)
 
-        return self._told(group, self._lab.at_once(take_back))
+        return self._after(group, self._lab.at_once(take_back))
 
     @property
     def _stored(self) -> StoredCollection:
@@ -152,35 +152,35 @@ class GroupView(NotebookView):
         return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
 
     def _group(self, position: int) -> Group:
-        """A group with its conversations; the last one that was read is kept while nothing arrives in it."""
+        """A group with its conversations; the last one is cached while nothing arrives in it."""
         stored = self._stored
         with self._lock:
-            name, read = f"{stored.label}/{_whole(position)}", self._read
-            if read is None or read.name != name or not self._is_whole(read):
+            name, read = f"{stored.label}/{_index(position)}", self._read
+            if read is None or read.name != name or not self._is_index(read):
                 with uncollected():
-                    found = self._lab.groups(stored, position)
-                if not found:
+                    groups = self._lab.groups(stored, position)
+                if not groups:
                     raise NotFoundError(f"there is no group {name}", hint=f"%group {stored.label}/0")
-                self._read = read = found[0]
+                self._read = read = groups[0]
             return read
 
-    def _is_whole(self, group: Group) -> bool:
+    def _is_index(self, group: Group) -> bool:
         return [t.id for t in group.trajectories] == [outline.id for outline in self._outlines(group)]
 
     def _outlines(self, group: Group) -> list[TrajectorySummary]:
         return self._lab.outlines.of(self._stored, group.position)
 
-    def _standing(self, group: Group) -> dict[str, Any]:
+    def _reward_states(self, group: Group) -> dict[str, Any]:
         outlines = self._outlines(group)
         names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
         shares = _shares([Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None])
         return {"standing": [render.reward_state(o, shares.get(names[o.id])) for o in outlines]}
 
-    def _told(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
-        return {**self._standing(group), "said": _said(edits)}
+    def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
+        return {**self._reward_states(group), "said": _summary(edits)}
 
     def _edited(self, ids: Set[int]) -> None:
-        """Rewards were changed in this process, on any thread: the browser is told if it shows one of them."""
+        """Rewards were changed in this process, on any thread: notify the browser if it shows one of them."""
         if (read := self._read) and any(trajectory.id in ids for trajectory in read.trajectories):
             self.push("changed")
 
@@ -189,7 +189,7 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
     """Give the rewards of a ranking of a group, best first: one change, by hand.
 
     Raises:
-        InputError: the ranking is none.
+        InputError: the ranking is not valid.
     """
     members = {render.seat_of(trajectory): trajectory for trajectory in group.trajectories}
     places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
@@ -202,7 +202,7 @@ def _shares(members: Sequence[Member]) -> dict[str, TokenWeight]:
 
 
 def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:
-    """Why the newest change is none that is undone where this group is read."""
+    """Why the newest change cannot be undone in the view of this group."""
     if source is None:
         return "nothing is left"
     if source != "hand":
@@ -211,7 +211,7 @@ def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | N
     return f"the newest change was in group {min(others)}" if others else None
 
 
-def _said(edits: Sequence[Edit]) -> str:
+def _summary(edits: Sequence[Edit]) -> str:
     if not edits:
         return "every reward is as it was"
     groups = dict.fromkeys(escape_control_chars(edit.trajectory.rpartition("/")[0]) for edit in edits)
@@ -221,12 +221,12 @@ def _said(edits: Sequence[Edit]) -> str:
 
 def _at(group: Group, seat: int) -> StoredTrajectory:
     for trajectory in group.trajectories:
-        if render.seat_of(trajectory) == _whole(seat):
+        if render.seat_of(trajectory) == _index(seat):
             return trajectory
     raise NotFoundError(f"there is no trajectory {group.name}/{seat}", hint=f"%group {group.name}")
 
 
-def _whole(number: Any) -> int:
+def _index(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InputError(f"{number!r} is no place", hint="0")
+        raise InputError(f"{number!r} must be an integer >= 0", hint="0")
     return number

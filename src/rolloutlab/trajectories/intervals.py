@@ -1,4 +1,4 @@
-"""Between which bounds a mean lies: for one look or for many, of values with known bounds or without.
+"""Confidence intervals and confidence sequences for a mean, of values with known bounds or without.
 
 Values are arrays whose last axis is the N values of one sample, in the order in which they came; there may be many
 samples at once (shape S, N). Bounds have the other axes (shape S, or none).
@@ -7,19 +7,18 @@ samples at once (shape S, N). Bounds have the other axes (shape S, or none).
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    Values: TypeAlias = NDArray[np.float64]
-    Bounds: TypeAlias = tuple[Values, Values]
+Values: TypeAlias = NDArray[np.float64]
+Bounds: TypeAlias = tuple[Values, Values]
 
-FEWEST_CHANGED = 8
+MIN_CHANGED = 8
 """Values other than the most common one from which on Student's interval is used."""
 
-_LARGEST = 10_000
+_MAX_FREEDOM = 10_000
 """Degrees of freedom beyond which the quantile is that of so many: from there on it changes by less than 0.0003."""
 _EFFECT_VARIANCE = 0.5
 """Of the normal prior on mean / standard deviation. Any is valid; this one is narrow from 16 values on."""
@@ -32,14 +31,12 @@ _CONSTANT_BETS = (0.5, 0.95)
 _HALVINGS = 30
 
 
-def interval(values: "Values | Sequence[float]", level: float = 0.95, width: float | None = None) -> "Bounds":
+def interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
     """An interval for the mean, for one look; the order of the values does not count.
 
     width: the values are known to be within -width and +width. By the sign test where all are -width, 0 or +width;
     else Student's where they are `near_normal`, else by betting. Without it Student's.
     """
-    import numpy as np
-
     values_SN = np.sort(np.asarray(values, dtype=float), -1)  # a sum depends on the order, if only in its last digit
     student = student_interval(values_SN, level)
     if width is None:
@@ -51,16 +48,14 @@ def interval(values: "Values | Sequence[float]", level: float = 0.95, width: flo
     return np.where(all_or_nothing, exact[0], low), np.where(all_or_nothing, exact[1], high)
 
 
-def only_extremes(values: "Values | Sequence[float]", width: float) -> "NDArray[np.bool_]":
+def only_extremes(values: Values | Sequence[float], width: float) -> NDArray[np.bool_]:
     """Whether all of at least two values are -width, 0 or +width, as with one completion that fails or succeeds."""
-    import numpy as np
-
     sizes_SN = np.abs(np.asarray(values, dtype=float)) / width
     extreme: NDArray[np.bool_] = (np.isclose(sizes_SN, 0) | np.isclose(sizes_SN, 1)).all(-1)
     return extreme if sizes_SN.shape[-1] > 1 else np.zeros_like(extreme)
 
 
-def sign_interval(values: "Values | Sequence[float]", level: float = 0.95, width: float = 1.0) -> "Bounds":
+def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: float = 1.0) -> Bounds:
     """An interval for the mean of values that are -width, 0 or +width; it excludes 0 where the exact sign test does.
 
     The mean is width · c · (2·b - 1), with c the share of values that are not 0, and b the share of positive ones among
@@ -71,8 +66,6 @@ def sign_interval(values: "Values | Sequence[float]", level: float = 0.95, width
     often both together miss it: in no case more often. Values between -width and +width that a sample happens not to
     have make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
     """
-    import numpy as np
-
     values_SN = np.asarray(values, dtype=float)
     positive_S, changed_S = (values_SN > width / 2).sum(-1), (np.abs(values_SN) > width / 2).sum(-1)
     least_S, most_S = _clopper_pearson(changed_S, np.full_like(changed_S, values_SN.shape[-1]), level)
@@ -83,16 +76,14 @@ def sign_interval(values: "Values | Sequence[float]", level: float = 0.95, width
     )
 
 
-def _clopper_pearson(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64]", level: float) -> "Bounds":
+def _clopper_pearson(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], level: float) -> Bounds:
     """Between which bounds the chance of a success lies, after so many of so many trials."""
     low_S = _lowest_chance(successes_S, trials_S, (1 - level) / 2)
     return low_S, 1 - _lowest_chance(trials_S - successes_S, trials_S, (1 - level) / 2)
 
 
-def _lowest_chance(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64]", doubt: float) -> "Values":
+def _lowest_chance(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], doubt: float) -> Values:
     """The largest chance with which as many successes, or more, have at most the probability `doubt`; by bisection."""
-    import numpy as np
-
     places_N = np.arange(trials_S.max() + 1)
     factorials_N = np.concatenate([[0.0], np.log(places_N[1:]).cumsum()])
     misses_SN = trials_S[..., None] - places_N
@@ -100,7 +91,7 @@ def _lowest_chance(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64
     misses_SN = misses_SN.clip(0)
     ways_SN = factorials_N[trials_S][..., None] - factorials_N - factorials_N[misses_SN]
 
-    def refuted(chance_S: "Values") -> "NDArray[np.bool_]":
+    def refuted(chance_S: Values) -> NDArray[np.bool_]:
         wins_S1, losses_S1 = np.log(chance_S)[..., None], np.log1p(-chance_S)[..., None]
         terms_SN = np.exp(ways_SN + places_N * wins_S1 + misses_SN * losses_S1)
         enough: NDArray[np.bool_] = np.where(counted_SN, terms_SN, 0.0).sum(-1) <= doubt
@@ -109,10 +100,8 @@ def _lowest_chance(successes_S: "NDArray[np.int64]", trials_S: "NDArray[np.int64
     return _bisected(refuted, trials_S.shape)
 
 
-def _bisected(refuted: "Callable[[Values], NDArray[np.bool_]]", shape: tuple[int, ...]) -> "Values":
+def _bisected(refuted: Callable[[Values], NDArray[np.bool_]], shape: tuple[int, ...]) -> Values:
     """The largest number between 0 and 1 that is refuted; all that are smaller are as well."""
-    import numpy as np
-
     low_S, high_S = np.zeros(shape), np.ones(shape)
     for _ in range(_HALVINGS):
         middle_S = (low_S + high_S) / 2
@@ -121,37 +110,33 @@ def _bisected(refuted: "Callable[[Values], NDArray[np.bool_]]", shape: tuple[int
     return low_S
 
 
-def near_normal(values: "Values | Sequence[float]") -> "NDArray[np.bool_]":
-    """Whether Student's interval holds what it says for values like these, as far as they can show it.
+def near_normal(values: Values | Sequence[float]) -> NDArray[np.bool_]:
+    """Whether Student's interval keeps its coverage for values like these, as far as they can show it.
 
     At least 8 differ from the most common one, and N is at least 25 squared sample skewnesses (Cochran 1977, Sampling
     Techniques, section 2.15). `tests/test_intervals.py` simulates over which cases that is enough. A rare value that
     none of them has cannot be seen.
     """
-    import numpy as np
-
     values_SN = np.asarray(values, dtype=float)
     count = values_SN.shape[-1]
     centred_SN = values_SN - values_SN.mean(-1, keepdims=True)
     spread_S = np.sqrt((centred_SN**2).mean(-1))
     skewness_S = (centred_SN**3).mean(-1) / np.where(spread_S > 0, spread_S, 1.0) ** 3
     changed_S = count - _most_common(np.sort(values_SN.round(9), -1))
-    trusted: NDArray[np.bool_] = (changed_S >= FEWEST_CHANGED) & (count >= _COCHRAN * skewness_S**2)
+    trusted: NDArray[np.bool_] = (changed_S >= MIN_CHANGED) & (count >= _COCHRAN * skewness_S**2)
     return trusted
 
 
-def student_interval(values: "Values | Sequence[float]", level: float = 0.95) -> "Bounds":
+def student_interval(values: Values | Sequence[float], level: float = 0.95) -> Bounds:
     """Student's interval for the mean (Student 1908), for one look at N independent, roughly normal values.
 
     One value bounds nothing: the interval is then everything.
     """
-    import numpy as np
-
     count = np.shape(values)[-1]
     return _around(values, student_t((1 + level) / 2, count - 1) ** 2 if count > 1 else math.inf)
 
 
-def anytime_interval(values: "Values | Sequence[float]", level: float = 0.95, width: float | None = None) -> "Bounds":
+def anytime_interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
     """An interval for the mean that may be looked at after every value: all of them hold it with probability `level`.
 
     By betting where the values are known to be within -width and +width. Without known bounds it is where the mixture
@@ -161,8 +146,6 @@ def anytime_interval(values: "Values | Sequence[float]", level: float = 0.95, wi
     k^(-1/2) · ((1 + t²/(N-1)) / (1 + t²/(k·(N-1))))^(N/2). Exact for normal values, approximate for means of others,
     and wrong for rare or skewed ones. The first few values bound nothing.
     """
-    import numpy as np
-
     if width is not None:
         return betting_interval(values, level, width, anytime=True)
     count = np.shape(values)[-1]
@@ -172,8 +155,8 @@ def anytime_interval(values: "Values | Sequence[float]", level: float = 0.95, wi
 
 
 def betting_interval(
-    values: "Values | Sequence[float]", level: float = 0.95, width: float = 1.0, *, anytime: bool = False
-) -> "Bounds":
+    values: Values | Sequence[float], level: float = 0.95, width: float = 1.0, *, anytime: bool = False
+) -> Bounds:
     """An interval for the mean of values within -width and +width, whatever their distribution.
 
     The hedged capital of Waudby-Smith and Ramdas 2024 ("Estimating means of bounded random variables by betting", J. R.
@@ -182,8 +165,6 @@ def betting_interval(
     before alone (equation 26), so their order counts. Else at the end, on average over bets that are constant: a
     product, in which order does not count, and which has mean 1 at most. One value bounds nothing.
     """
-    import numpy as np
-
     rescaled_SN = (np.asarray(values, dtype=float) / width + 1) / 2
     if rescaled_SN.shape[-1] < 2:
         nothing = np.full(rescaled_SN.shape[:-1], math.inf)
@@ -193,15 +174,14 @@ def betting_interval(
     return (2 * low - 1) * width, (2 * high - 1) * width
 
 
-def _lowest_mean(values_SN: "Values", level: float, anytime: bool) -> "Values":
+def _lowest_mean(values_SN: Values, level: float, anytime: bool) -> Values:
     """The lower bound, of values within 0 and 1; by bisection, since what was won falls as the mean rises."""
     doubt = math.log(2 / (1 - level))
     bets_SN = _plug_in_bets(values_SN, doubt) if anytime else None
     return _bisected(lambda mean_S: _won(values_SN, mean_S[..., None], bets_SN) >= doubt, values_SN.shape[:-1])
 
 
-def _plug_in_bets(values_SN: "Values", doubt: float) -> "Values":
-    import numpy as np
+def _plug_in_bets(values_SN: Values, doubt: float) -> Values:
 
     places_N = np.arange(1, values_SN.shape[-1] + 1)
     means_SN = (0.5 + values_SN.cumsum(-1)) / (places_N + 1)
@@ -211,13 +191,11 @@ def _plug_in_bets(values_SN: "Values", doubt: float) -> "Values":
     return bets_SN
 
 
-def _won(values_SN: "Values", mean_S1: "Values", bets_SN: "Values | None") -> "Values":
+def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
     """The logarithm of the capital that was won against a mean: the most ever with these bets, else with constant ones.
 
     The bets are on values above it, at most 1 / mean, which is all that a value of 0 can lose.
     """
-    import numpy as np
-
     if bets_SN is not None:
         placed_SN = np.minimum(bets_SN, _LARGEST_BET / mean_S1)
         richest_S: Values = np.log1p(placed_SN * (values_SN - mean_S1)).cumsum(-1).max(-1)
@@ -227,10 +205,8 @@ def _won(values_SN: "Values", mean_S1: "Values", bets_SN: "Values | None") -> "V
     return mean_S
 
 
-def _most_common(sorted_SN: "Values") -> "NDArray[np.int64]":
+def _most_common(sorted_SN: Values) -> NDArray[np.int64]:
     """How often the most common value of each sample comes."""
-    import numpy as np
-
     run_S = np.ones(sorted_SN.shape[:-1], dtype=np.int64)
     longest_S = run_S
     for i in range(1, sorted_SN.shape[-1]):
@@ -245,7 +221,7 @@ def student_t(probability: float, freedom: int) -> float:
 
     By bisection of the finite sums of Abramowitz and Stegun 1964, 26.7.3 and 26.7.4.
     """
-    freedom = min(freedom, _LARGEST)
+    freedom = min(freedom, _MAX_FREEDOM)
     low, high = 0.0, math.pi / 2  # angles: t = sqrt(freedom)·tan(angle)
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if _within(middle, freedom) < 2 * probability - 1 else (low, middle)
@@ -262,10 +238,8 @@ def _within(angle: float, freedom: int) -> float:
     return (angle + math.sin(angle) * total) * 2 / math.pi if odd else math.sin(angle) * total
 
 
-def _around(values: "Values | Sequence[float]", t_squared: float) -> "Bounds":
+def _around(values: Values | Sequence[float], t_squared: float) -> Bounds:
     """The mean, less and more sqrt(t²) standard errors."""
-    import numpy as np
-
     values_SN = np.asarray(values, dtype=float)
     mean_S = values_SN.mean(-1)
     if math.isinf(t_squared):

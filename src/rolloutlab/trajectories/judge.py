@@ -1,8 +1,8 @@
-"""A language model as judge: it reads all completions of a group at once and gives each a score.
+"""LLM judge: a model reads all completions of a group at once and gives each a score.
 
 Scores of one request are comparable, which is all that group-relative advantages need: the idea of RULER, the judge of
-openpipe-art. A judge prefers places (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3), so each group is judged
-twice, in opposite orders, and what the two disagree on is kept beside the reward.
+openpipe-art. A judge has a position bias (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3), so each group is
+judged twice, in opposite orders, and the disagreement is stored beside the reward.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ RUBRIC = """\
 - Invented facts, and words that are there only to please a judge, lower the score."""
 
 TRIES = 3
-"""How often a judge is asked about a group before its answer counts as wrong."""
+"""Requests about a group before the judge counts as unusable."""
 
 CONCURRENT = 16
 """Groups that are judged at once."""
@@ -54,8 +54,8 @@ beside its completion alone, so name no letters in it. Answer with one JSON obje
 each of {labels}:
 {{"{first}": {{"why": "one sentence", "score": 0.5}}, ...}}"""
 
-Hearing = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
-"""What is to be asked about one group: yields requests, is sent their answers, returns a verdict per trajectory."""
+Dialog = Generator[ChatRequest, ChatCompletion, list["Verdict"]]
+"""The dialog about one group: yields requests, is sent their completions, returns a verdict per trajectory."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +80,26 @@ class Judge:
     seed: int = 0
 
 
-def hearings(
+def dialogs_of(
     groups: Sequence[Group], rubric: str, variables: Mapping[str, Any], *, model: str, samples: int, seed: int
-) -> list[list[Hearing]]:
-    """The hearings of each group, as many as `samples`: every second one in the opposite order of the one before it.
+) -> list[list[Dialog]]:
+    """The dialogs about each group, as many as `samples`: every second one in the opposite order of the one before.
 
     rubric: `{{x}}` is a column of the group's row or a variable; the default one when it is empty.
 
     Raises:
-        InputError: `samples` is none, or the rubric names something that is not there.
+        InputError: `samples` is not positive, or the rubric names an unknown variable.
     """
     if samples < 1:
-        raise InputError(f"the judge cannot be asked {samples} times", hint="--samples 1")
+        raise InputError(f"samples must be an integer >= 1, not {samples}", hint="--samples 1")
     rubrics = [fill_text(rubric.strip() or RUBRIC, group.row, variables) for group in groups]
 
     def order(group: Group, i: int) -> random.Random:
         return random.Random(f"{seed}/{i // 2}/{group.name.rpartition('/')[2]}")
 
     return [
-        [_hear(group, words, model, order(group, i), back=i % 2 == 1) for i in range(samples)]
-        for group, words in zip(groups, rubrics, strict=True)
+        [_dialog(group, text, model, order(group, i), back=i % 2 == 1) for i in range(samples)]
+        for group, text in zip(groups, rubrics, strict=True)
     ]
 
 
@@ -113,14 +113,14 @@ def judge_collection(
     connector: Connector,
     progress: ProgressBar,
 ) -> tuple[list[Score], str]:
-    """The judge's scores of every group that has something to score, and its `disagreement_line`.
+    """The judge's scores of every group that has trajectories to score, and its `disagreement_line`.
 
-    name: what messages call the collection. overwrite: score groups that were scored by hand, too. The tokens that the
-    judge takes are added to the collection's, whatever becomes of its answers. Raises as `Session.judge`.
+    name: of the collection, in messages. overwrite: score groups that were scored by hand, too. The tokens of the judge
+    are added to the collection's, also if its completions are unusable. Raises as `Session.judge`.
     """
     groups = [g for g in collection.groups if any(overwrite or t.source != "hand" for t in g.trajectories)]
     rubric, samples = judge.rubric, judge.samples
-    asked = hearings(groups, rubric, variables, model=judge.model, samples=samples, seed=judge.seed)
+    dialogs = dialogs_of(groups, rubric, variables, model=judge.model, samples=samples, seed=judge.seed)
     address = connector.address(partial(progress.update, 0, None))
     done: list[list[Verdict]] = []
     usages: list[Usage] = []
@@ -132,7 +132,7 @@ def judge_collection(
         return completion
 
     try:
-        verdicts = connector.http.run(judge_all(asked, ask, done.append), lambda: progress.update(len(done), total))
+        verdicts = connector.http.run(judge_all(dialogs, ask, done.append), lambda: progress.update(len(done), total))
     except BaseException as error:
         unchanged = f"{len(done):,} of {total:,} answers were there; no reward of {name} was changed"
         if isinstance(error, KeyboardInterrupt):
@@ -143,35 +143,39 @@ def judge_collection(
     finally:
         tokens = sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages)
         lab.spend(collection.stored, *tokens)
-    scores = [s for group, samples_of in zip(groups, verdicts, strict=True) for s in to_scores(group, samples_of)]
+    scores = [
+        _to_score(trajectory, of_trajectory)
+        for group, samples_of in zip(groups, verdicts, strict=True)
+        for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
+    ]
     return scores, disagreement_line(verdicts)
 
 
 async def judge_all(
-    asked: Sequence[Sequence[Hearing]],
+    dialogs: Sequence[Sequence[Dialog]],
     ask: Callable[[ChatRequest], Awaitable[ChatCompletion]],
-    heard: Callable[[list[Verdict]], None],
+    done: Callable[[list[Verdict]], None],
 ) -> list[list[list[Verdict]]]:
-    """Hold every hearing, some at a time; `heard` gets the verdicts of each. The first error cancels the rest."""
+    """Run every dialog, some at a time; `done` gets the verdicts of each. The first error cancels the rest."""
     free = asyncio.Semaphore(CONCURRENT)
 
-    async def hold(hearing: Hearing) -> list[Verdict]:
+    async def run(dialog: Dialog) -> list[Verdict]:
         async with free:
-            request = next(hearing)
+            request = next(dialog)
             while True:
                 try:
                     completion = await ask(request)
                 except RefusedError as error:
-                    request = hearing.throw(error)
+                    request = dialog.throw(error)
                     continue
                 try:
-                    request = hearing.send(completion)
+                    request = dialog.send(completion)
                 except StopIteration as end:
-                    heard(end.value)
                     verdicts: list[Verdict] = end.value
+                    done(verdicts)
                     return verdicts
 
-    tasks = [[asyncio.create_task(hold(hearing)) for hearing in hearings] for hearings in asked]
+    tasks = [[asyncio.create_task(run(dialog)) for dialog in of_group] for of_group in dialogs]
     every = [task for of_group in tasks for task in of_group]
     try:
         await asyncio.gather(*every)
@@ -182,23 +186,18 @@ async def judge_all(
         await asyncio.gather(*every, return_exceptions=True)
 
 
-def to_scores(group: Group, samples: Sequence[Sequence[Verdict]]) -> list[Score]:
-    """The mean score of each trajectory; its note is the sentence of the verdict that is nearest to it."""
-    return [_score(t, verdicts) for t, verdicts in zip(group.trajectories, zip(*samples, strict=True), strict=True)]
-
-
 def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
-    """How far the hearings of each group disagree, in a line; empty where each was heard once.
+    """How far the samples of each group disagree, in a line; empty where each was judged once.
 
-    groups: per group, per hearing, a verdict on each completion. The line ends with what to type where, the worth of
-    places taken out, two scores of one completion are further apart than the rewards of two completions. With scores
-    that are quality plus chance, both normal, that is where chance has more than half of the variance of the rewards.
+    groups: per group, per sample, a verdict on each completion. The line ends with what to type where, position bias
+    removed, two scores of one completion are further apart than the rewards of two completions. With scores that are
+    quality plus noise, both normal, that is where noise has more than half of the variance of the rewards.
     """
-    repeated = [hearings for hearings in groups if len(hearings) > 1]
+    repeated = [samples for samples in groups if len(samples) > 1]
     if not repeated:
         return ""
-    first = [effect for hearings in repeated if len(hearings[0]) > 1 for effect in _worth_of_first_place(hearings)]
-    means = [[_mean([v.score for v in heard]) for heard in zip(*hearings, strict=True)] for hearings in repeated]
+    first = [effect for samples in repeated if len(samples[0]) > 1 for effect in _position_bias(samples)]
+    means = [[_mean([v.score for v in verdicts]) for verdicts in zip(*samples, strict=True)] for samples in repeated]
     others = _mean([abs(a - b) for group in means for a, b in combinations(group, 2)])
     own, unexplained = _apart(repeated, 0.0), _apart(repeated, _mean(first))
     line = (
@@ -210,10 +209,10 @@ def disagreement_line(groups: Sequence[Sequence[Sequence[Verdict]]]) -> str:
 
 
 def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
-    """The verdicts of an answer by label, those that are right, and what is wrong with its form, if anything is.
+    """The valid verdicts of an answer by label, and what is wrong with its form, if anything is.
 
-    Around the JSON there may be thoughts, prose and a code fence. Only one object may hold scores: with two it would be
-    a guess which of them the judge meant, and one may be quoted from a completion.
+    Around the JSON there may be thoughts, prose and a code fence. Only one object may hold scores: of two, one may be
+    quoted from a completion.
     """
     scored = [value for value in _objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
     if len(scored) != 1:
@@ -224,7 +223,8 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     return {label: verdict for label, verdict in verdicts.items() if verdict}, ""
 
 
-def _score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Score:
+def _to_score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Score:
+    """The mean score of a trajectory; its note is the sentence of the verdict that is nearest to it."""
     mean = _mean([verdict.score for verdict in verdicts])
     nearest = min(verdicts, key=lambda verdict: abs(verdict.score - mean))
     scores = [verdict.score for verdict in verdicts]
@@ -232,18 +232,18 @@ def _score(trajectory: StoredTrajectory, verdicts: Sequence[Verdict]) -> Score:
     return Score(trajectory, mean, {"judge": mean, **apart}, nearest.why)
 
 
-def _apart(groups: Sequence[Sequence[Sequence[Verdict]]], worth: float) -> float:
-    """How far two scores of the same completion are apart on average, less what their places are worth."""
+def _apart(groups: Sequence[Sequence[Sequence[Verdict]]], bias: float) -> float:
+    """The mean difference between two scores of the same completion, position bias removed."""
 
     def fair(verdict: Verdict, members: int) -> float:
-        return verdict.score + worth * (verdict.place or 0) / max(members - 1, 1)
+        return verdict.score + bias * (verdict.place or 0) / max(members - 1, 1)
 
     return _mean(
         [
-            abs(fair(a, len(hearings[0])) - fair(b, len(hearings[0])))
-            for hearings in groups
-            for heard in zip(*hearings, strict=True)
-            for a, b in combinations(heard, 2)
+            abs(fair(a, len(samples[0])) - fair(b, len(samples[0])))
+            for samples in groups
+            for verdicts in zip(*samples, strict=True)
+            for a, b in combinations(verdicts, 2)
         ]
     )
 
@@ -252,20 +252,20 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def _worth_of_first_place(hearings: Sequence[Sequence[Verdict]]) -> list[float]:
-    """From each two hearings in opposite orders: how much more the same completion gets in the first place than last.
+def _position_bias(samples: Sequence[Sequence[Verdict]]) -> list[float]:
+    """From each two samples in opposite orders: how much more the same completion gets in the first place than last.
 
-    Averaged over the two that stand there, so that how good they are cancels.
+    Averaged over the two completions at the ends, so that their quality cancels.
     """
     effects = []
-    for ahead, back in zip(hearings[::2], hearings[1::2], strict=False):
+    for ahead, back in zip(samples[::2], samples[1::2], strict=False):
         first, last = (next(i for i, verdict in enumerate(one) if verdict.place == 0) for one in (ahead, back))
         effects.append((ahead[first].score - back[first].score + back[last].score - ahead[last].score) / 2)
     return effects
 
 
-def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Hearing:
-    """Ask about a group until each completion has a verdict; what was answered well is not asked again."""
+def _dialog(group: Group, rubric: str, model: str, order: random.Random, *, back: bool) -> Dialog:
+    """Requests about a group until each completion has a verdict; valid verdicts are not requested again."""
     shuffled = list(group.trajectories)
     order.shuffle(shuffled)
     if back:
@@ -278,18 +278,17 @@ def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: 
         try:
             completion = yield ChatRequest.model_validate({"model": model, "messages": messages, "temperature": 0.0})
         except RefusedError as error:
-            raise RewardError(
-                f"the judge cannot be asked about {group.name}: {error.message}", hint="--judge MODEL, another one"
-            ) from error
+            message = f"the judge refused the request about {group.name}: {error.message}"
+            raise RewardError(message, hint="--judge MODEL, another one") from error
         answer = completion.choices[0].message.content or ""
-        answered, problem = parse(answer, list(labels))
-        verdicts = answered | verdicts
+        parsed, problem = parse(answer, list(labels))
+        verdicts = parsed | verdicts
         missing = [label for label in labels if label not in verdicts]
         if not missing:
             by_id = {t.id: replace(verdicts[label], place=i) for i, (label, t) in enumerate(labels.items())}
             return [by_id[trajectory.id] for trajectory in group.trajectories]
         names = ", ".join(missing)
-        problem = problem or f"the score of {names} is missing, or no number from 0 to 1"
+        problem = problem or f"the score of {names} is missing, or not a number from 0 to 1"
         messages = [
             *messages,
             {"role": "assistant", "content": answer or "(nothing)"},
@@ -302,17 +301,17 @@ def _hear(group: Group, rubric: str, model: str, order: random.Random, *, back: 
 
 
 def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str) -> list[dict[str, str]]:
-    """The messages that ask: the task, then the conversation once and each completion after it.
+    """The messages of the first request: the task, then the conversation once and each completion after it.
 
-    Lines of ours begin with a mark that is a hash of everything quoted, so that no completion can know it.
+    Lines outside quotes begin with a mark that is a hash of everything quoted, so that no completion can contain it.
     """
-    asked = [message.to_wire() for message in group.prompt]
+    prompt = [message.to_wire() for message in group.prompt]
     completions = {label: t.messages[len(group.prompt) :] for label, t in labels.items()}
-    quoted = json.dumps([asked, *completions.values()], ensure_ascii=False)
+    quoted = json.dumps([prompt, *completions.values()], ensure_ascii=False)
     mark = _digest(quoted)
     while mark in quoted:
         mark = _digest(mark)
-    lines = [f"[[{mark} the conversation]]", *_lines(asked, mark), f"[[{mark} end of the conversation]]"]
+    lines = [f"[[{mark} the conversation]]", *_lines(prompt, mark), f"[[{mark} end of the conversation]]"]
     for label, trajectory in labels.items():
         cut = ", cut off by the token limit" if trajectory.finish_reason == "length" else ""
         lines += [
@@ -330,7 +329,7 @@ def _lines(messages: Sequence[Mapping[str, Any]], mark: str) -> list[str]:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """Everything that a message says: its text, then tool calls and whatever else as JSON."""
+    """The text of a message, then tool calls and all other properties as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}] if content else []
     texts = [str(part["text"]) if "text" in part else json.dumps(part, ensure_ascii=False) for part in parts]
@@ -362,7 +361,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; what is in it twice is worth nothing."""
+    """An object; a key that is in it twice has no value."""
     times = Counter(key for key, _ in pairs)
     return {key: value if times[key] == 1 else None for key, value in pairs}
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
 from rolloutlab.store.rewards import Rewards
-
-if TYPE_CHECKING:
-    import pandas as pd
+from rolloutlab.trajectories.frame import Frame
 
 _COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")
 """A narrow terminal leaves out columns in the middle."""
@@ -25,22 +25,21 @@ def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | N
     return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6
 
 
-def catalogue(found: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]) -> "pd.DataFrame":
+def catalogue(
+    collections: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]
+) -> pd.DataFrame:
     """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
 
     Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
-    groups, missing (what its plan still wants), cost in dollars where any price is known, created (UTC).
+    groups, missing (trajectories of its plan that are not sampled yet), cost in dollars where any price is known,
+    created (UTC).
 
     Raises:
-        InputError: the pattern is no text.
+        InputError: the pattern is not a text.
     """
-    import pandas as pd
-
-    from rolloutlab.trajectories.frame import Frame
-
     if pattern is not None and not isinstance(pattern, str):
-        raise InputError(f"a {type(pattern).__name__} is no pattern", hint="%collections 'cap*'")
-    listed = [each for each in found if pattern is None or _fits(each, pattern)]
+        raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
+    listed = [each for each in collections if pattern is None or _fits(each, pattern)]
     costs = [cost(each, prices) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
@@ -53,15 +52,11 @@ def _fits(collection: StoredCollection, pattern: str) -> bool:
     return fnmatchcase(collection.name, pattern) or fnmatchcase(collection.label, pattern)
 
 
-def reward_history(rewards: Rewards, collection: StoredCollection) -> "pd.DataFrame":
+def reward_history(rewards: Rewards, collection: StoredCollection) -> pd.DataFrame:
     """One row per changed reward, newest first, indexed by the number of the change.
 
     Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note.
     """
-    import pandas as pd
-
-    from rolloutlab.trajectories.frame import Frame
-
     edits = rewards.history_of(collection)
     columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
     rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in edits]

@@ -1,4 +1,4 @@
-"""A ranking of some completions of a group becomes rewards."""
+"""Rewards from a ranking of completions of one group."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ Ranking = Sequence[Sequence[int]]
 def rewards_of(ranking: Ranking) -> dict[int, float]:
     """The reward of each position that is ranked, as `FORMULA` says: of n, the one at place p has 1 - p / (n - 1).
 
-    Only one position, or all at one place, say nothing about better and worse: each then has the mean, 0.5.
+    With one position, or all at one place, none is better or worse: each then has the mean, 0.5.
     """
     total = sum(map(len, ranking))
     rewards: dict[int, float] = {}
@@ -28,12 +28,12 @@ def rewards_of(ranking: Ranking) -> dict[int, float]:
 
 
 def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
-    """What a caller wrote, best first: positions or names of trajectories, lists of them where some are tied.
+    """The ranking that a caller gave, best first: positions or names of trajectories, lists of them for ties.
 
     names: those of the group's trajectories, such as `capitals/0/3`.
 
     Raises:
-        InputError: it is no list, or something in it is no trajectory of the group, or is there twice.
+        InputError: it is not a list, or an item of it is not a trajectory of the group, or is there twice.
     """
     if isinstance(ranking, str) or not isinstance(ranking, Sequence) or not ranking:
         raise InputError("a ranking is a list of positions or names, best first", hint="[2, 0, [1, 3]]")
@@ -42,26 +42,21 @@ def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
     seen: set[int] = set()
     for position in (each for place in places for each in place):
         if position in seen:
-            raise InputError(
-                f"{escape_control_chars(known[position])} is ranked twice", hint="each position once, ties in a list"
-            )
+            name = escape_control_chars(known[position])
+            raise InputError(f"{name} is ranked twice", hint="each position once, ties in a list")
         seen.add(position)
     return places
 
 
 def _tied(place: object, known: dict[int, str]) -> list[int]:
-    several = list(place) if isinstance(place, Sequence) and not isinstance(place, str) else [place]
-    found = [_position(each, known) for each in several]
-    if not found:
+    items = list(place) if isinstance(place, Sequence) and not isinstance(place, str) else [place]
+    if not items:
         raise InputError("a place of the ranking is empty", hint="[2, 0, [1, 3]]")
-    return found
+    return [_position(item, known) for item in items]
 
 
-def _position(said: object, known: dict[int, str]) -> int:
-    if isinstance(said, str):
-        found = [position for position, name in known.items() if name == said]
-    else:
-        found = [said] if isinstance(said, int) and not isinstance(said, bool) and said in known else []
-    if not found:
-        raise InputError(f"{said!r} is no trajectory of this group", hint=f"one of {', '.join(map(str, known))}")
-    return found[0]
+def _position(item: object, known: dict[int, str]) -> int:
+    for position, name in known.items():
+        if item == (name if isinstance(item, str) else position) and not isinstance(item, bool | float):
+            return position
+    raise InputError(f"{item!r} is not a trajectory of this group", hint=f"one of {', '.join(map(str, known))}")

@@ -1,11 +1,13 @@
-"""Collections as a view reads them: kept as the lab has them, told as columns, as a page, and as a frame."""
+"""Data of the rewards view: collections in sync with the lab, as table columns, pages of JSON and a DataFrame."""
 
 import gc
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import WHY
@@ -17,26 +19,23 @@ from rolloutlab.trajectories.frame import frame
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 TRAINS = "trains"
-"""What is chosen to see the rows that would train, beside the reasons of the others."""
+"""The choice of the column `reason` for rows that would train."""
 SOURCES = ("function", "hand", "judge", "tool", NONE)
 
 
 class RewardsData:
     """Some collections, or one group of one. `refresh` makes `rows` and `stored` what they are in the lab.
 
-    most: read no more than the first so many rows.
+    limit: read no more than the first so many rows.
     """
 
     def __init__(
-        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None, most: int | None = None
+        self, lab: Lab, collections: Sequence[StoredCollection], group: int | None, limit: int | None = None
     ) -> None:
         self._lab = lab
         self._group = group
-        self._most = most
+        self._limit = limit
         self._prompts: dict[int, dict[int, str]] = {}
         self._changes: tuple[int, int]
         self._there: tuple[int, int]
@@ -54,7 +53,7 @@ class RewardsData:
         return list(map(escape_control_chars, self.rows.components))
 
     def refresh(self) -> bool:
-        """Take what was changed, here or in another process; whether other trajectories, or names, are there now.
+        """Read what was changed, here or in another process; whether other trajectories, or names, are there now.
 
         Raises:
             NotFoundError: a collection was deleted.
@@ -85,7 +84,7 @@ class RewardsData:
         self._changes, self._there, self._edit = changes, there, edit
 
     def _parts(self) -> Iterator[CollectionRows]:
-        left = self._most
+        left = self._limit
         for stored in self.stored:
             outlines = self._lab.outlines.of(stored, self._group, left)
             positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
@@ -98,8 +97,8 @@ class RewardsData:
         return [self._lab.outlines.count(each) for each in self.stored]
 
     def _holding(self, part: str) -> set[int]:
-        ids = (found for stored in self.stored for found in self._lab.outlines.holding(stored, part))
-        return {self.rows.index[found] for found in ids if found in self.rows.index}
+        ids = (row_id for stored in self.stored for row_id in self._lab.outlines.holding(stored, part))
+        return {self.rows.index[row_id] for row_id in ids if row_id in self.rows.index}
 
     def _component(self, name: str) -> list[float | None]:
         return [row.components.get(name) for row in self.rows.outlines]
@@ -114,19 +113,19 @@ class RewardsData:
 
     def _prompts_of(self, groups: Collection[int]) -> dict[int, str]:
         """The prompts of groups of this view; they never change, so each is read once."""
-        wanted: dict[int, list[int]] = {}
+        missing: dict[int, list[int]] = {}
         for g in groups:
             group = self.rows.groups[g]
             if group.position not in self._prompts.setdefault(group.collection.id, {}):
-                wanted.setdefault(group.collection.id, []).append(group.position)
+                missing.setdefault(group.collection.id, []).append(group.position)
         for stored in self.stored:
-            if stored.id in wanted:
-                self._prompts[stored.id] |= self._lab.outlines.prompts(stored, wanted[stored.id])
+            if stored.id in missing:
+                self._prompts[stored.id] |= self._lab.outlines.prompts(stored, missing[stored.id])
         places = ((g, self.rows.groups[g]) for g in groups)
         return {g: self._prompts[group.collection.id][group.position] for g, group in places}
 
     def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
-        """The rows to show, in order; InputError where a column or a condition is none."""
+        """The rows to show, in order; InputError for an unknown column or condition."""
         with uncollected():
             return arranged(self._columns(), len(self.rows), sort, filter)
 
@@ -155,37 +154,37 @@ class RewardsData:
         return {**parts, **own, **{f"component:{escape_control_chars(name)}": column for name, column in parts.items()}}
 
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows as a browser takes them."""
+        """Rows as JSON for a browser."""
         rows = self.rows
         previews = self._lab.outlines.previews([rows.outlines[i].id for i in shown])
         prompts = self._prompts_of({rows.group_of[i] for i in shown})
-        found = []
-        for i, given in zip(shown, self.given(shown), strict=True):
+        page = []
+        for i, rewards in zip(shown, self.rewards_of(shown), strict=True):
             row = rows.outlines[i]
-            said, goes_on = previews[row.id]
-            found.append(
+            prompt, (completion, goes_on) = prompts[rows.group_of[i]], previews[row.id]
+            page.append(
                 {
-                    **given,
+                    **rewards,
                     "name": rows.name(i),
                     "group": rows.groups[rows.group_of[i]].name,
-                    "prompt": _shortened(prompts[rows.group_of[i]]),
-                    "completion": escape_control_chars(said) + (" ..." if goes_on else ""),
+                    "prompt": escape_control_chars(prompt[:PREVIEW]) + (" ..." if len(prompt) > PREVIEW else ""),
+                    "completion": escape_control_chars(completion) + (" ..." if goes_on else ""),
                     "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
                 }
             )
-        return found
+        return page
 
-    def given(self, shown: Sequence[int]) -> list[dict[str, Any]]:
-        """What a change of rewards can change of these rows, as a browser takes it; nothing is read from texts."""
+    def rewards_of(self, shown: Sequence[int]) -> list[dict[str, Any]]:
+        """What an edit of rewards can change in these rows, as JSON for a browser; no texts are read."""
         rows = self.rows
         outlines = [rows.outlines[i] for i in shown]
         former = self._lab.rewards.former(row.id for row in outlines if row.source == "hand")
         shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
-        found = []
+        values = []
         for i, row in zip(shown, outlines, strict=True):
             share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
-            found.append(
+            values.append(
                 {
                     "id": row.id,
                     "reward": row.reward,
@@ -197,14 +196,14 @@ class RewardsData:
                     **{f"component:{escape_control_chars(name)}": value for name, value in row.components.items()},
                 }
             )
-        return found
+        return values
 
-    def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
+    def frame(self, shown: Sequence[int]) -> pd.DataFrame:
         """Rows as a DataFrame, with whole prompts and answers."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
         origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
-        told = [
+        cells = [
             {
                 "reward": row.reward,
                 "advantage": _advantage(shares[i]),
@@ -219,12 +218,12 @@ class RewardsData:
             }
             for i, row in zip(shown, rows, strict=True)
         ]
-        return frame([self.rows.name(i) for i in shown], told, [row.components for row in rows], ["reason"])
+        return frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], ["reason"])
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which else looks again and again at the hundred thousands that are just made."""
+    """Without the garbage collector, which would scan hundreds of thousands of new objects again and again."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -252,17 +251,13 @@ def _reason(share: TokenWeight | None) -> str | None:
     return None if share.reason is None else str(share.reason)
 
 
-def _shortened(text: str) -> str:
-    return escape_control_chars(text[:PREVIEW]) + (" ..." if len(text) > PREVIEW else "")
-
-
 AT_ONCE = 20_000
 """Trajectories that are read in a tenth of a second or so; of more, some are shown before all are read."""
 _UNKNOWN = {"advantage": None, "reason": None, "why": None}
 
 
 def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int) -> dict[str, Any] | None:
-    """The first page as `RewardsView.page` tells it, but for what depends on all rows: advantages, and what trains.
+    """The first page as of `RewardsView.page`, without what depends on all rows: advantages, and what trains.
 
     None where there are no more than `at_once` trajectories.
     """

@@ -1,4 +1,4 @@
-"""The trajectories of some collections with their rewards, and what they would train with if they were one job."""
+"""Rows of the rewards view: trajectories with rewards, and their advantages as one job."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class GroupRows(NamedTuple):
 
 
 class NamedTrajectory(NamedTuple):
-    """A trajectory as far as the lab's rewards need to know it."""
+    """The id and name of a trajectory, as the lab's rewards take it."""
 
     id: int
     name: str
@@ -53,7 +53,7 @@ class RewardsRows:
 
     @cached_property
     def _by_name(self) -> dict[str, int]:
-        """Which group has a name; made when it is first asked for."""
+        """The index of each group by its names."""
         return {name: g for g, group in enumerate(self.groups) for name in _names(group)}
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class RewardsRows:
         return NamedTrajectory(self.outlines[i].id, self.name(i))
 
     def find(self, name: Any) -> int:
-        """The row of a trajectory, by its name or its id; NotFoundError when it is none of this view."""
+        """The row of a trajectory, by its name or its id; NotFoundError when it is not in this view."""
         if isinstance(name, int) and name in self.index:
             return self.index[name]
         group, _, place = str(name).rpartition("/")
@@ -78,7 +78,7 @@ class RewardsRows:
         raise NotFoundError(f"there is no trajectory {name!r} in this view", hint="view.to_frame().index")
 
     def put(self, outlines: Iterable[TrajectorySummary]) -> None:
-        """Take others, of the same trajectories, in the place of some; what their groups would train with follows."""
+        """Replace the outlines of some trajectories, and compute the advantages of their groups again."""
         changed: set[int] = set()
         for outline in outlines:
             i = self.index[outline.id]
@@ -93,17 +93,17 @@ class RewardsRows:
         self._shares.change(members)
 
     def shares(self, g: int) -> dict[int, TokenWeight]:
-        """By row, what the scored trajectories of a group contribute."""
+        """By row, the token weights of the scored trajectories of a group."""
         scored = [i for i in self.groups[g].rows if self.outlines[i].reward is not None]
         return dict(zip(scored, self._shares.shares(g), strict=True))
 
     def all_shares(self) -> list[TokenWeight | None]:
-        """For each row what it contributes; None where it has no reward."""
-        found: list[TokenWeight | None] = [None] * len(self)
+        """The token weight of each row; None where it has no reward."""
+        shares: list[TokenWeight | None] = [None] * len(self)
         for g in range(len(self.groups)):
             for i, share in self.shares(g).items():
-                found[i] = share
-        return found
+                shares[i] = share
+        return shares
 
     def summary(self) -> dict[str, Any]:
         """The whole view in figures, as JSON. largest: the largest |advantage|; tokens: those that would train."""
@@ -150,5 +150,5 @@ def _groups(parts: Sequence[CollectionRows]) -> Iterable[GroupRows]:
 
 
 def _names(group: GroupRows) -> tuple[str, str]:
-    """What a group may be called: with the generation too, which no newer one takes."""
+    """The names of a group: by its label, and with the generation, which no newer one takes."""
     return group.name, f"{group.collection.name}:{group.collection.generation}/{group.position}"

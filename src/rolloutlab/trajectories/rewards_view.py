@@ -1,10 +1,12 @@
-"""The rewards of collections, to be looked at, sorted, filtered and given by hand, from a browser and from Python."""
+"""Rewards view: the rewards of collections as a table to sort, filter and edit, in a browser and in Python."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
+
+import pandas as pd
 
 from rolloutlab.api.wire.chat import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
@@ -19,19 +21,16 @@ from rolloutlab.widgets import rewards as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 PAGE = 100
-"""Rows of a page where no other size is asked for."""
-_LARGEST_PAGE = 1000
+"""Rows of a page by default."""
+_MAX_PAGE = 1000
 
 
 class RewardsView(NotebookView):
     """The rewards of collections as one table, with what they would train with as one job with default options.
 
-    It is as the lab is: what is changed elsewhere, in this kernel or another, is there the next time it is asked. Sort
-    and filter are those of the last page that was shown; an edit moves no row until a page is asked for again.
+    It is as the lab is: what is changed elsewhere, in this kernel or another, is there at the next call. Sort and
+    filter are those of the last page that was shown; an edit moves no row until the next call of `page`.
 
     at_once: of more trajectories than these a browser sees the first page before all are read.
     """
@@ -45,11 +44,11 @@ class RewardsView(NotebookView):
         self._of = list(collections), group
         self._at_once = at_once
         self._lock = threading.RLock()
-        self._asker: tuple[int, str | None] | None = None
+        self._origin: tuple[int, str | None] | None = None
         self._sort: Sort = ()
         self._filter: Filter = {}
         self._shown: Sequence[int] = ()
-        lab.rewards.listen(self._told)
+        lab.rewards.listen(self._edited)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
         """A page of rows in order, as JSON: `rows`, how many there are (`total`), how many fit (`filtered`), `summary`,
@@ -67,7 +66,7 @@ class RewardsView(NotebookView):
         with self._current():
             shown = self._arranged(sort, filter or {})
             self._sort, self._filter, self._shown = sort, filter or {}, shown
-            return self._page(offset, min(size, _LARGEST_PAGE))
+            return self._page(offset, min(size, _MAX_PAGE))
 
     def set(self, names: str | Sequence[str], reward: Any) -> list[Edit]:
         """Give one reward by hand to one trajectory or to several: one change, logged with who, when, old and new.
@@ -75,13 +74,13 @@ class RewardsView(NotebookView):
         reward: a finite number, or a text that is one, written with a point; True is 1 and False is 0.
 
         Raises:
-            RewardError: it is no finite number. NotFoundError: a name is of no trajectory in this view.
+            RewardError: it is not a finite number. NotFoundError: a name is not of a trajectory in this view.
         """
-        wanted = [names] if isinstance(names, str) else names
-        if not isinstance(wanted, Sequence) or not wanted:
-            raise InputError(f"{names!r} names no trajectory", hint='view.set("capitals/0/3", 1.0)')
+        listed = [names] if isinstance(names, str) else names
+        if not isinstance(listed, Sequence) or not listed:
+            raise InputError(f"{names!r} is not a trajectory name", hint='view.set("capitals/0/3", 1.0)')
         with self._current():
-            rows = dict.fromkeys(map(self._rows.find, wanted))
+            rows = dict.fromkeys(map(self._rows.find, listed))
             name = self._rows.name(next(iter(rows))) if len(rows) == 1 else count(len(rows), "trajectory")
             return self._give(rows, reward_of(reward, name))
 
@@ -89,7 +88,7 @@ class RewardsView(NotebookView):
         """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
 
         Raises:
-            RewardError: it is no finite number. NotFoundError: no row is shown.
+            RewardError: it is not a finite number. NotFoundError: no row is shown.
         """
         with self._current():
             if not self._shown:
@@ -97,7 +96,7 @@ class RewardsView(NotebookView):
             return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
-        """Take back the newest change in these collections, whoever made it, that is not taken back yet.
+        """Take back the newest change in these collections, of any user and source, that is not taken back yet.
 
         Raises:
             NotFoundError: nothing is left to undo.
@@ -110,11 +109,11 @@ class RewardsView(NotebookView):
         return edits
 
     def history(self, name: str | int) -> list[Edit]:
-        """Every change of a trajectory's reward, newest first; NotFoundError when it is none of this view."""
+        """Every change of a trajectory's reward, newest first; NotFoundError when it is not in this view."""
         with self._current():
             return self._lab.rewards.history(self._rows.named(self._rows.find(name)))[::-1]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
 
         The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would.
@@ -124,7 +123,7 @@ class RewardsView(NotebookView):
 
     @cached_property
     def _read(self) -> RewardsData:
-        """All rows, once they are wanted."""
+        """All rows, read on first use."""
         read = RewardsData(self._lab, *self._of)
         self._shown = range(len(read.rows))
         return read
@@ -142,10 +141,10 @@ class RewardsView(NotebookView):
         """What a browser shows first: the first page, neither sorted nor filtered.
 
         Of large collections it is shown before they are read, without what depends on all rows: `summary["trainable"]`
-        is then None, and the browser asks for the page again.
+        is then None, and the browser requests the page again.
         """
         with self._lock:
-            page = self._glimpse() or self.page()
+            page = self._first_page() or self.page()
             return {
                 "title": page["title"],
                 "page": page,
@@ -159,9 +158,9 @@ class RewardsView(NotebookView):
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
             "page": self.page,
-            "set": self._asked_to_set,
-            "set_all": self._asked_to_set_all,
-            "undo": self._asked_to_undo,
+            "set": self._set_for_browser,
+            "set_all": self._set_all_for_browser,
+            "undo": self._undo_for_browser,
             "read": self._conversation,
         }
 
@@ -178,12 +177,12 @@ class RewardsView(NotebookView):
 
     def _first(self, size: int) -> dict[str, Any]:
         """The first rows as they are shown; before a large view is read, where a browser will show the rest soon."""
-        if self.can_be_seen() and (page := self._glimpse(size)):
+        if self.can_be_seen() and (page := self._first_page(size)):
             return page
         with self._current():
             return self._page(0, size)
 
-    def _glimpse(self, size: int = PAGE) -> dict[str, Any] | None:
+    def _first_page(self, size: int = PAGE) -> dict[str, Any] | None:
         collections, group = self._of
         return None if self._is_read or group is not None else first_page(self._lab, collections, size, self._at_once)
 
@@ -191,26 +190,26 @@ class RewardsView(NotebookView):
     def _is_read(self) -> bool:
         return "_read" in self.__dict__
 
-    def _asked_to_set(
+    def _set_for_browser(
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """As `set`, for a browser that shows a page: that page as it is now, and what was done, in words."""
         with self._by_browser(shown):
             return self._again(shown or {}, render.given(self.set(names, reward)))
 
-    def _asked_to_set_all(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """As `set_all`, for a browser that has told a person of so many rows; NotFoundError when it is not those."""
+    def _set_all_for_browser(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """As `set_all`, for a browser that has confirmed so many rows with a person; NotFoundError for other rows."""
         with self._by_browser(shown), self._current():
             if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
             return self._again(shown, render.given(self.set_all(reward)))
 
-    def _asked_to_undo(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _undo_for_browser(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._by_browser(shown):
             return self._again(shown or {}, render.undone(self.undo()))
 
     def _conversation(self, name: str | int) -> dict[str, Any]:
-        """All that was said in a trajectory, turn by turn, and each change of its reward in a line."""
+        """The turns of a trajectory, and each change of its reward in a line."""
         with self._current():
             i = self._rows.find(name)
             outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
@@ -223,11 +222,11 @@ class RewardsView(NotebookView):
         self._refresh()
         return edits
 
-    def _again(self, shown: Mapping[str, Any], said: str) -> dict[str, Any]:
-        """What the rows that a browser shows, where it shows them, are worth now; it has their texts."""
+    def _again(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
+        """The present rewards of the rows that a browser shows; it has their texts."""
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
-        return {"rows": self._read.given(rows), "summary": self._rows.summary(), "said": said}
+        return {"rows": self._read.rewards_of(rows), "summary": self._rows.summary(), "said": message}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
         return {
@@ -242,33 +241,33 @@ class RewardsView(NotebookView):
 
     @staticmethod
     def _conditions(filter: Filter) -> Filter:  # noqa: A002
-        """The conditions as the columns take them: where the advantage is shown there may be a reason instead."""
+        """The conditions by column: in place of an advantage the table shows a reason, which filters that column."""
         if not isinstance(filter, Mapping):
-            raise InputError(f"{filter!r} is no filter", hint='filter={"reward": "> 0.5"}')
-        told = filter.get("advantage")
-        if not isinstance(told, str) or told not in (TRAINS, *WHY) or "reason" in filter:
+            raise InputError(f"{filter!r} is not a filter", hint='filter={"reward": "> 0.5"}')
+        condition = filter.get("advantage")
+        if not isinstance(condition, str) or condition not in (TRAINS, *WHY) or "reason" in filter:
             return filter
         return {"reason" if name == "advantage" else name: value for name, value in filter.items()}
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Alone with the view, which is as the lab is."""
+        """With the lock, in sync with the lab."""
         with self._lock:
             self._refresh()
             yield
 
     @contextmanager
     def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
-        """Alone with the view, for a browser that will be answered: others are told whose change it was."""
+        """With the lock, for a browser that gets the response: other pages get its origin with the event."""
         with self._lock:
-            self._asker = threading.get_ident(), (shown or {}).get("origin")
+            self._origin = threading.get_ident(), (shown or {}).get("origin")
             try:
                 yield
             finally:
-                self._asker = None
+                self._origin = None
 
     def _refresh(self) -> None:
-        """Take what was changed in the lab; where other trajectories are there now, sort and filter them again."""
+        """Read what was changed in the lab; where other trajectories are there now, sort and filter them again."""
         if not self._read.refresh():
             return
         try:
@@ -279,16 +278,14 @@ class RewardsView(NotebookView):
     def _arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
         return self._read.arranged(sort, self._conditions(filter))
 
-    def _told(self, edited: Set[int]) -> None:
+    def _edited(self, edited: Set[int]) -> None:
         """Rewards were changed in this process; on any thread, so the view itself is left alone."""
         if not self._is_read or edited & self._rows.index.keys():
-            thread, origin = self._asker or (None, None)
+            thread, origin = self._origin or (None, None)
             self.push("changed", origin=origin if thread == threading.get_ident() else None)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(
-            f"{name} is {value!r}, which is no whole number from {least} on", hint=f"{name}={max(least, 50)}"
-        )
+        raise InputError(f"{name} must be an integer >= {least}, not {value!r}", hint=f"{name}={max(least, 50)}")
     return value

@@ -1,4 +1,4 @@
-"""Scores from reward functions and weights, checked before they are stored; which functions scored what last."""
+"""Scores from reward functions and weights, checked before they are stored; the last scorer of each collection."""
 
 import math
 import re
@@ -26,29 +26,29 @@ Scorer = tuple[Functions, Mapping[str, float] | None]
 """Functions and the weights of their components."""
 
 _Parts = tuple[dict[str, float], dict[str, float]]
-"""Components that count towards the reward, and those that are only kept."""
+"""Components that count towards the reward, and those that are only stored."""
 
-_ALONE = ""
+_UNNAMED = ""
 """The name of a function that was given by itself: its number is the reward, not a component of it."""
 
 
 def score(
     trajectories: Iterable[StoredTrajectory], functions: Functions, weights: Mapping[str, float] | None = None
 ) -> list[Score]:
-    """What the functions make of each trajectory: the weighted sum of their components, 1 where no weight is given.
+    """The score of each trajectory: the weighted sum of its components, with weight 1 where none is given.
 
-    Components are kept as the functions gave them, unweighted. Nothing else of a trajectory is kept, so that those of
-    a large collection can be read one after the other.
+    Components are stored as the functions gave them, unweighted. Nothing else of a trajectory is kept in memory, so
+    that those of a large collection can be read one after the other.
 
     Raises:
-        InputError: a function or a weight is not what was expected, or a weight is for no component.
-        RewardError: a function failed or gave no finite number; the message names the trajectory.
+        InputError: a function or a weight is not valid, or a weight is for an unknown component.
+        RewardError: a function failed or returned no finite number; the message names the trajectory.
     """
     named, factors = _by_name(functions), {name: _weight(name, w) for name, w in (weights or {}).items()}
-    found = [(Ref(t.id, t.name), _components(named, t)) for t in trajectories]
-    if found:
-        _check_known(factors, [*dict.fromkeys(name for _, (counted, _) in found for name in counted if name)])
-    return [_weighed(ref, counted, kept, factors) for ref, (counted, kept) in found]
+    components = [(Ref(t.id, t.name), _components(named, t)) for t in trajectories]
+    if components:
+        _check_known(factors, [*dict.fromkeys(name for _, (counted, _) in components for name in counted if name)])
+    return [_weighed(ref, counted, extra, factors) for ref, (counted, extra) in components]
 
 
 def check_functions(functions: Functions) -> None:
@@ -64,13 +64,13 @@ def give(
     source: `function` or `judge`. overwrite: replace those, too.
     """
     lab.rewards.give(scores, source, keep_hand=not overwrite)
-    kept = 0 if overwrite else lab.rewards.by_hand(lab.collection(label))
-    if kept:
-        say(f"{count(kept, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them")
+    by_hand = 0 if overwrite else lab.rewards.by_hand(lab.collection(label))
+    if by_hand:
+        say(f"{count(by_hand, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them")
 
 
 def undo(lab: Lab, label: str, name: str) -> list[Edit]:
-    """Take back the newest change of a collection's rewards; name: what the message calls it.
+    """Take back the newest change of a collection's rewards; name: of the collection, in messages.
 
     Raises:
         NotFoundError: nothing is left to take back.
@@ -96,7 +96,7 @@ class Scorers:
         return self._last.get(f"{collection.name}:{collection.generation}") or self._last.get(collection.name)
 
     def scorer_for(self, collection: StoredCollection, functions: Functions | None, name: str) -> Scorer:
-        """These functions, else what last scored the collection; name: what the message calls it.
+        """These functions, else what last scored the collection; name: of the collection, in messages.
 
         Raises:
             InputError: nothing has scored it.
@@ -123,7 +123,7 @@ def _by_name(functions: Functions) -> dict[str, RewardFunction]:
             raise InputError("each reward function needs a name of its own", hint='{"exact": f, "brief": g}')
         named = dict(zip(names, functions, strict=True))
     else:
-        return {_ALONE: _callable(functions)}
+        return {_UNNAMED: _callable(functions)}
     if not named:
         raise InputError("there is no reward function", hint='{"exact": f, "brief": g}')
     for name in named:
@@ -133,7 +133,7 @@ def _by_name(functions: Functions) -> dict[str, RewardFunction]:
 
 def _callable(function: Any) -> RewardFunction:
     if not callable(function):
-        raise InputError(f"{function!r} is no reward function", hint="lambda trajectory, answer, messages, row: 1.0")
+        raise InputError(f"{function!r} is not a reward function", hint="lambda trajectory, answer, messages, row: 1.0")
     made: RewardFunction = function
     return made
 
@@ -147,28 +147,29 @@ def _weight(name: str, value: Any) -> float:
     try:
         return finite(value, name)
     except RewardError:
-        raise InputError(f"the weight of {name} is {value!r}, which is no finite number", hint=f"{name}=1.0") from None
+        raise InputError(
+            f"the weight of {name} is {value!r}, which is not a finite number", hint=f"{name}=1.0"
+        ) from None
 
 
 def _check_known(weights: Mapping[str, float], known: Sequence[str]) -> None:
     for name in weights:
         if name not in known:
             close = get_close_matches(name, known, n=1) or [", ".join(known) or "a function that returns components"]
-            raise InputError(f"a weight is given for {name!r}, which is no component of the reward", hint=close[0])
+            raise InputError(f"a weight is given for {name!r}, which is not a component of the reward", hint=close[0])
 
 
 def _components(named: Mapping[str, RewardFunction], trajectory: StoredTrajectory) -> _Parts:
     counted: dict[str, float] = {}
-    kept: dict[str, float] = {}
+    stored: dict[str, float] = {}
     for name, function in named.items():
-        count_too, keep_too = _parts(name, _apply(name, function, trajectory), trajectory)
-        for taken in (count_too.keys() | keep_too.keys()) & (counted.keys() | kept.keys()):
-            raise RewardError(
-                f"two reward functions give a component {taken!r} to {trajectory.name}", hint=f"{name}_{taken}: ..."
-            )
-        counted |= count_too
-        kept |= keep_too
-    return counted, kept
+        new_counted, new_stored = _parts(name, _apply(name, function, trajectory), trajectory)
+        for twice in (new_counted.keys() | new_stored.keys()) & (counted.keys() | stored.keys()):
+            message = f"two reward functions give a component {twice!r} to {trajectory.name}"
+            raise RewardError(message, hint=f"{name}_{twice}: ...")
+        counted |= new_counted
+        stored |= new_stored
+    return counted, stored
 
 
 def _apply(name: str, function: RewardFunction, trajectory: StoredTrajectory) -> Any:
@@ -194,9 +195,9 @@ def _line_of(error: BaseException) -> str:
 
 
 def _parts(name: str, outcome: Any, trajectory: StoredTrajectory) -> _Parts:
-    """What one function returned: a number under its own name, or components, all of which count.
+    """The result of one function: a number under its own name, or components, all of which count.
 
-    A component `reward` counts as the function's number; the others are then only kept.
+    A component `reward` counts as the function's number; the others are then only stored.
     """
     if not isinstance(outcome, Mapping):
         return {name: finite(outcome, f"{trajectory.name} ({name})" if name else trajectory.name)}, {}
@@ -210,19 +211,19 @@ def _parts(name: str, outcome: Any, trajectory: StoredTrajectory) -> _Parts:
 
 
 def _weighed(
-    trajectory: Ref, counted: Mapping[str, float], kept: Mapping[str, float], weights: Mapping[str, float]
+    trajectory: Ref, counted: Mapping[str, float], stored: Mapping[str, float], weights: Mapping[str, float]
 ) -> Score:
     total = sum(weights.get(name, 1.0) * value for name, value in counted.items())
-    parts = {name: value for name, value in {**counted, **kept}.items() if name != _ALONE}
+    parts = {name: value for name, value in {**counted, **stored}.items() if name != _UNNAMED}
     return Score(trajectory, finite(total, trajectory.name), parts)
 
 
-def reward_of(told: Any, name: str) -> float:
-    """A reward as it was given or typed; RewardError where it is no finite number."""
-    typed = number_of(told) if isinstance(told, str) else None
+def reward_of(value: Any, name: str) -> float:
+    """A reward that was given or typed; RewardError where it is not a finite number."""
+    typed = number_of(value) if isinstance(value, str) else None
     try:
-        return finite(told if typed is None or math.isinf(typed) else typed, name)
+        return finite(value if typed is None or math.isinf(typed) else typed, name)
     except RewardError as error:
-        meant = told.replace(",", ".") if isinstance(told, str) and "," in told else ""
-        hint = meant if number_of(meant) is not None else "a number such as 0.5"
+        with_point = value.replace(",", ".") if isinstance(value, str) and "," in value else ""
+        hint = with_point if number_of(with_point) is not None else "a number such as 0.5"
         raise RewardError(error.message, hint=hint) from None

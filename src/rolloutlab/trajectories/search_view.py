@@ -1,43 +1,43 @@
-"""What a search of the lab found."""
+"""Search result: hits with their scores, as a table, a DataFrame and an explanation of each score."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rolloutlab.errors import NotFoundError
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.explain import Breakdown
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, search_texts
 from rolloutlab.search.words import explain
+from rolloutlab.trajectories.frame import Frame
 from rolloutlab.widgets import search as render
 from rolloutlab.widgets.html import for_notebook
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class SearchResult:
-    """Trajectories in the order that was asked for, with what was looked at on the way.
+    """The hits of a search in its order, with the plan by which they were found.
 
     `result[0]` is the first hit; `plan`, `warnings` and `notes` say how it was found, and what may be missing.
-    read: documents by the ids of records. explained: how a record got its score.
+    read: documents by the ids of records. breakdown: of the score of a record.
     """
 
     def __init__(
         self,
         search: Search,
-        found: SearchOutcome,
+        outcome: SearchOutcome,
         notes: Sequence[str],
         read: Callable[[Sequence[str]], Mapping[str, str]],
-        explained: Callable[[str], Breakdown],
+        breakdown: Callable[[str], Breakdown],
     ) -> None:
         self.search = search
-        self.hits = found.hits
-        self.plan = found.plan
-        self.warnings = found.warnings
+        self.hits = outcome.hits
+        self.plan = outcome.plan
+        self.warnings = outcome.warnings
         self.notes = tuple(notes)
         self._read = read
-        self._explained = explained
+        self._breakdown = breakdown
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -54,11 +54,11 @@ class SearchResult:
         return [hit.id for hit in self.hits]
 
     def words(self) -> str:
-        """What was searched for, in words."""
+        """The search in words."""
         return explain(self.search)
 
     def explain(self, hit: int | str = 0) -> Breakdown:
-        """How the score of a hit came to be: the value of every part of the rank.
+        """The breakdown of a hit's score: the value of every part of the rank.
 
         hit: its place in the result, or the trajectory's name.
 
@@ -69,14 +69,10 @@ class SearchResult:
             raise NotFoundError("nothing was ranked: no hit has a score", hint='%search "some text"')
         if isinstance(hit, int) and not 0 <= hit < len(self.hits):
             raise NotFoundError(f"there is no hit {hit} among {len(self.hits)}", hint="result.explain(0)")
-        return self._explained(self.hits[hit].id if isinstance(hit, int) else hit)
+        return self._breakdown(self.hits[hit].id if isinstance(hit, int) else hit)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """One row per hit, indexed by the trajectory's name: what was selected, by default score and metadata."""
-        import pandas as pd
-
-        from rolloutlab.trajectories.frame import Frame
-
         selected = self.search.select.keys or (SCORE, METADATA)
         fields = self._chosen()
         if METADATA in selected:
@@ -101,12 +97,12 @@ class SearchResult:
             render.Shown(hit.id, hit.score, {f: (hit.metadata or {}).get(f) for f in fields}, documents.get(hit.id, ""))
             for hit in self.hits[: render.MAX_HTML_ROWS]
         ]
-        wanted = [word for text in search_texts(self.search) for word in render.terms_of(text)]
-        return [str(self.plan), *self.notes, *self.warnings], rows, wanted, len(self.hits)
+        terms = [term for text in search_texts(self.search) for term in render.terms_of(text)]
+        return [str(self.plan), *self.notes, *self.warnings], rows, terms, len(self.hits)
 
     @cached_property
     def _documents(self) -> Mapping[str, str]:
-        """Those of what is shown; many more may have been found."""
+        """Of the hits that are shown."""
         return self._read(self.names[: render.MAX_HTML_ROWS])
 
     def __repr__(self) -> str:

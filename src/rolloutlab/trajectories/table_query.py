@@ -1,4 +1,4 @@
-"""Which rows of a table are shown, and in which order: what a person types above a column becomes indices of rows."""
+"""Sort and filter of a table: conditions typed above its columns become indices of rows."""
 
 import operator
 import re
@@ -16,7 +16,7 @@ Filter = Mapping[str, Any]
 """A condition for each of some columns; all must hold."""
 
 NONE = "none"
-"""What is chosen to see the rows that have no value in a column of choices."""
+"""The choice for rows without a value in a column of choices."""
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"(<=|>=|!=|==?|<|>)?\s*({_NUMBER})", re.ASCII)
@@ -35,11 +35,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column. values: makes one value for each row, None where there is none.
+    """One column. values: returns one value for each row, None where there is none.
 
     kind: `number` takes conditions such as `> 0.5`, `0..1` and `empty`; `text` a part of it; `choice` a value or
-    several, one of `choices` where these are all. order: what it is sorted by, where that is not its values. holding:
-    finds the rows whose text has a part, where the values are only beginnings.
+    several, one of `choices` where these are all. order: the sort key, where that is not the values. holding: returns
+    the rows whose text has a part, where the values are only beginnings.
     """
 
     kind: Literal["number", "text", "choice"]
@@ -60,12 +60,12 @@ def arranged(
     Raises:
         InputError: there is no such column, or a condition is not one that it takes.
     """
-    conditions = [(column_of(columns, name), name, told) for name, told in (filter or {}).items()]
+    conditions = [(column_of(columns, name), name, condition) for name, condition in (filter or {}).items()]
     keys = [_key(columns, one) for one in ([sort] if isinstance(sort, str) else sort)]
     shown: Sequence[int] = range(total)
-    for column, name, told in conditions:
-        if told not in ("", None, []):
-            fits = _test(column, name, told)
+    for column, name, condition in conditions:
+        if condition not in ("", None, []):
+            fits = _test(column, name, condition)
             shown = [i for i in shown if fits(i)]
     for column, descending in reversed(keys):
         shown = _sorted(shown, column, descending)
@@ -81,18 +81,18 @@ def column_of(columns: Mapping[str, TableColumn], name: Any) -> TableColumn:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text is, written with a point and in digits; None when it is none."""
-    found = re.fullmatch(_NUMBER, text.strip(), re.ASCII)
-    return float(found[0]) if found else None
+    """The number that a text is, written with a point and in digits; None when it is not a number."""
+    match = re.fullmatch(_NUMBER, text.strip(), re.ASCII)
+    return float(match[0]) if match else None
 
 
-def _key(columns: Mapping[str, TableColumn], told: Any) -> tuple[TableColumn, bool]:
-    if isinstance(told, str):
-        descending = told not in columns and told.startswith("-")
-        return column_of(columns, told[1:] if descending else told), descending
-    if not isinstance(told, Sequence) or len(told) != 2 or told[1] not in {"asc", "desc"}:
-        raise InputError(f"a table cannot be sorted by {told!r}", hint='sort=["-reward", "name"]')
-    return column_of(columns, told[0]), told[1] == "desc"
+def _key(columns: Mapping[str, TableColumn], key: Any) -> tuple[TableColumn, bool]:
+    if isinstance(key, str):
+        descending = key not in columns and key.startswith("-")
+        return column_of(columns, key[1:] if descending else key), descending
+    if not isinstance(key, Sequence) or len(key) != 2 or key[1] not in {"asc", "desc"}:
+        raise InputError(f"a table cannot be sorted by {key!r}", hint='sort=["-reward", "name"]')
+    return column_of(columns, key[0]), key[1] == "desc"
 
 
 def _sorted(shown: Sequence[int], column: TableColumn, descending: bool) -> list[int]:
@@ -106,23 +106,23 @@ def _sorted(shown: Sequence[int], column: TableColumn, descending: bool) -> list
     ]
 
 
-def _test(column: TableColumn, name: str, told: Any) -> Callable[[int], bool]:
+def _test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
     """Whether a row fits a condition."""
     if column.kind == "number":
-        return _number_test(column, name, told)
+        return _number_test(column, name, condition)
     if column.kind == "choice":
-        return _choice_test(column, name, told)
-    if not isinstance(told, str):
-        raise InputError(f"{name}: {told!r} is no text to look for", hint=f'filter={{"{name}": "words"}}')
+        return _choice_test(column, name, condition)
+    if not isinstance(condition, str):
+        raise InputError(f"{name}: {condition!r} is not a text to look for", hint=f'filter={{"{name}": "words"}}')
     if column.holding:
-        found = column.holding(told)
-        return lambda i: i in found
-    values, part = column.values(), told.casefold()
+        rows = column.holding(condition)
+        return lambda i: i in rows
+    values, part = column.values(), condition.casefold()
     return lambda i: values[i] is not None and part in values[i].casefold()
 
 
-def _number_test(column: TableColumn, name: str, told: Any) -> Callable[[int], bool]:
-    words = " ".join(told.split()) if isinstance(told, str) else told
+def _number_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
+    words = " ".join(condition.split()) if isinstance(condition, str) else condition
     values = column.values()
     if words in ("empty", "not empty"):
         return lambda i: (values[i] is None) == (words == "empty")
@@ -134,16 +134,18 @@ def _number_test(column: TableColumn, name: str, told: Any) -> Callable[[int], b
     if isinstance(words, str) and (comparison := _COMPARISON.fullmatch(words)):
         compare, number = _COMPARE[comparison[1] or ""], float(comparison[2])
         return lambda i: values[i] is not None and compare(values[i], number)
-    raise InputError(f"{name}: {told!r} is no condition on a number", hint="> 0.5, <= 1, = 0, 0..1, empty, not empty")
+    hint = "> 0.5, <= 1, = 0, 0..1, empty, not empty"
+    raise InputError(f"{name}: {condition!r} is not a condition on a number", hint=hint)
 
 
-def _choice_test(column: TableColumn, name: str, told: Any) -> Callable[[int], bool]:
-    wanted = [told] if isinstance(told, str) else told
+def _choice_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
+    choices = [condition] if isinstance(condition, str) else condition
     values = [NONE if value is None else value for value in column.values()]
     known = column.choices or list(dict.fromkeys([*values, NONE]))
-    if not isinstance(wanted, Sequence) or not wanted or any(one not in known for one in wanted):
-        wrong = next((one for one in wanted if one not in known), told) if isinstance(wanted, Sequence) else told
+    is_list = isinstance(choices, Sequence)
+    if not is_list or not choices or any(one not in known for one in choices):
+        wrong = next((one for one in choices if one not in known), condition) if is_list else condition
         close = get_close_matches(str(wrong), known, n=3) or known[:5]
-        raise InputError(f"{name}: {wrong!r} is none of its values", hint=", ".join(close))
-    chosen = frozenset(wanted)
+        raise InputError(f"{name}: {wrong!r} is not one of its values", hint=", ".join(close))
+    chosen = frozenset(choices)
     return lambda i: values[i] in chosen

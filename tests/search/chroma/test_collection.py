@@ -77,7 +77,7 @@ def test_the_key_is_that_of_the_variable_and_stays_unseen(lab, kept, monkeypatch
 
 def test_hits_of_elsewhere_are_no_trajectories_of_the_lab(lab, kept):
     lab.connect(search=f"{kept.url}/rollouts")
-    with pytest.raises(InputError, match="names no trajectory"):
+    with pytest.raises(InputError, match="is not a trajectory name"):
         lab.search(k=1, into="mine")
-    with pytest.raises(InputError, match="names no trajectory"):
+    with pytest.raises(InputError, match="is not a trajectory name"):
         lab.branch(lab.search(k=1)[0])
