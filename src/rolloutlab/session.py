@@ -46,7 +46,7 @@ from rolloutlab.trajectories.collection import Collection, group_of, select
 from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import Choosing, Export, export, find_all
+from rolloutlab.trajectories.files.write import Export, ExportFilter, export, find_all
 from rolloutlab.trajectories.judge import Judge, judge_collection
 from rolloutlab.trajectories.listing import catalogue, reward_history
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
@@ -460,7 +460,7 @@ class Session:
             NotFoundError: no such collection. InputError: the file is there already, cannot be written, is of no known
             format, or nothing would be in it.
         """
-        sources, target, which = find_all(self.store, names), file_path(path), Choosing(best, min_reward)
+        sources, target, which = find_all(self.store, names), file_path(path), ExportFilter(best, min_reward)
         with Progress(f"writing {target.name}") as shown:
             written = partial(shown.update, total=sum(each.trajectories for each in sources))
             return export(self.store, sources, target, format, which, overwrite=overwrite, written=written)

@@ -171,7 +171,7 @@ InputError: the weight of length is given twice
   -> --weight length=2
 """,
     "%%reward capitals --with length --weight length=inf": """
-InputError: the weight of length is inf, which is no finite number
+InputError: the weight of length is inf, which is not a finite number
   -> length=1.0
 """,
     "%%reward capitals --with length --judge m": """

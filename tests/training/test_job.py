@@ -163,7 +163,7 @@ def test_a_service_that_does_not_answer_is_told_to_the_page_and_asked_again(scor
         return find(start)
 
     monkeypatch.setattr(job, "_find", find_later)
-    monkeypatch.setattr("rolloutlab.training.job._AFTER_TROUBLE", 0.01)
+    monkeypatch.setattr("rolloutlab.training.job._RETRY_SECONDS", 0.01)
     page = Page(job)
     assert page.until(lambda head: bool(head["trouble"]))["trouble"] == "nothing answers -> %service log"
     assert page.until(ended)["trouble"] == ""

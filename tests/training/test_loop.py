@@ -100,7 +100,7 @@ def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked)
 @pytest.mark.parametrize(
     ("reward", "options", "said"),
     [
-        (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows says nothing"),
+        (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows does not"),
         (Judge("lab/judge", samples=0), {}, "samples must be an integer >= 1, not 0"),
     ],
 )

@@ -10,7 +10,7 @@ def test_a_model_that_is_only_named_is_not_made(session):
     with pytest.raises(NotFoundError, match="there is no model 'lab/othr'") as unknown:
         session._models.existing("lab/othr")
     assert unknown.value.hint == "lab/other"
-    with pytest.raises(InputError, match="no name for a model"):
+    with pytest.raises(InputError, match="is not a model name"):
         session._models.existing("other")
     assert "lab/othr" not in session.models().index
 

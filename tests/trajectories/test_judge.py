@@ -229,7 +229,7 @@ def test_a_rubric_that_names_nothing_known_is_refused_before_anything_is_asked(l
     sample(session)
     with pytest.raises(InputError, match="town"):
         session.judge("capitals", "Like {{town}}", model="judge")
-    with pytest.raises(InputError, match="0 times"):
+    with pytest.raises(InputError, match="samples must be an integer >= 1, not 0"):
         session.judge("capitals", model="judge", samples=0)
     assert judge.requests == []
 
@@ -333,7 +333,8 @@ def test_only_what_is_missing_is_asked_again_and_what_was_answered_well_counts(l
     (_, again) = judge.requests
     assert [message["role"] for message in again["messages"]] == ["system", "user", "assistant", "user"]
     assert again["messages"][-1]["content"] == (
-        "In your answer the score of B is missing, or no number from 0 to 1. Answer with one JSON object again, for B."
+        "In your answer the score of B is missing, or not a number from 0 to 1. "
+        "Answer with one JSON object again, for B."
     )
 
 

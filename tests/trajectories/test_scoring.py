@@ -111,8 +111,8 @@ def test_the_same_functions_in_another_order_give_the_same_scores():
     [
         ({"exakt": 1}, "a weight is given for 'exakt', which is not a component of the reward -> exact"),
         ({"zzz": 1}, "a weight is given for 'zzz', which is not a component of the reward -> exact, brief"),
-        ({"exact": math.nan}, "the weight of exact is nan, which is no finite number -> exact=1.0"),
-        ({"exact": "much"}, "the weight of exact is 'much', which is no finite number -> exact=1.0"),
+        ({"exact": math.nan}, "the weight of exact is nan, which is not a finite number -> exact=1.0"),
+        ({"exact": "much"}, "the weight of exact is 'much', which is not a finite number -> exact=1.0"),
     ],
 )
 def test_a_wrong_weight_is_named_with_what_to_type(weights, said):

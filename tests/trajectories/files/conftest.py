@@ -10,7 +10,7 @@ from rolloutlab.api.wire.chat import Choice, SystemMessage, UserMessage
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Recorded
 from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import Choosing, Export, export
+from rolloutlab.trajectories.files.write import Export, ExportFilter, export
 
 
 class Desk:
@@ -23,7 +23,9 @@ class Desk:
         self, path: Path, *names: str, kind: str | None = None, overwrite: bool = False, **choosing: Any
     ) -> Export:
         found = [self.lab.find(name) for name in names or ("capitals",)]
-        return export(self.lab, found, path, kind, Choosing(**choosing), overwrite=overwrite, written=lambda _: None)
+        return export(
+            self.lab, found, path, kind, ExportFilter(**choosing), overwrite=overwrite, written=lambda _: None
+        )
 
     def read(self, path: Path, name: str | None = None, kind: str | None = None) -> list[str]:
         return import_file(self.lab, path, name, kind, lambda _: None)

@@ -16,7 +16,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded, Score
 from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import Choosing, export
+from rolloutlab.trajectories.files.write import ExportFilter, export
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}, "unheard": None}
 EXTRA = {
@@ -90,9 +90,9 @@ def test_whatever_a_collection_holds_has_the_same_bytes_after_a_trip_through_a_f
             )
             draft.publish()
         files = [Path(folder) / f"{name}.{suffix}" for name in "ab"]
-        export(first, [first.find("c")], files[0], None, Choosing(), overwrite=False, written=lambda _: None)
+        export(first, [first.find("c")], files[0], None, ExportFilter(), overwrite=False, written=lambda _: None)
         import_file(second, files[0], None, None, lambda _: None)
-        export(second, [second.find("c")], files[1], None, Choosing(), overwrite=False, written=lambda _: None)
+        export(second, [second.find("c")], files[1], None, ExportFilter(), overwrite=False, written=lambda _: None)
         for mine, theirs in zip(first.each_group(first.find("c")), second.each_group(second.find("c")), strict=True):
             assert (mine.prompt, mine.row) == (theirs.prompt, theirs.row)
             assert [replace(t, id=0) for t in mine.trajectories] == [replace(t, id=0) for t in theirs.trajectories]

@@ -21,11 +21,11 @@ def filled(session):
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("a.txt", None, "a.txt says no format"),
-        ("a.json", None, "a.json says no format"),
+        ("a.txt", None, "a.txt has no known format"),
+        ("a.json", None, "a.json has no known format"),
         ("a.jsonl", "csv", "unknown format 'csv'"),
-        ("a.jsonl", "parquet", "a.jsonl is no name for a file of the format parquet"),
-        ("a.parquet", "openai", "a.parquet is no name for a file of the format openai"),
+        ("a.jsonl", "parquet", "a.jsonl is not a file name for the format parquet"),
+        ("a.parquet", "openai", "a.parquet is not a file name for the format openai"),
         ("a.jsonl", "art", "nothing of sums would be written"),
         ("no/a.jsonl", None, "cannot be written"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.widgets.login.render import facts, html, standing, text
+from rolloutlab.widgets.login.render import facts, html, status, text
 
 HOSTILE = "<img src=x onerror=acted()>\x1b[31m\u202e"
 QUESTION = {
@@ -55,7 +55,7 @@ def test_the_address_to_register_is_said_where_it_has_to_be_registered():
     ],
 )
 def test_how_it_stands_is_said_in_words(stood, note, words):
-    assert standing(told(standing=stood, note=note)) == words
+    assert status(told(standing=stood, note=note)) == words
 
 
 def test_nothing_that_others_wrote_acts():

@@ -9,7 +9,7 @@ FORMATS = ("jsonl", "parquet", "openai", "art")
 
 
 def file_path(path: str | PathLike[str]) -> Path:
-    """The path with `~` replaced; InputError when it is none."""
+    """The path with `~` replaced; InputError when it is not a path."""
     if not isinstance(path, str | PathLike):
-        raise InputError(f"a {type(path).__name__} is no path of a file", hint="'capitals.jsonl'")
+        raise InputError(f"a {type(path).__name__} is not a file path", hint="'capitals.jsonl'")
     return Path(path).expanduser()

@@ -1,7 +1,7 @@
-"""Trajectory groups as `openpipe-art` has them: its `TrajectoryGroup` as JSON, one per line or all in an array.
+"""Format of `openpipe-art`: its `TrajectoryGroup` as JSON, one per line or all in an array.
 
-Read is also what its `trajectory_logging` writes to Parquet, which has no logprobs. Trajectories without a reward are
-not written: that library has none.
+It also reads what the library's `trajectory_logging` writes to Parquet, which has no logprobs. Trajectories without a
+reward are not written: the library has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +14,7 @@ from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.store.models import Group, Recorded, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, checked, needed, prompt_length
-from rolloutlab.trajectories.files.json_files import Found, write_lines
-from rolloutlab.trajectories.files.jsonl import dumped
+from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -33,28 +32,29 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
     write_lines(path, _in_array(lines) if array else lines, gzipped=gzipped)
 
 
-def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
+def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
     """The trajectories of groups for the collection `name`; InputError says where one is wrong."""
     for number, (place, value) in enumerate(documents):
         group = checked(ArtGroup, value, place)
-        found = [
-            checked(wire.Trajectory, _as_sent(sent), f"{place}: trajectories.{i}")
-            for i, sent in enumerate(group.trajectories)
+        parsed = [
+            checked(wire.Trajectory, _renamed(raw), f"{place}: trajectories.{i}")
+            for i, raw in enumerate(group.trajectories)
         ]
-        prompts = [each.messages_and_choices[: prompt_length(each.messages_and_choices)] for each in found]
-        shared = _in_common(prompts)
-        for sent, trajectory in zip(group.trajectories, found, strict=True):
+        prompts = [each.messages_and_choices[: prompt_length(each.messages_and_choices)] for each in parsed]
+        beside = takewhile(lambda items: all(item == items[0] for item in items), zip(*prompts, strict=False))
+        shared: list[MessageOrChoice] = [items[0] for items in beside]
+        for raw, trajectory in zip(group.trajectories, parsed, strict=True):
             yield Recorded(
                 place,
                 name or needed(place),
                 f"group {number}",
-                shared,  # type: ignore[arg-type]  # what comes before a Choice is none
+                shared,  # type: ignore[arg-type]  # no Choice comes before the first Choice
                 trajectory.messages_and_choices[len(shared) :],
                 row=group.metadata,
                 model=_model(trajectory.metadata),
                 created_at=trajectory.start_time,
                 reward=trajectory.reward,
-                extra={key: sent[key] for key in FURTHER if sent.get(key)} | (trajectory.model_extra or {}),
+                extra={key: raw[key] for key in FURTHER if raw.get(key)} | (trajectory.model_extra or {}),
             )
 
 
@@ -65,12 +65,6 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _in_common(prompts: list[list[MessageOrChoice]]) -> list[MessageOrChoice]:
-    """The messages with which all of them begin."""
-    beside = takewhile(lambda items: all(item == items[0] for item in items), zip(*prompts, strict=False))
-    return [items[0] for items in beside]
-
-
 def _in_array(lines: Iterable[str]) -> Iterator[str]:
     opening = "["
     for line in lines:
@@ -79,9 +73,9 @@ def _in_array(lines: Iterable[str]) -> Iterator[str]:
     yield "]"
 
 
-def _as_sent(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A trajectory with its conversation under the name of the specification; the Parquet logs call it `messages`."""
-    renamed = dict(sent)
+    renamed = dict(raw)
     if "messages" in renamed:
         renamed.setdefault("messages_and_choices", renamed.pop("messages"))
     return renamed

@@ -1,7 +1,7 @@
-"""A stored trajectory as named columns and back, losing nothing: what our own JSONL and Parquet files hold.
+"""Columns of rolloutlab's JSONL and Parquet files: a stored trajectory to named columns and back, without loss.
 
-The columns are those of the specification's Trajectory, and beside them where it was and how it came to be. Properties
-that neither knows are kept in `extra`.
+They are those of the specification's Trajectory, its place in the lab and its sampling settings. Other properties are
+in `extra`.
 """
 
 import json
@@ -30,9 +30,9 @@ FURTHER = (
     "initial_policy_version",
     "final_policy_version",
 )
-"""What of the specification's Trajectory the lab keeps as it came."""
+"""Properties of the specification's Trajectory that the lab stores unchanged."""
 
-_LARGEST = 2**53
+_MAX_INTEGER = 2**53
 
 
 class Line(wire.Trajectory):
@@ -40,13 +40,13 @@ class Line(wire.Trajectory):
 
     reward: Number | None = None  # type: ignore[assignment]
     collection: str | None = None
-    generation: Integer | None = Field(default=None, ge=1, lt=_LARGEST)
-    group: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
-    position: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
+    generation: Integer | None = Field(default=None, ge=1, lt=_MAX_INTEGER)
+    group: Integer | None = Field(default=None, ge=0, lt=_MAX_INTEGER)
+    position: Integer | None = Field(default=None, ge=0, lt=_MAX_INTEGER)
     prompt: Integer | None = Field(default=None, ge=0)
     row: dict[str, Any] = {}
     model: str = ""
-    step: Integer | None = Field(default=None, ge=0, lt=_LARGEST)
+    step: Integer | None = Field(default=None, ge=0, lt=_MAX_INTEGER)
     sampling: dict[str, Any] = {}
     components: dict[str, Number] = {}
     source: str | None = None
@@ -81,7 +81,7 @@ def from_columns(place: str, columns: Any, name: str | None) -> Recorded:
     """The trajectory of some columns, for the collection `name`, or for the one they name.
 
     Raises:
-        InputError: a column is wrong, or no name is given; the message says where.
+        InputError: a column is wrong, or no name is given; the message has the place.
     """
     line = checked(Line, columns, place)
     items = line.messages_and_choices
@@ -124,12 +124,13 @@ def checked(kind: type[W], value: Any, place: str) -> W:
 def needed(place: str) -> str:
     """There is no name: InputError."""
     file = place.partition(",")[0]
-    raise InputError(f"{file} does not say what its collection is called", hint=f"%import {file} NAME")
+    raise InputError(f"{file} does not name its collection", hint=f"%import {file} NAME")
 
 
-def prompt_length(items: list[MessageOrChoice], said: Callable[[MessageOrChoice], bool] | None = None) -> int:
-    """How many messages come before the policy speaks: before the first Choice, or the first assistant message."""
-    tests = [said] if said else [lambda item: isinstance(item, Choice), lambda item: _role(item) == "assistant"]
+def prompt_length(items: list[MessageOrChoice], is_sampled: Callable[[MessageOrChoice], bool] | None = None) -> int:
+    """How many messages come before the policy's first: before the first Choice, or the first assistant message."""
+    choices: Callable[[MessageOrChoice], bool] = lambda item: isinstance(item, Choice)  # noqa: E731
+    tests = [is_sampled] if is_sampled else [choices, lambda item: getattr(item, "role", "") == "assistant"]
     for test in tests:
         if any(map(test, items)):
             return next(i for i, item in enumerate(items) if test(item))
@@ -137,12 +138,8 @@ def prompt_length(items: list[MessageOrChoice], said: Callable[[MessageOrChoice]
 
 
 def shared_by(prompt: list[MessageOrChoice], group: int | None = None) -> str:
-    """What trajectories of one group have in common: what was asked, and the number of the group where there is one."""
+    """The key of a group: a hash of its prompt, and of its number where there is one."""
     return sha256(json.dumps([group, [item.to_wire() for item in prompt]]).encode()).hexdigest()
-
-
-def _role(item: MessageOrChoice) -> str:
-    return "" if isinstance(item, Choice) else item.role
 
 
 def _finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]:

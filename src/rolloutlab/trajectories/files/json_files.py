@@ -1,7 +1,8 @@
-"""Text files of JSON: whole or a line at a time, plain or gzipped; written beside their place and moved there."""
+"""JSON files, whole or a line at a time, plain or gzipped; written to a temporary file that replaces the target."""
 
 import gzip
 import io
+import json
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
@@ -13,30 +14,33 @@ from pydantic_core import from_json
 
 from rolloutlab.errors import InputError, NotFoundError
 
-Found = tuple[str, Any]
-"""Where a value was found, such as `chats.jsonl, line 7`, and the value."""
+Document = tuple[str, Any]
+"""The place of a value, such as `chats.jsonl, line 7`, and the value."""
 
 _GZIP = b"\x1f\x8b"
 _UTF_8_MARK = b"\xef\xbb\xbf"
-
-
-_LARGEST = 128 << 20
+_MAX_BYTES = 128 << 20
 """Bytes of a line, or of a document that is read whole, unpacked: gzip makes a file a thousand times smaller."""
 
 
-def documents(path: Path) -> Iterator[Found]:
+def documents(path: Path) -> Iterator[Document]:
     """The JSON values of a file: its lines or, where it is called `.json`, the items of its array or its only value.
 
     Raises:
-        NotFoundError: there is no such file. InputError: it is empty, no text, not JSON, or too large to be read; the
-            message says where.
+        NotFoundError: there is no such file. InputError: it is empty, not UTF-8, not JSON, or too large to be read; the
+            message has the place.
     """
     whole = path.name.removesuffix(".gz").endswith(".json")
     count = 0
-    for count, document in enumerate(_whole(path) if whole else _lines(path), start=1):  # noqa: B007 - told after it
+    for count, document in enumerate(_whole(path) if whole else _lines(path), start=1):  # noqa: B007 - used after it
         yield document
     if not count:
         raise InputError(f"{path.name} is empty", hint="%export NAME FILE writes one")
+
+
+def dumped(value: object) -> str:
+    """The value as a line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
@@ -65,7 +69,7 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}", hint="another file") from error
     finally:
-        with suppress(OSError):  # what is wrong with the disk has been raised already, or nothing was lost by it
+        with suppress(OSError):  # an error of the disk has been raised already, or nothing was lost by it
             draft.unlink(missing_ok=True)
 
 
@@ -92,18 +96,18 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
 
 
-def _whole(path: Path) -> Iterator[Found]:
+def _whole(path: Path) -> Iterator[Document]:
     with reading(path) as file:
-        text = _bounded(file.read(_LARGEST + 1), path.name)
+        text = _bounded(file.read(_MAX_BYTES + 1), path.name)
     if text.strip():
         value = _parsed(text, path.name)
         for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
             yield f"{path.name}, item {number}", item
 
 
-def _lines(path: Path) -> Iterator[Found]:
+def _lines(path: Path) -> Iterator[Document]:
     with reading(path) as file:
-        lines = iter(lambda: file.readline(_LARGEST + 1), b"")
+        lines = iter(lambda: file.readline(_MAX_BYTES + 1), b"")
         for number, line in enumerate(lines, start=1):
             place = f"{path.name}, line {number}"
             if _bounded(line, place).strip():
@@ -111,10 +115,9 @@ def _lines(path: Path) -> Iterator[Found]:
 
 
 def _bounded(text: bytes, place: str) -> bytes:
-    if len(text) > _LARGEST:
-        raise InputError(
-            f"{place}: more than {_LARGEST >> 20} MiB in one piece", hint="JSON lines, a trajectory or a group in each"
-        )
+    if len(text) > _MAX_BYTES:
+        hint = "JSON lines, a trajectory or a group in each"
+        raise InputError(f"{place}: more than {_MAX_BYTES >> 20} MiB in one piece", hint=hint)
     return text
 
 
@@ -122,6 +125,6 @@ def _parsed(text: bytes, place: str) -> Any:
     try:
         return from_json(text.decode(), allow_inf_nan=False)
     except UnicodeDecodeError as error:
-        raise InputError(f"{place}: no UTF-8 text", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
+        raise InputError(f"{place}: not UTF-8", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
     except ValueError as error:
         raise InputError(f"{place}: not JSON: {error}", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error

@@ -1,13 +1,12 @@
-"""Our own JSONL: a trajectory per line, nothing lost."""
+"""JSONL of rolloutlab: a trajectory per line, without loss."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, Recorded, StoredCollection
 from rolloutlab.trajectories.files.columns import from_columns, to_columns
-from rolloutlab.trajectories.files.json_files import Found, write_lines
+from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
@@ -16,7 +15,7 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
     write_lines(path, (dumped(line) for line in lines), gzipped=gzipped)
 
 
-def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
+def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
     """The trajectories of lines, for the collections they name or, when all are of one, for `name`.
 
     Raises:
@@ -29,8 +28,3 @@ def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
         if name and len(seen) > 1:
             file = place.partition(",")[0]
             raise InputError(f"{place}: another collection begins", hint=f"%import {file} gives each its own name")
-
-
-def dumped(value: object) -> str:
-    """The value as a line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

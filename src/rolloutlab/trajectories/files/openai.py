@@ -14,10 +14,9 @@ from rolloutlab.api.wire.base import Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, Message, MessageOrChoice
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
-from rolloutlab.trajectories.files.json_files import Found, write_lines
-from rolloutlab.trajectories.files.jsonl import dumped
+from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
 
-_SAID = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight")
+_ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight")
 
 
 class Example(Wire):
@@ -34,14 +33,15 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
     write_lines(path, lines, gzipped=gzipped)
 
 
-def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
+def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
     """The conversations of lines for the collection `name`; InputError says where one is wrong."""
     for place, value in documents:
         example = checked(Example, value, place)
         items: list[MessageOrChoice] = list(example.messages)
-        prompt = prompt_length(items, _spoken)
+        prompt = prompt_length(items, _is_sampled)
         row = dict(example.model_extra or {})
-        plain = {key: kept for key, kept in row.items() if isinstance(kept, str | int | float | bool | None)}
+        metadata = {key: value for key, value in row.items() if isinstance(value, str | int | float | bool | None)}
+        tools = {"tools": value["tools"]} if example.tools else {}
         yield Recorded(
             place,
             name or needed(place),
@@ -50,14 +50,11 @@ def read(documents: Iterable[Found], name: str | None) -> Iterator[Recorded]:
             items[prompt:],
             row=row,
             reward=example.reward,
-            extra={
-                **({"tools": value["tools"]} if example.tools else {}),
-                **({"metadata": plain} if plain else {}),
-            },
+            extra={**tools, **({"metadata": metadata} if metadata else {})},
         )
 
 
-def _spoken(item: MessageOrChoice) -> bool:
+def _is_sampled(item: MessageOrChoice) -> bool:
     return isinstance(item, AssistantMessage) and (item.model_extra or {}).get("weight") != 0
 
 
@@ -68,9 +65,9 @@ def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
 
 
 def _message(item: MessageOrChoice, *, given: bool) -> Mapping[str, Any]:
-    """The message as the format knows it; one of the assistant that was given is marked as not to be learnt."""
+    """The message in this format; an assistant message of the prompt has weight 0, so that it is not trained on."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     if message["role"] != "assistant":
         return message
-    said = {key: value for key, value in message.items() if key in _SAID}
-    return {**said, "weight": 0} if given else said
+    fields = {key: value for key, value in message.items() if key in _ASSISTANT_FIELDS}
+    return {**fields, "weight": 0} if given else fields

@@ -1,6 +1,6 @@
-"""The columns of our JSONL as Parquet, nothing lost: what is no number or text is JSON. Needs pyarrow.
+"""Parquet with the columns of the JSONL, without loss: values other than numbers and texts are JSON. Needs pyarrow.
 
-Read are also the Parquet logs of `openpipe-art`.
+It also reads the Parquet logs of `openpipe-art`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +13,11 @@ from pydantic_core import from_json
 from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
-from rolloutlab.trajectories.files.json_files import Found
-from rolloutlab.trajectories.files.jsonl import dumped
+from rolloutlab.trajectories.files.json_files import Document, dumped
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
 _ROWS = 512
-"""Rows that are in memory at once, and in a row group of the file."""
+"""Rows in memory at once, and in a row group of the file."""
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
@@ -40,11 +39,11 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
             file.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
-def documents(path: Path) -> Iterator[Found]:
-    """The rows of a file as the lines of our JSONL would have them, or the groups of a log of `openpipe-art`.
+def documents(path: Path) -> Iterator[Document]:
+    """The rows of a file as the JSONL has them, or the groups of a log of `openpipe-art`.
 
     Raises:
-        InputError: pyarrow is not installed, or the file is no Parquet, or a column is not what it should be.
+        InputError: pyarrow is not installed, the file is not Parquet, or a column has another type.
     """
     pyarrow = _pyarrow()
     import pyarrow.parquet as parquet
@@ -94,22 +93,25 @@ def _parsed(place: str, column: str, text: Any) -> Any:
         raise InputError(f"{place}: {column}: not JSON: {error}", hint="docs/exchange.md has the columns") from error
 
 
-def _logged(rows: Iterable[Found]) -> Iterator[Found]:
+def _logged(rows: Iterable[Document]) -> Iterator[Document]:
     """The groups of a log: consecutive rows of one `group_index`."""
-    for _, members in groupby(rows, lambda found: found[1]["group_index"]):
-        found = list(members)
-        place, first = found[0]
+    for _, members in groupby(rows, lambda document: document[1]["group_index"]):
+        group = list(members)
+        place, first = group[0]
         metadata = _parsed(place, "group_metadata", first.get("group_metadata") or "{}")
-        trajectories = [_logged_trajectory(*each) for each in found if each[1].get("messages") is not None]
+        trajectories = [_logged_trajectory(*each) for each in group if each[1].get("messages") is not None]
         yield place, {"trajectories": trajectories, "metadata": metadata}
 
 
 def _logged_trajectory(place: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: row[name] for name in ("reward", "metrics", "metadata", "tools", "logs") if row.get(name) is not None}
+    names = ("reward", "metrics", "metadata", "tools", "logs")
+    values = {name: _parsed(place, name, row[name]) for name in names if row.get(name) is not None}
     messages = [
-        {name: _parsed(place, name, value) if name == "tool_calls" else value for name, value in message.items()}
-        for message in (
-            {k: v for k, v in each.items() if v is not None and k != "trainable"} for each in row["messages"]
-        )
+        {
+            name: _parsed(place, name, value) if name == "tool_calls" else value
+            for name, value in message.items()
+            if value is not None and name != "trainable"
+        }
+        for message in row["messages"]
     ]
-    return {**{name: _parsed(place, name, value) for name, value in kept.items()}, "messages": messages}
+    return {**values, "messages": messages}

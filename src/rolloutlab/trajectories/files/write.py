@@ -1,4 +1,4 @@
-"""Collections to a file, whole or not at all."""
+"""Export of collections to a file, whole or not at all."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ Source = Iterable[tuple[StoredCollection, Group]]
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and where."""
+    """The result of an export: the file, its format, and how much it holds."""
 
     path: Path
     format: str
@@ -29,7 +29,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Choosing:
+class ExportFilter:
     """Which trajectories of a group are written. best: only the first of those with the highest reward."""
 
     best: bool = False
@@ -45,7 +45,7 @@ class Choosing:
 
 
 def find_all(lab: Lab, names: str | Sequence[str]) -> list[CollectionSummary]:
-    """The collections of these names; NotFoundError when there is none of a name, InputError for no name."""
+    """The collections of these names; NotFoundError for an unknown name, InputError without any name."""
     collections = [lab.collection(name) for name in ([names] if isinstance(names, str) else names)]
     if not collections:
         raise InputError("no collection is given", hint="%export NAME FILE")
@@ -57,20 +57,20 @@ def export(
     collections: Sequence[StoredCollection],
     path: Path,
     kind: str | None,
-    choosing: Choosing,
+    selection: ExportFilter,
     *,
     overwrite: bool,
     written: Callable[[int], None],
 ) -> Export:
-    """Write the chosen trajectories of collections; `written` gets how many, again and again.
+    """Write the selected trajectories of collections; `written` gets their number so far.
 
     Raises:
-        InputError: the format is unknown, the file is there already or cannot be written, or nothing is chosen.
+        InputError: the format is unknown, the file is there already or cannot be written, or nothing is selected.
     """
     kind = kind or format_of(path)
     if kind == "art":
-        choosing = replace(choosing, scored=True)
-    counted = _Counted(lab, collections, choosing, written)
+        selection = replace(selection, scored=True)
+    counted = _Counted(lab, collections, selection, written)
     with replacing(path, overwrite=overwrite) as draft:
         _write(kind, path, draft, counted)
         if not counted.trajectories:
@@ -80,13 +80,15 @@ def export(
 
 
 def format_of(path: Path) -> str:
-    """The format that a name asks for; InputError when it asks for none."""
+    """The format of a file name; InputError for an unknown ending."""
     name = path.name.removesuffix(".gz")
     if path.suffix == ".parquet":
         return "parquet"
     if name.endswith(".jsonl"):
         return "jsonl"
-    raise InputError(f"{path.name} says no format", hint=f"NAME.jsonl, NAME.parquet, or --format {'|'.join(FORMATS)}")
+    raise InputError(
+        f"{path.name} has no known format", hint=f"NAME.jsonl, NAME.parquet, or --format {'|'.join(FORMATS)}"
+    )
 
 
 def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
@@ -94,7 +96,7 @@ def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
         raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(FORMATS)}")
     if (kind == "parquet") != (path.suffix == ".parquet"):
         hint = f"{path.stem}.parquet" if kind == "parquet" else f"{path.stem}.jsonl"
-        raise InputError(f"{path.name} is no name for a file of the format {kind}", hint=hint)
+        raise InputError(f"{path.name} is not a file name for the format {kind}", hint=hint)
     gzipped = path.suffix == ".gz"
     if kind == "parquet":
         parquet.write(draft, groups)
@@ -108,11 +110,11 @@ class _Counted:
     """The groups of collections with what is chosen of them, counted as they pass."""
 
     def __init__(
-        self, lab: Lab, collections: Sequence[StoredCollection], choosing: Choosing, written: Callable[[int], None]
+        self, lab: Lab, collections: Sequence[StoredCollection], selection: ExportFilter, written: Callable[[int], None]
     ) -> None:
         self._lab = lab
         self._collections = collections
-        self._choosing = choosing
+        self._selection = selection
         self._written = written
         self.trajectories = 0
         self.groups = 0
@@ -120,7 +122,7 @@ class _Counted:
     def __iter__(self) -> Iterator[tuple[StoredCollection, Group]]:
         for collection in self._collections:
             for group in self._lab.each_group(collection):
-                chosen = self._choosing.of(group)
+                chosen = self._selection.of(group)
                 if chosen:
                     self.trajectories += len(chosen)
                     self.groups += 1

@@ -70,15 +70,15 @@ def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
     """
     if program := around.environment.get("ROLLOUTLAB_BROWSER", "").strip():
         return ProgramFrontEnd(program)
-    way = choose_route(around)
-    if way is RedirectRoute.NONE:
+    route = choose_route(around)
+    if route is RedirectRoute.NONE:
         return NoFrontEnd()
     asks = ask_for_address if paste else None
     if around.console:
         return ConsoleFrontEnd(ask=asks)
     if not around.kernel:
         return ConsoleFrontEnd(terminal=own_terminal(), ask=asks)
-    return NotebookFrontEnd(RedirectRoute.PASTE if paste else way)
+    return NotebookFrontEnd(RedirectRoute.PASTE if paste else route)
 
 
 def new_broker(paste: bool) -> Broker:

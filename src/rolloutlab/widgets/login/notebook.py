@@ -31,9 +31,9 @@ class LoginView(NotebookView):
         login.listen(self._changed)
 
     def state(self) -> Mapping[str, Any]:
-        told = self._login.told()
-        facts = [list(fact) for fact in render.facts(told)]
-        return {"facts": facts, "standing": told["standing"], "words": render.standing(told), "way": told["way"]}
+        login = self._login.told()
+        facts = [list(fact) for fact in render.facts(login)]
+        return {"facts": facts, "standing": login["standing"], "words": render.status(login), "way": login["way"]}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return self._login.calls()

@@ -6,7 +6,7 @@ from typing import Any
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.widgets.html import Words, html_table
 
-STANDINGS = {
+STATUSES = {
     "looking": "getting ready",
     "waiting": "waiting for you to sign in",
     "answered": "the answer is here",
@@ -18,11 +18,11 @@ STANDINGS = {
 }
 
 
-def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(login: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and values that a person has to know before a page is opened, without hidden characters."""
-    question = told["question"] or {}
+    question = login["question"] or {}
     known = (
-        ("server", told["server"]),
+        ("server", login["server"]),
         ("sign in at", question.get("authority")),
         ("asks for", " ".join(question.get("scopes", ()))),
         ("valid for", question.get("resource")),
@@ -32,19 +32,19 @@ def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, escape_control_chars(value)) for name, value in known if value]
 
 
-def standing(told: Mapping[str, Any]) -> str:
+def status(login: Mapping[str, Any]) -> str:
     """The state in a few words."""
-    note = escape_control_chars(told["note"])
-    if told["standing"] == "signed in":
+    note = escape_control_chars(login["note"])
+    if login["standing"] == "signed in":
         return f"signed in, for {note}" if note else "signed in"
-    return STANDINGS[told["standing"]] + (f": {note}" if note else "")
+    return STATUSES[login["standing"]] + (f": {note}" if note else "")
 
 
-def text(told: Mapping[str, Any]) -> str:
-    return f"sign-in at {escape_control_chars(told['server'])}: {standing(told)}"
+def text(login: Mapping[str, Any]) -> str:
+    return f"sign-in at {escape_control_chars(login['server'])}: {status(login)}"
 
 
-def html(told: Mapping[str, Any]) -> str:
+def html(login: Mapping[str, Any]) -> str:
     """All of it but the link, which is a secret while it works and of no use afterwards."""
-    rows = [*facts(told), ("sign-in", standing(told))]
+    rows = [*facts(login), ("sign-in", status(login))]
     return html_table((), [(name, Words(value)) for name, value in rows], labelled=True)
