@@ -452,13 +452,12 @@ class Session:
     ) -> Export:
         """Write collections to a file, whole or not at all.
 
-        format: `jsonl` or `parquet`, whole trajectories with their rewards, but not the history of those, nor how the
-        collection was to be sampled and what that cost; `openai`, fine-tuning messages; `art`, trajectory groups of
-        openpipe-art. By default what the path ends in says it. best: of each group only the highest reward.
+        format: `jsonl` or `parquet`, whole trajectories with rewards, without their history, sampling plan and cost;
+        `openai`, fine-tuning messages; `art`, trajectory groups of openpipe-art; by default by the ending of the path.
+        best: of each group only the highest reward.
 
         Raises:
-            NotFoundError: no such collection. InputError: the file is there already, cannot be written, is of no known
-            format, or nothing would be in it.
+            NotFoundError: no such collection. InputError: the file exists, cannot be written or would be empty.
         """
         sources, target, which = find_all(self.store, names), file_path(path), ExportFilter(best, min_reward)
         with Progress(f"writing {target.name}") as shown:

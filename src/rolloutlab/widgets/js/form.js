@@ -1,4 +1,4 @@
-// The training form: options on one side, what would come of them on the other, and the job below once it is submitted.
+// The training form: options on the left, the check of what would train on the right, and the submitted job below.
 
 import "./kit/theme.css";
 import "./form.css";
@@ -45,7 +45,7 @@ function render({ model, el }) {
     clearTimeout(timer);
     timer = setTimeout(look, PAUSE);
   };
-  // one question at a time, so that no older answer comes after a newer one
+  // one request at a time, so that no older response comes after a newer one
   const look = async () => {
     again = asking;
     if (asking) return;
@@ -98,7 +98,7 @@ function render({ model, el }) {
   };
 }
 
-/** One option: its field, what it does, what is wrong with it, and what a person may not expect. */
+/** One option: its field, its description, a problem with its value, and notes. */
 function field(option, text, prefix, typed) {
   const id = `${prefix}-${option.name}`;
   const control = option.values.length
@@ -226,7 +226,7 @@ function outlookView(submit) {
   };
 }
 
-/** How the advantages are spread: bars to the left teach to avoid, bars to the right to repeat. */
+/** Histogram of the advantages: bars to the left make completions less likely, bars to the right more likely. */
 function spreadPicture({ least, most, above, below, at_0: none, bins }) {
   const highest = Math.max(...bins);
   const words = `advantages from ${number(least, 3)} to ${number(most, 3)}: ${above} above 0, ${below} below${none ? `, ${none} at 0` : ""}`;
@@ -243,7 +243,7 @@ async function copyText(element, copied) {
     await navigator.clipboard.writeText(element.textContent);
     copied.textContent = "copied";
   } catch {
-    getSelection().selectAllChildren(element); // a page that is not served safely has no clipboard
+    getSelection().selectAllChildren(element); // a page in an insecure context has no clipboard
     copied.textContent = "selected: press Ctrl+C";
   }
 }

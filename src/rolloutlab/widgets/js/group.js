@@ -1,4 +1,4 @@
-// The group view: a prompt, and its completions side by side. Python's end is views/group.py.
+// The group view: a prompt, and its completions side by side. Its Python part is trajectories/group_view.py.
 
 import "./kit/theme.css";
 import "./group.css";
@@ -48,7 +48,7 @@ class Groups {
     return this.kernel.ask(call, { position: this.group.position, ...args });
   }
 
-  /** Do what may fail: whether it was done. What went wrong is told, and nothing else happens. */
+  /** Run something that may fail; whether it succeeded. An error is shown. */
   async attempt(deed) {
     try {
       await deed();
@@ -170,7 +170,7 @@ class Groups {
     return bar;
   }
 
-  /** Rewards and advantages as they are now. */
+  /** Update rewards and advantages. */
   stand(standing) {
     this.standing = new Map(standing.map((each) => [each.seat, each]));
     const largest = Math.max(...standing.map(({ advantage }) => Math.abs(advantage ?? 0)), 1e-9);
@@ -273,7 +273,7 @@ class Groups {
     this.focus(this.focused);
   }
 
-  /** Show the places as they are now, with the rewards that they would become. */
+  /** Show the present places, and the rewards that they would give. */
   ranked() {
     const rewards = this.ranking?.rewards() ?? new Map();
     this.cards.forEach((card) => card.rank(this.ranking, rewards.get(card.member.seat)));

@@ -1,4 +1,4 @@
-// Signing in: what is asked for, the link to where it is answered, and what came of it.
+// A sign-in: its scopes, the link to the sign-in page, and its state.
 
 import "./kit/theme.css";
 import "./login.css";
@@ -28,7 +28,7 @@ function render({ model, el }) {
   const open = h("div", { class: "rl-open" }, h("div", { class: "rl-row" }, link, cancel, left), back, paste.element);
   el.append(frame("rl-login", h("section", { "aria-label": "sign-in" }, facts, standing.element, open)));
   let door = {};
-  let reached = false; // whether the Jupyter server hands over what this page says
+  let reached = false; // whether the Jupyter server forwards the messages of this page
   let asked = null;
 
   const show = () => {
@@ -52,7 +52,7 @@ function render({ model, el }) {
     if (!safe || link.firstChild?.href === new URL(door.url).href) return;
     link.replaceChildren(h("a", { href: door.url, target: "_blank", rel: "noopener noreferrer", referrerpolicy: "no-referrer" }, "Open the sign-in page"));
   };
-  // A kernel that is busy with the waiting cell hears its Jupyter server; some hear a message too.
+  // A kernel that is busy with the waiting cell can be reached through its Jupyter server, some also by a message.
   const send = async (call, args = {}) => {
     try {
       await (reached ? tell(door.ticket, call, args) : kernel.ask(call, args));
@@ -89,7 +89,7 @@ function render({ model, el }) {
   };
 }
 
-/** A field for the address that a browser ended on, folded until it is wanted. */
+/** A field for the address that a browser ended on, folded at first. */
 function pasteView(send) {
   const prefix = `rl-${Math.random().toString(36).slice(2)}`;
   const status = statusLine();
@@ -103,7 +103,7 @@ function pasteView(send) {
     autocomplete: "off",
     spellcheck: "false",
     "aria-describedby": `${prefix}-said`,
-    onkeydown: ({ key }) => key === "Enter" && submit(), // in JupyterLab, a form would not hear of it
+    onkeydown: ({ key }) => key === "Enter" && submit(), // in JupyterLab, a form would not get the event
   });
   status.element.id = `${prefix}-said`;
   const label = h("label", { for: prefix }, "Address of the page that the browser ended on");

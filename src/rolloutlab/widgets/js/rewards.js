@@ -1,4 +1,4 @@
-// The rewards view: a page of trajectories at a time, edited by keyboard, answered with recomputed advantages.
+// The rewards view: a page of trajectories at a time, edited by keyboard, with advantages recomputed by the kernel.
 
 import { dressGrid, dressHead, pagedTable } from "./rewards/grid.js"; // first: its styles are overruled by ours
 import "./kit/theme.css";
@@ -92,7 +92,7 @@ class RewardsView {
     );
   }
 
-  /** A page, as Tabulator wants it; the very first came with the state. Where it is refused, what was shown stays. */
+  /** A page, as Tabulator needs it; the first one came with the state. After an error the old rows stay. */
   async fetch({ page, size, sort = [], filter = [] }) {
     const asked = {
       offset: (page - 1) * size,
@@ -108,7 +108,7 @@ class RewardsView {
       this.shown = asked;
       this.first = null;
       this.status.calm();
-      if (before && orderOf(before) !== orderOf(asked)) this.cursor.clear(); // nobody edits what they do not see
+      if (before && orderOf(before) !== orderOf(asked)) this.cursor.clear(); // an edit must not hit rows that are not on the page
     } catch (error) {
       this.status.complain(error);
     }
@@ -117,7 +117,7 @@ class RewardsView {
     return { data: rows, last_page: Math.max(1, Math.ceil(filtered / size)), last_row: filtered };
   }
 
-  /** Rows are on the page, or what they hold is another. A component that a function has given since the grid was made becomes a column. */
+  /** Rows were drawn or changed. A component that is new since the grid was made becomes a column. */
   async arrived() {
     this.title.textContent = this.answer.title;
     const known = new Set(this.columns.map(({ definition }) => definition.field));
@@ -138,7 +138,7 @@ class RewardsView {
     if (this.stale) this.reload();
   }
 
-  /** Show the page as it is now, where the reader is: once it is in sight, and no reward is being typed. */
+  /** Fetch the page again, without scrolling: once it is visible, and no reward is being typed. */
   async reload() {
     this.stale = !this.near || this.editing();
     if (this.stale) return;
@@ -162,7 +162,7 @@ class RewardsView {
     return Boolean(this.grid.querySelector(".rl-reward-input"));
   }
 
-  /** Have the kernel change rewards and show what came of it, or why it refused. */
+  /** Have the kernel change rewards, and show the result or the error. */
   async change(call, args = {}) {
     try {
       const shown = { ...this.shown, ids: this.ids(), origin: this.kernel.id };
@@ -198,7 +198,7 @@ class RewardsView {
     for (const row of rows) this.repaint(row);
   }
 
-  /** Draw what has changed of a row that is on the page; most advantages change by less than is seen. */
+  /** Draw the changed cells of a row on the page; most advantages change invisibly little. */
   repaint(now) {
     const row = this.table.getRow(now.id);
     if (!row) return;
@@ -262,7 +262,7 @@ class RewardsView {
       draw: () => element.replaceChildren(cell.draw(data)),
       refuse: (typed) => this.set(names, typed),
       done: (typed, by) => {
-        if (typed != null) this.set(names, typed); // first of all, as the kernel works on it meanwhile
+        if (typed != null) this.set(names, typed); // first, as the kernel works on it meanwhile
         if (by !== "click") this.grid.focus({ preventScroll: true }); // or the notebook takes the next keys
         if (by === "key" && names.length === 1) this.cursor.move(1);
         over();
@@ -305,7 +305,7 @@ class RewardsView {
     if (page >= 1 && page <= this.table.getPageMax()) this.table.setPage(page);
   }
 
-  /** All that was said in the current trajectory; again: away with it. */
+  /** Open the conversation of the current trajectory, or close it. */
   open() {
     const row = this.cursor.row();
     if (row) this.opened.toggle(row.getData());

@@ -1,4 +1,4 @@
-// One completion: what it got and would train with, and what it says while it can be seen.
+// One completion: its reward and advantage, and its text while it is visible.
 
 import { h, number } from "../kit/dom.js";
 import { markDifferences } from "./differences.js";
@@ -37,7 +37,7 @@ export class Card {
     view.ranking?.moved();
   }
 
-  /** Its reward and advantage as they are now; largest: the largest advantage of the group. */
+  /** Update its reward and advantage; largest: the largest advantage of the group. */
   stand(standing, largest) {
     if (!standing) return;
     this.standing = standing;
@@ -62,14 +62,14 @@ export class Card {
     this.element.classList.toggle("rl-idle", Boolean(why) && reward != null);
   }
 
-  /** Its place while the group is being ranked, with the reward that it would become. */
+  /** Its place while the group is being ranked, with the reward that it would give. */
   rank(ranking, reward) {
     const place = ranking?.places.get(this.member.seat);
     this.place.textContent = !ranking ? "" : place ? `place ${place} → ${number(reward, 3)}` : "no place";
     this.place.classList.toggle("rl-placed", Boolean(place));
   }
 
-  /** Have its reward typed: Enter gives it; Escape and a click elsewhere leave it as it was. */
+  /** Edit its reward: Enter stores it; Escape and a click elsewhere leave it as it was. */
   edit() {
     let open = true;
     const close = (focus = true) => {
@@ -103,7 +103,7 @@ export class Card {
     field.select();
   }
 
-  /** Called as it comes near and goes: what cannot be seen is kept out of the page. */
+  /** Called when it comes into view and leaves it: invisible text is not in the page. */
   seen(near) {
     this.near = near;
     if (near) this.fill();
@@ -115,7 +115,7 @@ export class Card {
     }
   }
 
-  /** Draw it anew: what is to be shown has changed. */
+  /** Draw it again after a change. */
   renew() {
     Object.assign(this, { kept: null, drawn: false, gap: null });
     this.body.replaceChildren();
@@ -160,13 +160,13 @@ export class Card {
     ].filter(Boolean);
   }
 
-  /** A turn; its role goes without saying where there is only one. */
+  /** A turn; without its role where there is only one. */
   turn(message, body) {
     const alone = this.member.turns.length === 1 && body;
     return alone ? h("div", { class: "rl-what" }, body) : turn(this.view, this.member.seat, message, body);
   }
 
-  /** Its turns with the tokens of what was sampled; they come when they are there. */
+  /** Its turns with the sampled tokens, which are fetched. */
   tokens() {
     const { view, member } = this;
     const places = [];
@@ -202,7 +202,7 @@ export class Card {
   }
 }
 
-/** What the turns of another completion say where turn i says something: turns of one role match from the last on. */
+/** The text of another completion that turn i is compared with: turns of one role match from the last on. */
 function opposite(turns, i, others) {
   const alike = ({ role, said: words }) => words && role === turns[i].role;
   const after = turns.slice(i + 1).filter(alike).length;
@@ -213,7 +213,7 @@ function signed(advantage) {
   return `${advantage > 0 ? "+" : "−"}${Math.abs(advantage).toFixed(2)}`;
 }
 
-/** A bar from the middle: to the right what the policy is to do more, to the left what less. */
+/** A bar from the middle: to the right for more likely, to the left for less likely. */
 function bar(advantage, largest) {
   const width = (50 * Math.abs(advantage)) / largest;
   const side = advantage > 0 ? "left: 50%" : `left: ${50 - width}%`;

@@ -1,4 +1,4 @@
-// Words added and removed against another text, marked as ins and del; bounded, so that no text can stop the page.
+// Words added and removed against another text, marked as ins and del; with a timeout, so that no text can block the page.
 
 import { diffWordsWithSpace } from "diff";
 import { h } from "../kit/dom.js";
@@ -7,7 +7,7 @@ const PATIENCE = 80;
 const waiting = [];
 let running = false;
 
-/** Mark in `element` what `text` has and `reference` has not, and the reverse; one after the other, between frames. */
+/** Mark in `element` the words that only `text` or only `reference` has; one text after the other, between frames. */
 export function markDifferences(element, text, reference) {
   waiting.push(() => mark(element, text, reference));
   if (!running) next();

@@ -1,4 +1,4 @@
-// What keys do, in the order in which the view tells them.
+// Keys and their actions, in the order of the help.
 
 export const KEYS = [
   ["← →", "another completion"],
@@ -14,7 +14,7 @@ export const KEYS = [
   ["?", "these keys"],
 ];
 
-/** Do what a pressed key means; fields, buttons and folds keep theirs. */
+/** Run the action of a key; fields, buttons and folds keep their own keys. */
 export function onKey(view, event) {
   if (!view.group || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
   const own = event.target.matches("button, summary") && [" ", "Enter"].includes(event.key);

@@ -1,4 +1,4 @@
-// Places that a person gives to completions; what they are worth is said by views/ranking.py, and shown here before.
+// A ranking while it is typed; trajectories/ranking.py turns places into rewards, which are previewed here.
 
 export class Ranking {
   constructor(seats) {
@@ -17,7 +17,7 @@ export class Ranking {
     this.typed = seat;
   }
 
-  /** The place after the last one that was given; given again, it is taken away. */
+  /** The place after the last one; a second time removes it. */
   next(seat) {
     this.typed = null;
     if (!this.places.delete(seat)) this.places.set(seat, Math.max(0, ...this.places.values()) + 1);

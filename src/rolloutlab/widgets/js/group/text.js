@@ -4,20 +4,20 @@ import { h } from "../kit/dom.js";
 
 const BLOCK = 20_000;
 
-/** A size as a person reads it; characters stand for bytes. */
+/** A readable size; characters count as bytes. */
 export function size(characters) {
   if (characters < 1e3) return `${characters} B`;
   return characters < 1e6 ? `${(characters / 1e3).toFixed(0)} kB` : `${(characters / 1e6).toFixed(1)} MB`;
 }
 
-/** Something behind a summary; it is made when it is first opened. */
+/** Details behind a summary; they are made when they are first opened. */
 export function folded(summary, make, properties = {}) {
   const element = h("details", { class: "rl-fold", ...properties }, h("summary", {}, summary));
   element.addEventListener("toggle", () => element.open && element.children.length === 1 && element.append(make()));
   return element;
 }
 
-/** A text of `seat` (null: of the prompt); what is left of a long one comes when it is asked for. */
+/** A text of `seat` (null: of the prompt); the rest of a long one is fetched on demand. */
 export function said(view, seat, text) {
   const words = h("div", { class: "rl-said" }, text.text);
   if (text.end >= text.size) return words;
@@ -26,7 +26,7 @@ export function said(view, seat, text) {
   return h("div", {}, words, more);
 }
 
-/** Fetch the rest piece by piece, so that the page goes on answering. */
+/** Fetch the rest piece by piece, so that the page stays responsive. */
 async function whole(view, seat, text, words, more) {
   more.disabled = true;
   const { position } = view.group;
@@ -44,7 +44,7 @@ async function whole(view, seat, text, words, more) {
   more.remove();
 }
 
-/** Put a long text in as blocks that are laid out when they are seen; the part after the last break comes back. */
+/** Append a long text as blocks that are laid out when they are visible; returns the part after the last break. */
 function blocks(words, text) {
   let start = 0;
   while (text.length - start > BLOCK) {
@@ -57,7 +57,7 @@ function blocks(words, text) {
   return text.slice(start);
 }
 
-/** One message: who, what it says, and the tools that it calls with their answers folded. */
+/** One message: role, text, and its tool calls with their results folded. */
 export function turn(view, seat, message, body) {
   return h(
     "div",
@@ -67,7 +67,7 @@ export function turn(view, seat, message, body) {
   );
 }
 
-/** What a message consists of, but for its role. */
+/** The parts of a message without its role. */
 export function parts(view, seat, message, words = () => said(view, seat, message.said)) {
   return [
     message.reasoning && folded("reasoning", () => said(view, seat, message.reasoning)),

@@ -7,7 +7,7 @@ const HEIGHT = 104;
 const FEW = 40;
 const SHARES = new Set(["clipped", "masked"]);
 
-/** A chart per curve that there are numbers for; update() draws what has changed in the state. */
+/** A chart per curve that has numbers; update() draws changes of the state. */
 export function curveGrid(state) {
   const element = h("div", {
     class: "rl-curves",
@@ -62,9 +62,9 @@ export function curveGrid(state) {
   };
 }
 
-/** The numbers of a curve that there is something to see of. */
+/** The numbers of a curve that are drawn. */
 function drawn({ title, names }, numbers) {
-  if (title === "reward" && new Set(numbers.reward).size < 2) return []; // the whole job's: it stands above
+  if (title === "reward" && new Set(numbers.reward).size < 2) return []; // one reward for the whole job: it is shown above
   return names.filter((name, k) => numbers[name]?.some((value) => (k ? value : value != null)));
 }
 
@@ -164,7 +164,7 @@ function present(plot, ticks) {
 function padded(_plot, low, high) {
   if (low == null) return [0, 1];
   const room = high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0.08 * (high - low) : Math.abs(low) / 10 || 0.1;
-  return [low < 0 ? low - room : Math.max(0, low - room), high + room]; // what is never negative has no axis below 0
+  return [low < 0 ? low - room : Math.max(0, low - room), high + room]; // no axis below 0 for numbers that are never negative
 }
 
 function valueOf(name, value, k, many) {

@@ -1,6 +1,6 @@
-// The numbers of the gradient steps: an array per name, one place per step, null where a step does not tell it.
+// The numbers of the gradient steps: an array per name, one place per step, null where a step does not report it.
 
-/** Put the numbers of the steps from `begin` on in the place of those that are there. */
+/** Replace the numbers of the steps from `begin` on. */
 export function take(numbers, { begin, numbers: fresh }) {
   const more = length(fresh);
   for (const name of new Set([...Object.keys(numbers), ...Object.keys(fresh)])) {
@@ -11,7 +11,7 @@ export function take(numbers, { begin, numbers: fresh }) {
   }
 }
 
-/** How many steps there are numbers of. */
+/** The number of steps. */
 export function length(numbers) {
   return Math.max(0, ...Object.values(numbers).map((column) => column.length));
 }

@@ -1,4 +1,4 @@
-// The numbers behind the curves, for who cannot see a canvas or wants to read them.
+// The numbers behind the curves as a table, for screen readers and for reading.
 
 import { h, number } from "../kit/dom.js";
 import { length } from "./numbers.js";

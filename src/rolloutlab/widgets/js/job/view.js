@@ -1,4 +1,4 @@
-// A training job: where it is, its curves, what did not train and why, and what to type next. Part of job.js and form.js.
+// A training job: its progress, its curves, what did not train and why, and what to type next. Part of job.js and form.js.
 
 import "../kit/theme.css";
 import "uplot/dist/uPlot.min.css";
@@ -61,7 +61,7 @@ export function jobView(kernel, state) {
   kernel.onSilence((silent) => head.silence(silent));
   const signs = setInterval(() => state.head.ended || whole(), SIGN_OF_LIFE);
   show(state.head);
-  // what was pushed before this page listened; asked a little later, when a page has a way past a running cell
+  // events that were pushed before this page listened; a little later, when the page can reach a busy kernel
   const soon = setTimeout(whole, SOON);
   return {
     element,
@@ -147,7 +147,7 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** A button that asks once more before it cancels. */
+/** A cancel button with a confirmation. */
 function cancelControl(kernel, told, line) {
   const begin = h("button", { type: "button", onclick: () => ask(true) }, "Cancel");
   const sure = h("button", { type: "button", class: "rl-danger", onclick: () => stop() }, "Cancel the job");

@@ -1,4 +1,4 @@
-// Elements from plain values. Text becomes text nodes and nothing else: what a policy wrote never becomes markup.
+// Elements from plain values. Text becomes text nodes alone: text of a policy never becomes markup.
 
 /** An element; `on...` properties are listeners, `class`, `aria-...` and all else attributes; null and false are left out. */
 export function h(tag, properties = {}, ...children) {
@@ -12,19 +12,19 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** The root of a widget, in which MathJax sets nothing: a completion with dollars is no formula. JupyterLab leaves the keys pressed inside it alone: it asks the very element that has them. */
+/** The root of a widget, without MathJax: a completion with dollars is not a formula. JupyterLab does not handle keys that are pressed inside it. */
 export function frame(name, ...children) {
   const root = h("div", { class: `rl tex2jax_ignore mathjax_ignore ${name}`, "data-lm-suppress-shortcuts": "true" }, ...children);
   root.addEventListener("focusin", ({ target }) => target.setAttribute("data-lm-suppress-shortcuts", "true"));
   return root;
 }
 
-/** A number as a person reads it: at most four digits, nothing for null. */
+/** A readable number: at most four digits, nothing for null. */
 export function number(value, digits = 4) {
   return value == null ? "" : String(Number(Number(value).toPrecision(digits)));
 }
 
-/** A polite announcement line; say(text) puts words into it, complain(error) an error with its hint. */
+/** A polite live region; say(text) shows a message, complain(error) an error with its hint. */
 export function statusLine() {
   const element = h("div", { class: "rl-status", role: "status", "aria-live": "polite" });
   return {
@@ -33,7 +33,7 @@ export function statusLine() {
       element.classList.remove("rl-wrong");
       element.textContent = text;
     },
-    /** Take back a complaint: what it was about is over. */
+    /** Remove an error that is over. */
     calm() {
       if (element.classList.contains("rl-wrong")) this.say("");
     },
@@ -44,7 +44,7 @@ export function statusLine() {
   };
 }
 
-/** What is shown in the place of a view that cannot be: why, and what to type. */
+/** Shown in place of a view after an error: the message, and what to type. */
 export function refusal(error) {
   const status = statusLine();
   status.complain(error);

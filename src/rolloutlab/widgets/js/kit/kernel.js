@@ -1,11 +1,11 @@
-// Asking Python, and hearing from it: the other end of widgets/interactive.py.
+// Calls to Python and events from it: the browser's part of widgets/base.py.
 
 import { h } from "./dom.js";
 
 const PATIENCE = 2000;
 const OVER = ["restarting", "autorestarting", "terminating", "dead"];
 
-/** An error that Python answered with: what happened, and what to type about it. */
+/** An error from Python: its message, and what to type. */
 export class Told extends Error {
   constructor({ message, hint }) {
     super(message);
@@ -15,7 +15,7 @@ export class Told extends Error {
 
 /** Call heard() once the kernel that a model lives in has ended, from here or elsewhere; returns the function that stops listening. */
 function atEnd(model, el, heard) {
-  const kernel = model.widget_manager?.kernel; // JupyterLab and Notebook; elsewhere nothing tells a page
+  const kernel = model.widget_manager?.kernel; // JupyterLab and Notebook; elsewhere a page is not notified
   const changed = (_kernel, status) => OVER.includes(status) && heard();
   const disposed = () => heard();
   const left = () => el.classList.contains("jupyter-widgets-disconnected") && heard();
@@ -30,17 +30,17 @@ function atEnd(model, el, heard) {
 }
 
 /**
- * The kernel behind a model, shown in `el`. again: what to type where it has ended; the view then offers nothing else.
+ * The kernel behind a model, shown in `el`. again: what to type where it has ended; all controls are hidden then.
  *
- * id is of this rendering alone. ask(call, args) is a promise of the answer; it fails with Told. on(event, heard) hears what Python pushes.
- * ended() tells whether there is nothing to ask any more.
- * onSilence(changed): changed(true) is called while an answer is overdue (a busy or dead kernel), changed(false) after it. close() ends it all.
+ * id is of this rendering alone. ask(call, args) is a promise of the result; it rejects with Told. on(event, heard) gets the events of Python.
+ * ended(): whether the kernel has ended.
+ * onSilence(changed): changed(true) is called while a response is overdue (a busy or dead kernel), changed(false) after it. close() ends it all.
  */
 export function connect(model, el, again = "run the cell again") {
   const waiting = new Map();
   const heard = new Map();
   let silent = () => {};
-  const mine = crypto.randomUUID?.() ?? String(Math.random()); // none where the page is not served safely
+  const mine = crypto.randomUUID?.() ?? String(Math.random()); // undefined in an insecure context
   let last = 0;
 
   let gone = null;

@@ -2,7 +2,7 @@
 
 import { Told } from "./kernel.js";
 
-/** The path under which the server is, ending in a slash; null for a page that no Jupyter server has made. */
+/** The base path of the server, ending in a slash; null for a page without a Jupyter server. */
 function baseUrl() {
   const config = document.getElementById("jupyter-config-data");
   try {
@@ -12,7 +12,7 @@ function baseUrl() {
   }
 }
 
-/** What the kernel with this ticket answers; fails with Told where it says an error, and with another where it is not reached. */
+/** The result from the kernel with this ticket; rejects with Told for an error of the kernel, with another where it cannot be reached. */
 export async function tell(ticket, call, args = {}) {
   const base = baseUrl();
   if (!base) throw new Error("no Jupyter server");

@@ -1,4 +1,4 @@
-// What can be seen, or nearly: the rest of a page need not be drawn.
+// Which elements are in or near the viewport: the rest of a page need not be drawn.
 
 const NEAR = "600px";
 
@@ -11,7 +11,7 @@ export class Sight {
     );
   }
 
-  /** Tell `part.seen(true)` when `part.element` comes near, `part.seen(false)` when it goes. */
+  /** Call `part.seen(true)` when `part.element` comes near, `part.seen(false)` when it leaves. */
   watch(part) {
     this.watched.set(part.element, part);
     this.observer.observe(part.element);

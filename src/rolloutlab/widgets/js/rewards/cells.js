@@ -1,4 +1,4 @@
-// How the values of a trajectory look. `draw(row)` makes what a cell holds; `key(row)` is another when that looks another.
+// Cells of a trajectory. `draw(row)` makes the content of a cell; `key(row)` changes when the content does.
 
 import { h, number } from "../kit/dom.js";
 
@@ -7,7 +7,7 @@ const plain = (key) => ({ key, draw: (row) => document.createTextNode(key(row)) 
 export const figure = (field) => plain((row) => number(row[field]));
 export const component = (part) => figure(`component:${part}`);
 
-/** A name without its middle where it is long: `/0/3` tells which trajectory it is. */
+/** A name without its middle where it is long: `/0/3` identifies the trajectory. */
 export const name = {
   key: (row) => row.name,
   draw({ name: whole }) {
@@ -21,7 +21,7 @@ export const said = (field) => ({
   draw: (row) => h("span", { class: "rl-line", dir: "auto", title: row[field] }, row[field]),
 });
 
-/** A bar from the middle, to the right for what training repeats, to the left for what it avoids; or why there is none. */
+/** A bar from the middle, to the right for more likely, to the left for less likely; or why there is none. */
 export function advantage(largest) {
   const percent = ({ advantage: value }) => Math.round(50 * Math.min(1, Math.abs(value) / Math.max(1e-9, largest())));
   const words = ({ advantage: value }) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
@@ -38,7 +38,7 @@ export function advantage(largest) {
   };
 }
 
-/** Who gave the reward; a hand that disagrees with what a function or a judge had given stands out. */
+/** The source of the reward; a reward by hand that differs from the function's or judge's is highlighted. */
 export const source = {
   key: (row) => `${row.source} ${row.was}`,
   draw({ source: by, was }) {

@@ -1,4 +1,4 @@
-// The columns of the rewards view: how they are filtered. How their values look is in cells.js.
+// The columns of the rewards view: how they are filtered. Their cells are in cells.js.
 
 import { h } from "../kit/dom.js";
 import { advantage, component, figure, finish, name, said, source } from "./cells.js";

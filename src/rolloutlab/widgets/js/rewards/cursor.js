@@ -26,13 +26,13 @@ export class Cursor {
     return this.rows().find((row) => row.getData().id === this.current);
   }
 
-  /** Have a current row wherever the page has any: what is typed next is for a row that is seen to be current. */
+  /** Make a row current if the page has any: the next keys are for a row that is visibly current. */
   settle() {
     const [first] = this.rows();
     if (first && !this.row()) this.to(first);
   }
 
-  /** Whom an edit means: what is selected, or else the current row. */
+  /** The rows of an edit: the selection, or else the current row. */
   meant() {
     if (this.selected.size) return [...this.selected];
     const row = this.row();
@@ -86,7 +86,7 @@ export class Cursor {
     this.moved();
   }
 
-  /** Give a row the looks and the ARIA state that it should have; Tabulator calls it for each row it draws. */
+  /** Set the classes and the ARIA state of a row; Tabulator calls it for each row it draws. */
   dress(row) {
     const { id } = row.getData();
     const element = row.getElement();

@@ -1,4 +1,4 @@
-// A reward is typed into its cell. The grid itself changes nothing: what is shown is what the kernel answered.
+// A reward is typed into its cell. The grid itself changes nothing: it shows the response of the kernel.
 
 import { h } from "../kit/dom.js";
 
@@ -9,8 +9,8 @@ const isReward = (text) => NUMBER.test(text) && Number.isFinite(Number(text));
  * Put a field into a cell. had: the reward as text; begun: what was typed already; draw() puts back what the cell holds.
  * done(text, by): by is `key` after Enter or Tab, `escape`, or `click` elsewhere; text is null unless a key stored it.
  *
- * A text field rather than a number field: what is no number is for the kernel to refuse, in words. refuse(text) asks
- * it to, and the field stays with what was typed.
+ * A text field rather than a number field: the kernel rejects other texts with a message. refuse(text) requests that, and
+ * the field keeps the text.
  */
 export function editReward(element, { label, had, begun, draw, done, refuse }) {
   const input = h("input", { class: "rl-reward-input", inputmode: "decimal", "aria-label": label, value: begun ?? had });
@@ -39,5 +39,5 @@ export function editReward(element, { label, had, begun, draw, done, refuse }) {
   element.replaceChildren(input);
   input.focus({ preventScroll: true });
   if (begun == null) input.select();
-  else input.setSelectionRange(begun.length, begun.length); // what is typed next comes after it
+  else input.setSelectionRange(begun.length, begun.length); // the next keys come after it
 }

@@ -1,4 +1,4 @@
-// A page of rows at a time: Tabulator as the rewards view wants it, and what it leaves to be said about itself.
+// A page of rows at a time: Tabulator as the rewards view needs it, with the ARIA properties that it lacks.
 
 import "tabulator-tables/dist/css/tabulator_simple.css";
 import {
@@ -32,7 +32,7 @@ Tabulator.registerModule([
 const PAGE = 100;
 const FEW = 12; // rows that need no scrolling
 
-/** fetch({ page, size, sort, filter }) is a promise of a page of rows; dress(row) is told of each that is drawn; total: how many there are. */
+/** fetch({ page, size, sort, filter }) is a promise of a page of rows; dress(row) is called for each that is drawn; total: how many there are. */
 export function pagedTable(element, { columns, total, fetch, dress }) {
   return new Tabulator(element, {
     index: "id",
@@ -58,7 +58,7 @@ export function pagedTable(element, { columns, total, fetch, dress }) {
   });
 }
 
-/** What Tabulator leaves to be said for those who do not see the grid, and sorting by keyboard. */
+/** The ARIA properties that Tabulator lacks, and sorting by keyboard. */
 export function dressGrid(table, label) {
   table.element.setAttribute("aria-label", label);
   table.element.setAttribute("aria-multiselectable", "true");
@@ -73,7 +73,7 @@ export function dressGrid(table, label) {
 
 export function dressHead(table, column) {
   const head = column.getElement();
-  head.tabIndex = head.previousElementSibling ? -1 : 0; // one stop for all: the arrow keys go on from there
+  head.tabIndex = head.previousElementSibling ? -1 : 0; // one tab stop for all: the arrow keys move between them
   head.setAttribute("aria-label", column.getDefinition().title); // else the arrow and the filter are part of its name
   head.addEventListener("keydown", (event) => {
     if (event.target !== head) return;

@@ -1,4 +1,4 @@
-// The trajectory that is read below the grid.
+// The conversation of a trajectory, below the grid.
 
 import { h } from "../kit/dom.js";
 
@@ -9,7 +9,7 @@ export class Opened {
     this.element = h("section", { class: "rl-opened", "aria-label": "the current trajectory", hidden: true });
   }
 
-  /** All that was said in a trajectory, and how its reward came to be; again: away with it. */
+  /** Open the conversation of a trajectory with the history of its reward, or close it. */
   async toggle({ id, name }) {
     if (!this.element.hidden && this.element.dataset.id === String(id)) {
       this.element.hidden = true;
