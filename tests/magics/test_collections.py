@@ -48,7 +48,7 @@ def test_a_rename_is_undone_as_the_line_says(filled, capsys):
         ("--delete nobody", "NotFoundError: there is no collection 'nobody'\n  -> %collections lists them"),
         ("--restore rivers", "NotFoundError: no collection 'rivers' is deleted\n"),
         ("--rename capitals rivers", "ConflictError: there is a collection 'rivers' already\n  -> another name"),
-        ("--rename capitals a/b", "InputError: 'a/b' is no name for a collection"),
+        ("--rename capitals a/b", "InputError: 'a/b' is not a valid collection name"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(filled, line, said):

@@ -80,7 +80,7 @@ InputError: a list is no function with a name
   -> --tools FUNCTION
 """,
     "%%chat a/b\nhello": """
-InputError: 'a/b' is no name for a collection
+InputError: 'a/b' is not a valid collection name
   -> letters, digits, _ - and .
 """,
     "%%chat capitals\nWhat of {{nothing}}?": """
@@ -233,15 +233,15 @@ def test_a_misspelt_choice_is_told_with_the_closest(notebook):
 MISUSES = {
     "lab.chat('x', 5)": "a prompt is a text or a list of messages",
     "lab.chat('x', {'role': 'user'})": "a prompt is a text or a list of messages",
-    "lab.chat(5, 'hello')": "5 is no name for a collection",
+    "lab.chat(5, 'hello')": "5 is not a valid collection name",
     "lab.reward('capitals', 'right')": "'right' is not a reward function",
-    "lab.reward(None, len)": "a NoneType is no name of a collection",
-    "lab.train(3)": "a int is no name of a collection",
-    "lab.train(['capitals', None])": "a NoneType is no name of a collection",
+    "lab.reward(None, len)": "a collection name must be a string, not NoneType",
+    "lab.train(3)": "a collection name must be a string, not int",
+    "lab.train(['capitals', None])": "a collection name must be a string, not NoneType",
     "lab.train('capitals', 5)": "options are a dict, not a int",
     "lab.group(None)": "None is not a group name",
     "lab.group(0)": "0 is not a group name",
-    "lab.collection(None)": "a NoneType is no name of a collection",
+    "lab.collection(None)": "a collection name must be a string, not NoneType",
     "lab.model(7)": "7 is not a model name",
     "lab.service('restart')": "the service cannot restart",
     "lab.connect(5)": "there is no profile 5",

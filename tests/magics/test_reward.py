@@ -104,7 +104,7 @@ def test_a_pattern_is_not_taken_and_the_message_says_so(scored):
     for pattern in ("cap*", "'cap*'"):
         said = scored.error(f"%%reward {pattern}\nreturn 1")
         assert said.startswith("NotFoundError: there is no collection ")
-        assert said.endswith(": one name is wanted here, no pattern\n  -> %collections lists them")
+        assert said.endswith(": this needs one name, not a pattern\n  -> %collections lists them")
 
 
 def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):

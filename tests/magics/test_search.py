@@ -199,7 +199,7 @@ def test_a_cell_is_a_whole_dictionary(filled):
     assert result.names == ["letters:1/0/0", "letters:1/0/1"]
     assert "reward" in result.words()
     assert filled.error('%%search\n{"where": {"reward": {"$gte": 0}}, "limit": 2').startswith(
-        "InputError: the search is no JSON"
+        "InputError: the search is not JSON"
     )
 
 
@@ -208,15 +208,15 @@ def test_a_cell_is_a_whole_dictionary(filled):
     [
         ("--where 'rewad < 1'", "no record has a field 'rewad'"),
         ("--where 'reward <'", "reward <"),
-        ("x --rank 'y'", "a text and a rank are two orders"),
-        ("--group-by model", "nothing says what is best"),
-        ("x -k -1", "k is -1"),
-        ("x --best 0 --group-by model", "best is 0"),
+        ("x --rank 'y'", "either a text or a rank"),
+        ("--group-by model", "group_by needs a text or a rank"),
+        ("x -k -1", "k must be an integer ≥ 0, not -1"),
+        ("x --best 0 --group-by model", "best must be an integer ≥ 1, not 0"),
         ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
-        ("' '", "no text to search for"),
+        ("' '", "not a text to search for"),
         ("--where 'step == 99' --into found", "nothing was found"),
         ("x --model lab/practice", "belong to --embed-with"),
-        ("x --best 2", "Nothing is grouped"),
+        ("x --best 2", "best needs group_by"),
         ("x --k 2", "unrecognized arguments: --k"),
         ("'unclosed", "unterminated quote"),
         ("x --status", "search nothing"),
@@ -283,7 +283,7 @@ def test_a_branch_is_the_next_cell(filled):
     assert filled.run("%branch hit --turn 0") == messages
     assert filled.run("%branch r[0] --turn 0") == messages
     assert "has 1 answer, " in filled.error("%branch hit --turn 1")
-    assert "no name for a collection" in filled.error("%branch hit --as a;b")
+    assert "not a valid collection name" in filled.error("%branch hit --as a;b")
     assert "there is no trajectory" in filled.error("%branch letters:1/99/0")
     assert "is not a trajectory name" in filled.error(f"%branch letters:1/{'9' * 30}/0")
 

@@ -89,13 +89,13 @@ def test_an_address_is_asked_with_its_model_and_key_and_answers_in_any_order(htt
 
 
 def test_an_address_needs_the_name_of_a_model(http):
-    with pytest.raises(InputError, match="which model"):
+    with pytest.raises(InputError, match="needs the name of a model"):
         embedder(http, "http://127.0.0.1:9/v1")
 
 
 def test_an_address_that_answers_something_else_is_no_embedding_model(http, service):
     service.answer = lambda _: {"object": "list"}
-    with pytest.raises(ServiceError, match="something else than embeddings"):
+    with pytest.raises(ServiceError, match="did not return embeddings"):
         embedder(http, service.url, "small")(["a"])
     service.status = 404
     with pytest.raises(NotFoundError):

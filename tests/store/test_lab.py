@@ -165,7 +165,7 @@ def test_a_name_has_letters_digits_and_a_few_marks(lab, name):
 
 @pytest.mark.parametrize("name", ["", "a/b", "a:2", "a b", "a\n", "<script>", "../x"])
 def test_any_other_name_is_refused(lab, name):
-    with pytest.raises(InputError, match="is no name for a collection"):
+    with pytest.raises(InputError, match="is not a valid collection name"):
         lab.open_collection(name)
     assert lab.collections() == []
 

@@ -260,7 +260,7 @@ def test_newer_contents_that_lie_beside_the_file_are_not_passed_over(lab):
     (copy / "drafts").mkdir()
     [line] = printed(made_read_only(copy), "refused(session.collections)")
     copy.chmod(0o700)
-    assert "lab.db is read-only, and what was written last lies in lab.db-wal, which cannot be read|  -> !cp" in line
+    assert "lab.db is read-only, and its latest writes are in lab.db-wal, which cannot be read|  -> !cp" in line
 
 
 def test_a_lab_of_an_older_version_says_that_it_cannot_be_brought_up_to_date(lab):

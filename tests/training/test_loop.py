@@ -297,7 +297,7 @@ def test_wrong_arguments_are_an_error_before_anything_is_sampled(session, wrong,
 
 
 def test_a_wrong_name_is_an_error_before_anything_is_sampled(session):
-    with pytest.raises(InputError, match="no name for a collection"):
+    with pytest.raises(InputError, match="not a valid collection name"):
         session.loop("two words", PROMPT, by_place, over=lambda _: ROWS)
 
 

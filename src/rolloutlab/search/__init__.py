@@ -1,4 +1,4 @@
-"""Searching records: a dictionary that says which and in what order, and an engine that finds exactly those."""
+"""Search over records: filters, vector and keyword ranking, grouping; a search dictionary and an exact engine."""
 
 from rolloutlab.search.query import GroupBy, Limit, MaxK, MinK, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn, Rank, Rrf, SparseVector, Val

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, done while its process has nothing else to do."""
+"""A background thread that works while the rest of the process is idle."""
 
 import threading
 import time
@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 QUIET = 2.0
-"""Seconds without anything else to do before the work begins, or goes on: whoever uses the notebook goes first."""
+"""Seconds that the process must be idle before work starts or continues: cells go first."""
 _BREATH = 0.05
-"""Seconds between two pieces of work, in which is seen whether there is something else to do."""
+"""Seconds between two measurements of the processor time of other threads."""
 _SHARE = 0.2
-"""Something else is done where it takes more than this part of a processor."""
+"""The process is busy if other threads use more than this share of a processor."""
 _LONGEST_END = 2.0
-"""Seconds that closing waits for a piece of work: somebody else's code may hang in it."""
+"""Seconds that closing waits for the current step: an embedding model may hang."""
 
 Work = Callable[[Callable[[], None]], None]
-"""It calls what it is given after every piece, which waits as long as somebody else goes first."""
+"""Calls its argument after every step; the argument returns when the process is idle."""
 
 
 class Background:
-    """One piece of work at a time, in a thread that gives way to everything else in the process.
+    """One task at a time, in a thread that yields to the rest of the process.
 
     others: seconds of processor time that other threads have taken so far.
     """
@@ -30,15 +30,15 @@ class Background:
         self._others = others or _of_other_threads
         self._guard = threading.Lock()
         self._stop = threading.Event()
-        """Set while somebody wants the work to stop, for however long."""
+        """Set while any caller has the work stopped."""
         self._stoppers = 0
         self._requested = False
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
-        """What kept the work from its end, the last time."""
+        """The error of the last run; None if it finished."""
 
     def begin(self) -> None:
-        """Do the work when there is time for it; where it is being done already, once more after that."""
+        """Start the work when the process is idle; if it runs already, run it once more afterwards."""
         with self._guard:
             self._requested = True
             if self._thread is None and not self._stop.is_set():
@@ -47,7 +47,7 @@ class Background:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The work stops after the piece that it is at, for somebody who does it now."""
+        """A context in which the work is stopped, after its current step."""
         self._hold()
         try:
             yield
@@ -58,12 +58,12 @@ class Background:
                     self._stop.clear()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the work, so many seconds at most."""
+        """Wait for the work to finish, at most `timeout` seconds."""
         if thread := self._thread:
             thread.join(timeout)
 
     def close(self) -> None:
-        """Stop after the piece that it is at, for good."""
+        """Stop for good after the current step."""
         self._hold()
         self.join(_LONGEST_END)
 
@@ -80,11 +80,11 @@ class Background:
                 self.problem = None
             except _Stopped:
                 pass
-            except Exception as error:  # noqa: BLE001 - whatever it raises belongs to no cell
+            except Exception as error:  # noqa: BLE001 - an error here belongs to no cell
                 self.problem = f"{type(error).__name__}: {error}"
 
     def _take_request(self) -> bool:
-        """Whether somebody asked since the work was begun last; else this thread is none any more."""
+        """Whether there is a request since the last run began; if not, the thread ends."""
         with self._guard:
             requested = self._requested and not self._stop.is_set()
             if requested:
@@ -94,7 +94,7 @@ class Background:
             return requested
 
     def _give_way(self, quiet: float) -> None:
-        """Come back after a breath, or when it has been quiet long enough. quiet: seconds that it was, so far."""
+        """Return when the process has been idle long enough. quiet: seconds of idleness so far."""
         begun, before = time.monotonic() - quiet, self._others()
         while not self._stop.wait(_BREATH):
             now, used = time.monotonic(), self._others()
@@ -106,8 +106,8 @@ class Background:
         raise _Stopped
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: somebody else does the work, or the notebook ends
-    """The work ends before it is done."""
+class _Stopped(Exception):  # noqa: N818 - control flow, not a failure
+    """The work was stopped before it finished."""
 
 
 def _of_other_threads() -> float:

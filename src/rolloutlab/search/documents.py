@@ -1,4 +1,4 @@
-"""A trajectory as a record to search: its conversation as readable text, and what is known of it as metadata."""
+"""Search records of trajectories: the conversation as text, everything else as metadata."""
 
 import json
 import math
@@ -37,7 +37,7 @@ _LONG = 2**63
 
 
 def record_of(entry: Entry, job: str | None = None) -> Record:
-    """A trajectory without its reward, which `rewards_of` gives."""
+    """The record of a trajectory, without its reward (see `rewards_of`)."""
     messages = _messages(entry)
     known = {
         "collection": entry.collection,
@@ -58,9 +58,9 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
-    """What the rewards of one group say of each member, by name; nothing of those without a reward.
+    """Reward metadata of the members of a group, by name; members without a reward are absent.
 
-    An imported reward may have no source, which is then no field.
+    An imported reward may have no source; the field is then absent.
     """
     scored = [member for member in members_G if member.reward is not None]
     advantages_G = group_advantages([float(member.reward or 0.0) for member in scored])
@@ -76,7 +76,7 @@ def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
 
 
 def document_of(messages: Iterable[Mapping[str, Any]]) -> str:
-    """A conversation as text: a paragraph per message, which begins with its role; a line per tool call."""
+    """A conversation as text: a paragraph per message, starting with its role, and a line per tool call."""
     return "\n\n".join("\n".join(_lines(message)) for message in messages)
 
 
@@ -93,7 +93,7 @@ def _calls(message: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
-        if not isinstance(function, dict):  # only of an assistant's messages it is known what a call is
+        if not isinstance(function, dict):  # only assistant messages are validated
             continue
         arguments = function.get("arguments", function.get("input", ""))
         yield str(function.get("name", "")), arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -104,7 +104,7 @@ def _messages(entry: Entry) -> list[Mapping[str, Any]]:
 
 
 def _is_field(value: Any) -> bool:
-    """Whether a value of a row can be searched for: a text, a number, true or false, or a list of one kind of those."""
+    """Whether a value of a row can be metadata: a string, a number, a bool, or a list of one of these types."""
     if isinstance(value, list):
         return bool(value) and all(map(_is_field, value)) and len({*map(type, value)}) == 1 and _is_scalar(value[0])
     return _is_scalar(value)

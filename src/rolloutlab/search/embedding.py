@@ -1,4 +1,4 @@
-"""Embedding models: a function, a sentence-transformers folder or name, or an OpenAI-compatible address."""
+"""Embedding models: a function, a sentence-transformers model, or an OpenAI-compatible service."""
 
 import hashlib
 import math
@@ -20,26 +20,26 @@ Embed = Callable[[Sequence[str]], Any]
 """Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
 
 _OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
-"""A key that is not named goes to the host that it belongs to, and to no other."""
+"""The default key is sent to this host only."""
 _TIMEOUT = 120.0
-"""Seconds that one waits for another's texts."""
+"""Seconds to wait for the model while another thread uses it, and for its service."""
 _PROBE = "rolloutlab"
-"""A text whose vector tells one model from another of the same name and dimension."""
+"""A text whose vector distinguishes models of the same name and dimension."""
 
 
 class Embedder:
-    """An embedding model by name. Nothing is loaded or asked before a text is embedded."""
+    """A named embedding model, loaded when the first text is embedded."""
 
     def __init__(self, name: str, embed: Embed) -> None:
         self.name = name
         self._embed = embed
-        self._alone = threading.Lock()
-        """Somebody's function, or a tokenizer, need not bear two threads at once."""
+        self._lock = threading.Lock()
+        """User functions and tokenizers need not be thread-safe."""
         self._model: EmbeddingModel | None = None
 
     @property
     def model(self) -> EmbeddingModel:
-        """What its vectors can be compared with; embeds one short text the first time.
+        """Identity of the model; embeds a probe text the first time.
 
         digest: of its vector for a fixed text, to two decimals.
         """
@@ -55,19 +55,21 @@ class Embedder:
         """One vector per text.
 
         Raises:
-            InputError: the model did not give one finite vector of one dimension for each; or as it raised itself.
-            ServiceError: it is at something else for minutes.
+            InputError: not one finite vector of one dimension per text; or as the model raises itself.
+            ServiceError: another thread has used the model for minutes.
         """
-        if not self._alone.acquire(timeout=_TIMEOUT):
+        if not self._lock.acquire(timeout=_TIMEOUT):
             raise ServiceError(f"{self.name} has not answered for {_TIMEOUT:.0f} s", hint="%search --embed-with none")
         try:
-            given = self._embed(list(texts))
+            output = self._embed(list(texts))
         finally:
-            self._alone.release()
+            self._lock.release()
         try:
-            vectors = [[float(value) for value in vector] for vector in given]
+            vectors = [[float(value) for value in vector] for vector in output]
         except (TypeError, ValueError):
-            raise InputError(f"{self.name} gave no vectors of numbers: {type(given).__name__}", hint=_SHAPE) from None
+            raise InputError(
+                f"{self.name} did not return vectors of numbers: {type(output).__name__}", hint=_SHAPE
+            ) from None
         dimensions = {len(vector) for vector in vectors}
         if len(vectors) != len(texts) or len(dimensions) != 1 or dimensions == {0}:
             raise InputError(
@@ -89,22 +91,25 @@ def embedder(
     key_env: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Embedder:
-    """The embedding model that is meant.
+    """Make an embedding model.
 
-    model: a function of a list of texts; an address, such as `https://api.example/v1`, with the model's name there in
-    `name`; or a folder or name that `sentence_transformers` loads. key_env: the variable that holds the address's key;
-    OPENAI_API_KEY for OpenAI's own address, none for others.
+    model: a function of a list of texts; a URL such as `https://api.example/v1`, with the model's name there in `name`;
+    or a folder or name that `sentence_transformers` loads. key_env: the variable with the API key; OPENAI_API_KEY for
+    OpenAI's own URL, none for others.
 
     Raises:
-        InputError: it is none of these, or the address needs a name.
+        InputError: it is none of these, or the URL needs a name.
     """
     if callable(model):
         return Embedder(name or str(getattr(model, "__qualname__", type(model).__name__)), model)
     if not isinstance(model, str) or not model.strip():
-        raise InputError(f"{model!r} is no embedding model", hint="a function, an address, a folder or a name")
+        raise InputError(f"{model!r} is not an embedding model", hint="a function, an address, a folder or a name")
     if "://" in model:
         if not name:
-            raise InputError(f"which model at {model}?", hint=f"%search --embed-with {model} --model NAME")
+            raise InputError(
+                f"the embedding service at {model} needs the name of a model",
+                hint=f"%search --embed-with {model} --model NAME",
+            )
         variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
         token = environment.get(variable) if variable else None
         return Embedder(f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts))
@@ -115,7 +120,7 @@ def embedder(
 
 
 class _Local:
-    """A model of sentence-transformers in this process, loaded when first needed."""
+    """A sentence-transformers model in this process, loaded lazily."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -152,20 +157,18 @@ def _request_embeddings(http: HttpClient, url: str, model: str, token: str | Non
         rows = sorted(answer["data"], key=lambda each: each["index"])
         return [each["embedding"] for each in rows]
     except (KeyError, TypeError) as error:
-        raise ServiceError(
-            f"{url} answered something else than embeddings", hint="an address that ends in /v1"
-        ) from error
+        raise ServiceError(f"{url} did not return embeddings", hint="an address that ends in /v1") from error
 
 
 _TEXTS = 64
-_LONGEST_WAIT = 24_000
-"""Characters of a document that an embedding model is given; models cut further themselves."""
+_MAX_CHARACTERS = 24_000
+"""Characters of a document that are embedded; models truncate further themselves."""
 
 
 class VectorUpdater:
-    """Gives records their vectors. One process at a time does; searches go on meanwhile with those that are there.
+    """Computes missing vectors of records, in one process at a time; searches use those that exist.
 
-    embedder: the model; None where texts are compared by their words.
+    embedder: None for keyword search.
     """
 
     def __init__(self, records: MirroredRecords, lock: Path, embedder: Embedder | None) -> None:
@@ -174,7 +177,7 @@ class VectorUpdater:
         self.lock = Lock(lock)
 
     def mixed(self) -> str | None:
-        """What is wrong where the vectors there are of another embedding model than the one there is."""
+        """The problem if the stored vectors are of another embedding model; None if not."""
         known = self._records.model
         if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
             return None
@@ -185,16 +188,16 @@ class VectorUpdater:
         )
 
     def check(self) -> None:
-        """InputError where vectors would be mixed."""
+        """InputError if vectors of two models would be mixed."""
         if mixed := self.mixed():
             raise InputError(mixed, hint="%search --reindex makes all vectors anew")
 
     def update(self, progress: Callable[[str, int, int], None], *, timeout: float = -1) -> None:
-        """Give a vector to every document that has none. What was done before an interrupt is not done again.
+        """Embed every document without a vector. An interrupted update continues where it stopped.
 
         timeout: seconds to wait for another process that does it; filelock's Timeout after them.
         """
-        embedder = self.embedder  # another one may be put in its place meanwhile
+        embedder = self.embedder  # another thread may replace it
         if embedder is None or self._records.embedded() == self._records.count or self.mixed():
             return
         with self.lock.acquire(timeout=timeout):
@@ -204,6 +207,6 @@ class VectorUpdater:
             total, done, last = self._records.count, self._records.embedded(), 0
             while batch := self._records.without_vectors(last, _TEXTS):
                 progress("embedding", done, total)
-                vectors = embedder([bare.document[:_LONGEST_WAIT] for bare in batch])
+                vectors = embedder([bare.document[:_MAX_CHARACTERS] for bare in batch])
                 self._records.embed({bare.id: vector for bare, vector in zip(batch, vectors, strict=True)})
                 done, last = done + len(batch), batch[-1].row

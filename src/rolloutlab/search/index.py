@@ -1,4 +1,4 @@
-"""The lab's trajectories as records to search, kept up to date beside it; all of it can be made anew from the lab."""
+"""The search index of a lab: a cache of its trajectories as records, which can be rebuilt from the lab."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,23 +28,23 @@ from rolloutlab.store.changes import Changes, Cursor
 from rolloutlab.store.lab import Lab
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, and how many of how many."""
+"""Called with the action, the number done and the total."""
 
 _BATCH = 64
 _LOCK_TIMEOUT = 2.0
-"""Seconds that a search waits for another process that is bringing the index up to date."""
+"""Seconds that a search waits for another process that updates the index."""
 _LISTED = 10
-"""So many of the trajectories that cannot be read are listed."""
+"""How many of the unreadable trajectories the status lists."""
 _OF_NAME = ("collection", "group")
 _UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
-"""What is raised for data that is not as it should be: a key or a type that is wrong, a text that is no JSON."""
+"""Exceptions of malformed data: a wrong key or type, invalid JSON."""
 
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """How far the index is. model: the embedding model of its vectors. problem: what keeps it from going on.
+    """State of the index. model: the embedding model of its vectors. problem: why it cannot be updated.
 
-    left_out: trajectories that could not be read, and so are in no search: why, by name.
+    left_out: the reason for each trajectory that could not be read, by name.
     """
 
     trajectories: int
@@ -72,7 +72,7 @@ class IndexStatus:
 
 
 class Index:
-    """One lab's index, in a file of its own. Any number of processes search it; one at a time brings it up to date.
+    """The index of a lab in one file. Any number of processes search it; one at a time updates it.
 
     regex_timeout: seconds for the regular expressions of one search; None: no limit.
     """
@@ -94,7 +94,7 @@ class Index:
 
     @cached_property
     def records(self) -> MirroredRecords:
-        """What is indexed; LabError when the file is damaged."""
+        """The indexed records; LabError if the file is damaged."""
         return MirroredRecords(self._path, regex_timeout=self._regex_timeout)
 
     @cached_property
@@ -103,27 +103,27 @@ class Index:
 
     @property
     def embedder(self) -> Embedder | None:
-        """The embedding model by which texts are compared; None where they are compared by their words."""
+        """The embedding model for text queries; None for keyword search."""
         return self._embedder
 
     def use(self, embedder: Embedder | None) -> None:
-        """Compare texts by another model from now on; vectors are made in the background.
+        """Use another embedding model from now on; vectors are computed in the background.
 
         Raises:
             InputError: it gives no vectors; and as it raises itself.
         """
         if embedder is not None:
-            _ = embedder.model  # which asks it
+            _ = embedder.model  # embeds a probe text
         with self._background.stopped():
             self._embedder = self._meaning.embedder = embedder
             self._kept_up = self._background.problem = None
         self.keep_up()
 
     def refresh(self, progress: Progress = lambda *_: None) -> list[str]:
-        """Bring in what was stored; what a searcher should know about that.
+        """Update the index from the lab; the result are notes for the user.
 
         Raises:
-            LabError: the index is damaged; `rebuild` makes it anew.
+            LabError: the index is damaged; `rebuild` recreates it.
         """
         with self._background.stopped():
             try:
@@ -133,7 +133,7 @@ class Index:
         return []
 
     def search(self, search: Search, progress: Progress = lambda *_: None) -> Answer:
-        """What a search finds among all that is indexed.
+        """Execute a search on the index.
 
         Raises:
             InputError: a query is none for this index, or its model is another than that of the vectors.
@@ -150,22 +150,22 @@ class Index:
         return Answer(results, executed, search if self._embedder else executed, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
-        """The conversations of some records as text, of those that are still there."""
+        """The conversations of some records as text; missing ones are absent."""
         return self.records.documents(names)
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
-        """How a record got its score, part by part; InputError when it is not there."""
+        """The parts of a record's score; InputError if there is no such record."""
         return breakdown(executed, self.records, name)
 
     def update(self, progress: Progress = lambda *_: None, *, timeout: float = -1) -> None:
-        """Bring in what was stored, without vectors. What was done before an interrupt is not done again.
+        """Update the records from the lab, without vectors. An interrupted update continues where it stopped.
 
         timeout: seconds to wait for another process that does it; filelock's Timeout after them.
         """
         with self._lock.acquire(timeout=timeout):
             mark = self._mark()
             news = self._lab.feed.since(mark)
-            if self.records.begun:  # and was interrupted: some of what came may be gone by now
+            if self.records.begun:  # interrupted: collections indexed meanwhile may be deleted by now
                 visible = {*mark.collections.values(), *news.mark.collections.values()}
                 news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
             if news:
@@ -175,14 +175,14 @@ class Index:
                 self.records.keep_mark(news.mark.to_json())
 
     def keep_up(self) -> None:
-        """Bring the index up to date in the background, if anything was stored; what goes wrong is in the status."""
+        """Update the index in the background if the lab has changed; errors appear in the status."""
         if self._lab.changes() != self._kept_up:
             self._background.begin()
 
     def rebuild(self, progress: Progress = lambda *_: None) -> IndexStatus:
-        """Throw the index away and make it anew from the lab, once the embedding model has answered.
+        """Delete the index and rebuild it from the lab, once the embedding model has responded.
 
-        Where another process is at work on the vectors, or hangs in its model, they follow in the background.
+        If another process is computing vectors, or hangs in its model, they follow in the background.
         """
         if self._embedder is not None:
             _ = self._embedder.model
@@ -208,7 +208,7 @@ class Index:
             self.__dict__.pop(name, None)
 
     def status(self) -> IndexStatus:
-        """How far the index is, without bringing it up to date."""
+        """The state of the index, without updating it."""
         known = self.records.model
         return IndexStatus(
             trajectories=self._lab.feed.count(),
@@ -221,15 +221,15 @@ class Index:
         )
 
     def fields(self) -> list[str]:
-        """Metadata fields that may be searched by."""
+        """Names of metadata fields."""
         return list(dict.fromkeys([*FIELDS, *self.records.fields()]))
 
     def values(self, field: str) -> list[str]:
-        """Some of the texts that a field holds."""
+        """Some string values of a field."""
         return self.records.values(field)
 
     def close(self) -> None:
-        """Let go of the file; what the background has not done is done next time."""
+        """Close the file; unfinished background work continues the next time."""
         self._background.close()
         if "records" in self.__dict__:
             self.records.close()
@@ -250,7 +250,7 @@ class Index:
                     self._kept_up = now
 
     def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
-        """What gives way without keeping others from their turn; where they used it, the work begins anew."""
+        """A progress callback that releases the lock while it waits; if others changed the index meanwhile, restart."""
 
         def pause(*_: object) -> None:
             before = self.records.revision, self._lab.changes()
@@ -298,13 +298,13 @@ class Index:
     def _readable(
         self, ids: Sequence[int], take: Callable[[Sequence[int]], None], names: Callable[[int], Sequence[str]]
     ) -> None:
-        """Take some in at once or, where that fails, one by one. Those that cannot be read are left out, and why.
+        """Index a batch, or its members one by one if that fails; unreadable ones are left out with the reason.
 
         names: of the trajectories that an id stands for.
 
         Raises:
-            What took them in raised, where that is no error that unreadable data has, or where each of several has one:
-            then what reads them is wrong.
+            The error of `take` if it is not one of unreadable data, or if every member of a batch has one: then the
+            reader is wrong, not the data.
         """
         try:
             take(ids)
@@ -332,7 +332,7 @@ class Index:
         self.records.amend(changes, lambda field: field in fields)
 
     def _looked_up(self, search: Search, progress: Progress) -> list[str]:
-        """By what the queries on embeddings are compared; InputError for a vector where there is nothing to compare."""
+        """Notes on how text queries are compared; InputError for a vector query if there are no vectors."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
         if vectors and self._embedder is None and not self.records.embedded():
@@ -343,7 +343,7 @@ class Index:
         return self._compared(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
     def _compared(self, progress: Progress) -> list[str]:
-        """By what texts are compared, and how much of the lab has what that needs."""
+        """Notes on how texts are compared and on missing vectors."""
         if self._embedder is None:
             return ["texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"]
         self._meaning.check()
@@ -360,11 +360,11 @@ class Index:
     def _mixed(self) -> str | None:
         try:
             return self._meaning.mixed()
-        except Exception as error:  # noqa: BLE001 - whatever an embedding model raises is what is wrong
+        except Exception as error:  # noqa: BLE001 - any error of the model is the problem
             return f"{type(error).__name__}: {error}"
 
     def _lost(self) -> str | None:
-        """What is wrong where nothing is new and yet something is missing."""
+        """The problem if records are missing although the lab has no changes."""
         missing = self._lab.feed.count() - self.records.count - len(self.records.left_out())
         if not missing or self._lab.feed.since(self._mark()):
             return None
@@ -383,4 +383,4 @@ def _unread(number: int) -> str:
 
 
 class _IndexMovedError(Exception):
-    """Another process or thread changed the lab or its index meanwhile."""
+    """Another process or thread changed the lab or its index in between."""

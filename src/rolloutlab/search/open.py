@@ -1,4 +1,4 @@
-"""What a search runs on: the lab's own index, or a Chroma collection elsewhere, each with an embedding model."""
+"""The search backends of a session: the lab's index or a remote Chroma collection."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 from weakref import finalize
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.search.build import written
+from rolloutlab.search.build import build_search
 from rolloutlab.search.chroma import connect_search
 from rolloutlab.search.chroma.collection import ChromaCollection
 from rolloutlab.search.embedding import Embedder, embedder
@@ -24,9 +24,9 @@ Progress = Callable[[str, int, int], None]
 
 
 class SearchPlaces:
-    """The index of the lab, opened when it is first needed, and the Chroma collection that is searched in its place.
+    """The index of the lab, opened lazily, and the Chroma collection that replaces it.
 
-    lab: opens the lab, or has it open. settings, http: those in force, which change with the service.
+    lab, settings, http: return the current ones, which change with the service.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class SearchPlaces:
 
     @cached_property
     def chroma(self) -> ChromaCollection | None:
-        """The Chroma collection that is searched; None where the lab is."""
+        """The Chroma collection to search; None to search the lab."""
         served = self._settings().search
         return self._open(served) if served else None
 
     def switch(self, url: str, key_env: str | None, *, insecure_http: bool) -> Served | None:
-        """Search a collection from now on, once it has answered; None: `lab` was named, which is the lab again.
+        """Search another collection from now on, once it has responded; the result is None for `lab`, the lab itself.
 
         key_env, insecure_http: as of `Session.connect`. Raises as `connect_search`.
         """
@@ -65,7 +65,7 @@ class SearchPlaces:
         return served
 
     def use(self, model: Embedder | None) -> None:
-        """Compare texts by this embedding model from now on, at both places. Raises as `Index.use`."""
+        """Use this embedding model from now on for both. Raises as `Index.use`."""
         self.index.use(model)
         if self.chroma:
             self.chroma.use(model)
@@ -73,17 +73,17 @@ class SearchPlaces:
     def search(
         self, progress: Progress, query: str | Mapping[str, Any] | Search | None, *pieces: Any
     ) -> tuple[Index | ChromaCollection, Answer, list[str]]:
-        """The place that is searched, brought up to date, its answer, and notes on both.
+        """The backend, updated before the search, its result, and notes on both.
 
-        query, pieces: as of `written`, after the known fields. Raises as `Session.search`.
+        query, pieces: as for `build_search`. Raises as `Session.search`.
         """
         place = self.chroma or self.index
         notes = place.refresh(progress)
-        answer = place.search(written(query, place.fields(), *pieces), progress)
+        answer = place.search(build_search(query, place.fields(), *pieces), progress)
         return place, answer, [*notes, *answer.notes]
 
     def close(self) -> None:
-        """Close the index; a later search opens it anew."""
+        """Close the index; a later search opens it again."""
         if "index" in self.__dict__:
             self.__dict__.pop("index").close()
 
@@ -93,7 +93,7 @@ class SearchPlaces:
 
 
 def open_index(lab: Lab, path: Path, model: Embedder | None) -> Index:
-    """The index in a file beside the lab; that of a read-only lab is made in a folder that goes with the object."""
+    """The index in a file beside the lab; for a read-only lab, in a temporary folder removed with the object."""
     if not lab.read_only:
         return Index(lab, path, model)
     folder = tempfile.mkdtemp(prefix="rolloutlab-")

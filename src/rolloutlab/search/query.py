@@ -1,4 +1,4 @@
-"""One whole search: which records, in what order, how many of a kind, which page, and what of them."""
+"""The Search value: filter, rank, grouping, page and selected columns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from rolloutlab.search.where import DOCUMENT, Among, Compare, Contains, Where, c
 
 SCORE, METADATA = "#score", "#metadata"
 SHOWN = ("#id", "#document", "#embedding", METADATA, SCORE)
-"""What of a record may be selected, besides its metadata fields."""
+"""Columns that can be selected besides metadata fields."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MaxK(MinK):
 
 @dataclass(frozen=True)
 class GroupBy:
-    """Records with the same values in some fields are a group, of which an aggregate keeps the best."""
+    """Group records by fields; the aggregate keeps the best of each group."""
 
     keys: tuple[str, ...]
     aggregate: MinK | MaxK
@@ -40,7 +40,7 @@ class GroupBy:
 
 @dataclass(frozen=True)
 class Limit:
-    """A page of what was found. limit: 0 is all."""
+    """A page of the results. limit: 0 for all."""
 
     limit: int = 0
     offset: int = 0
@@ -48,7 +48,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Select:
-    """What comes of each record: some of `SHOWN`, and metadata fields by name. Empty: ids, and scores when ranked."""
+    """Columns of the result: some of `SHOWN` and metadata fields. Empty: ids, and scores if there is a rank."""
 
     keys: tuple[str, ...] = ()
 
@@ -56,13 +56,13 @@ class Select:
         object.__setattr__(self, "keys", tuple(dict.fromkeys(_names(self.keys))))
 
     def beside(self, *keys: str) -> "Select":
-        """These keys, and those."""
+        """This selection with more keys in front."""
         return Select((*keys, *self.keys))
 
 
 @dataclass(frozen=True)
 class Search:
-    """Everything one search says; each part may be left out."""
+    """A search; each part is optional."""
 
     where: Where | None = None
     rank: Rank | None = None
@@ -76,7 +76,7 @@ def _names(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_of(search: Search) -> list[str]:
-    """Each once: those of the conditions, of the rank and of the groups."""
+    """Metadata fields that the conditions, the rank and the groups use, each once."""
     filtered = [each.field for each in conditions_of(search.where) if isinstance(each, Compare | Among | Contains)]
     ranked = [term.key for term in terms_of(search.rank) if isinstance(term, FieldTerm)]
     groups = search.group_by
@@ -85,7 +85,7 @@ def fields_of(search: Search) -> list[str]:
 
 
 WORDS = "bm25"
-"""The key under which texts are compared by their words."""
+"""The knn key of keyword search."""
 Vectors = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
 
@@ -96,7 +96,7 @@ def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
 
 
 def search_texts(search: Search) -> list[str]:
-    """The texts that somebody looks for: those of the rank, and those that documents have to contain."""
+    """The texts to highlight in results: queries of the rank and `$contains` of documents."""
     contained = [
         each.value
         for each in conditions_of(search.where)

@@ -1,4 +1,4 @@
-"""How records are scored: distances and arithmetic on them. Lower is better."""
+"""Rank expressions: vector distances, fields and arithmetic on them. Lower scores are better."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,16 +8,16 @@ from rolloutlab.errors import InputError
 
 EMBEDDING = "#embedding"
 NEAREST = 16
-"""How many records a knn finds where it does not say."""
+"""Default number of records a knn returns."""
 COMBINED = {"$sum": "+", "$mul": "*", "$max": "max", "$min": "min"}
-"""Operators of two operands and more."""
+"""Operators of two or more operands."""
 APPLIED = {"$abs": "abs", "$exp": "exp", "$log": "log"}
 """Operators of one operand."""
 
 
 @dataclass(frozen=True)
 class SparseVector:
-    """Values at some indices, 0 elsewhere."""
+    """A sparse vector: indices and their values."""
 
     indices: tuple[int, ...]
     values: tuple[float, ...]
@@ -28,7 +28,7 @@ class SparseVector:
 
 
 class Rank:
-    """A score per record. `+ - * /`, `abs`, `.exp()`, `.log()`, `.max(other)` and `.min(other)` make new ones."""
+    """A score per record. `+ - * /`, `abs`, `.exp()`, `.log()`, `.max(other)` and `.min(other)` give new ranks."""
 
     def __add__(self, other: "Rank | float") -> "Rank":
         return _combined("$sum", self, other)
@@ -77,14 +77,14 @@ class Rank:
 
     def __bool__(self) -> NoReturn:
         raise InputError(
-            f"{self!r} is neither true nor false: only a search computes it",
+            f"{self!r} has no truth value outside a search",
             hint="a.max(b) and a.min(b) instead of and, or, max(a, b) and min(a, b)",
         )
 
 
 @dataclass(frozen=True)
 class Val(Rank):
-    """A number. By itself it scores no record."""
+    """A constant. By itself it scores no record."""
 
     value: float
 
@@ -97,8 +97,8 @@ class Knn(Rank):
     """Distances of the records nearest to a query.
 
     query: a text, a dense vector or a sparse one. key: `#embedding`, or a field of sparse vectors. limit: how many are
-    found. default: the score of the other records, in arithmetic with what finds them. return_rank: the score is the
-    place, from 0, instead of the distance.
+    returned. default: the score of all other records in arithmetic with other terms. return_rank: the score is the
+    rank, from 0, instead of the distance.
     """
 
     query: str | tuple[float, ...] | SparseVector
@@ -120,7 +120,7 @@ class Knn(Rank):
 
 @dataclass(frozen=True)
 class FieldTerm(Rank):
-    """The number in a metadata field; default: that of records without one. Chroma's cloud does not know it."""
+    """The number in a metadata field; default: for records without one. Not supported by Chroma Cloud."""
 
     key: str
     default: float | None = None
@@ -131,9 +131,9 @@ class FieldTerm(Rank):
 
 @dataclass(frozen=True)
 class Combined(Rank):
-    """Two scores or more, put together from the left. operator: one of `COMBINED`.
+    """Two or more scores combined from left to right. operator: one of `COMBINED`.
 
-    `(a + b) + c` is `a + b + c`; `a + (b + c)` is another: it may round differently.
+    `(a + b) + c` is flattened to `a + b + c`; `a + (b + c)` is not, because it may round differently.
     """
 
     operator: str
@@ -185,12 +185,12 @@ class Applied(Rank):
 def Rrf(  # noqa: N802 - it stands beside Knn and Val
     ranks: Sequence[Rank], k: float = 60, weights: Sequence[float] | None = None, normalize: bool = False
 ) -> Rank:
-    """Reciprocal rank fusion: minus the sum of weight / (k + place). Each of `ranks` gives places (`return_rank=True`).
+    """Reciprocal rank fusion: minus the sum of weight / (k + rank). Each of `ranks` needs `return_rank=True`.
 
     normalize: divide the weights by their sum. Source: Cormack, Clarke and Büttcher 2009.
 
     Raises:
-        InputError: no rank is given, or one of distances; weights or k cannot be used.
+        InputError: `ranks` is empty or one of them gives distances; weights or k are out of range.
     """
     for rank in ranks:
         if isinstance(rank, Knn) and not rank.return_rank:
@@ -206,7 +206,7 @@ def Rrf(  # noqa: N802 - it stands beside Knn and Val
 
 
 def parts_of(rank: Rank) -> tuple[Rank, ...]:
-    """What an expression is made of."""
+    """The operands of an expression."""
     match rank:
         case Combined(parts=parts):
             return parts
@@ -219,19 +219,19 @@ def parts_of(rank: Rank) -> tuple[Rank, ...]:
 
 
 def terms_of(rank: Rank | None) -> Iterator[Rank]:
-    """An expression and every one inside it, outside first; nothing of none."""
-    if rank is not None:  # it is neither true nor false
+    """An expression and all its subexpressions in pre-order; none for None."""
+    if rank is not None:  # a rank has no truth value
         yield rank
         for part in parts_of(rank):
             yield from terms_of(part)
 
 
 def as_rank(value: Any) -> Rank:
-    """A rank as it is, and a number as one; InputError for anything else."""
+    """A rank, or a number as a constant rank; InputError for anything else."""
     if isinstance(value, Rank):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{value!r} is no rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
+        raise InputError(f"{value!r} is not a rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
     return Val(value)
 
 
@@ -242,8 +242,8 @@ def _combined(operator: str, *operands: Rank | float) -> Rank:
 def _numbers(values: Any) -> tuple[float, ...]:
     hint = 'Knn("text"), Knn([0.1, 0.2]) or Knn(SparseVector([3, 17], [0.5, 1.5]))'
     if isinstance(values, Mapping):
-        raise InputError(f"{values!r} is no query", hint=hint)
+        raise InputError(f"{values!r} is not a query", hint=hint)
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{values!r} is no query", hint=hint) from None
+        raise InputError(f"{values!r} is not a query", hint=hint) from None

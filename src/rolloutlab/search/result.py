@@ -1,4 +1,4 @@
-"""What a search gave, and what its searcher should know."""
+"""The outcome of a search with notes on how it was executed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Answer:
 
 
 def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Why some conditions hold nowhere: they ask a field for another kind of value than it has in any record.
+    """Conditions that match nothing because no record has a value of that type in the field.
 
-    fields: which kinds each has, as `Records.fields` tells.
+    fields: the types of each field, from `Records.fields`.
     """
     for each in conditions_of(search.where):
         if (

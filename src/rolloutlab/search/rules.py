@@ -1,4 +1,4 @@
-"""What a condition on one field may be, however it was written, and the nearest one that may."""
+"""Validation of conditions, shared by text, Python and JSON, with a suggested fix for each violation."""
 
 import math
 import re
@@ -12,14 +12,14 @@ from rolloutlab.search.dictionary.cursor import DEEPEST, LARGEST, LONGEST, encod
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 Violation = tuple[str, Where]
-"""Why not, and what instead."""
+"""The reason, and a valid condition to suggest."""
 
 
 def check_where(where: Where, depth: int = 0) -> Where:
-    """A condition that a dictionary could say, its values as Python has them by itself.
+    """A condition, normalized and valid in a search dictionary.
 
     Raises:
-        InputError: a dictionary could not.
+        InputError: it is not valid.
     """
     if depth >= DEEPEST:
         raise too_deep()
@@ -36,7 +36,7 @@ def check_where(where: Where, depth: int = 0) -> Where:
 
 
 def normalized(where: Where) -> Compare | Among | Contains | Matches:
-    """A condition on a field with plain values; an integer beyond 64 bits is a float, as no stored one equals it."""
+    """A condition on a field with plain values; integers beyond 64 bits become floats, as none is stored."""
     match where:
         case Compare(_, _, value) | Contains(_, value):
             return replace(where, value=normalized_value(value))
@@ -44,11 +44,11 @@ def normalized(where: Where) -> Compare | Among | Contains | Matches:
             return replace(where, values=tuple(map(normalized_value, values)))
         case Matches(pattern):
             return replace(where, pattern=plain(pattern))
-    raise InputError(f"{where!r} is no condition", hint='F.reward > 0.5, or {"reward": {"$gt": 0.5}}')
+    raise InputError(f"{where!r} is not a condition", hint='F.reward > 0.5, or {"reward": {"$gt": 0.5}}')
 
 
 def violation(where: Where) -> Violation | None:
-    """What is wrong with a condition on one field."""
+    """The first rule that a condition on one field violates."""
     for rule in _RULES:
         wrong = rule(where)
         if wrong:
@@ -57,20 +57,20 @@ def violation(where: Where) -> Violation | None:
 
 
 def value_problem(value: Any) -> str | None:
-    """Why something is no value of a field."""
+    """Why a value cannot be compared with a field; None if it can."""
     if value is None:
-        return "null is no value, and no condition finds records without a field"
+        return "null is not a value; no condition matches records without a field"
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        return None if encodable(value) else "it has half a character in it"
+        return None if encodable(value) else "contains half of a surrogate pair"
     if not isinstance(value, int | float):
-        return "a value is a text, a number, true or false"
+        return "a value must be a string, a number, true or false"
     return None if not isinstance(value, float) or math.isfinite(value) else "no record is found by nan or infinity"
 
 
 def normalized_value(value: Any) -> Any:
-    """A value as Python has it by itself."""
+    """A value as a plain Python object; integers beyond 64 bits become floats."""
     value = plain(value)
     if isinstance(value, int) and abs(value) > LONGEST and not isinstance(value, bool):
         return float(value) if abs(value) <= LARGEST else math.inf
@@ -89,26 +89,26 @@ def _values(where: Where) -> Violation | None:
             why = next(filter(None, map(value_problem, values)), None)
             return (why, replace(where, values=("a", "b"))) if why else None
         case Matches(pattern) if not isinstance(pattern, str) or not pattern:
-            return "a regular expression is a text that is not empty", replace(where, pattern="Par.s", field=DOCUMENT)
+            return "a regular expression must be a non-empty string", replace(where, pattern="Par.s", field=DOCUMENT)
     return None
 
 
 def _record(where: Where) -> Violation | None:
-    """What may be asked of the id and the text of a record."""
+    """Conditions on the id and the document of a record."""
     match where:
         case Matches(field=field) if field != DOCUMENT:
             return "regular expressions are for #document only", replace(where, field=DOCUMENT)
         case Compare("#document", operator, value):
-            return "of a text it can be asked what it contains", Contains(
+            return "a document is compared by what it contains", Contains(
                 DOCUMENT, str(value) or "text", operator == "$ne"
             )
         case Among("#document", values, negated):
             parts = tuple(Contains(DOCUMENT, str(value) or "text", negated) for value in values)
-            return "of a text it can be asked what it contains", (
+            return "a document is compared by what it contains", (
                 parts[0] if len(parts) == 1 else (All if negated else AnyOf)(parts or (Contains(DOCUMENT, "a"),) * 2)
             )
         case Contains("#document", value) if not isinstance(value, str) or not value:
-            return "a text contains texts that are not empty", replace(where, value=str(value) or "text")
+            return "a document contains non-empty strings", replace(where, value=str(value) or "text")
         case Compare("#id", "$eq" | "$ne", value) if not isinstance(value, str):
             return "an id is a text", replace(where, value=str(value))
         case Compare("#id", operator) if operator not in ("$eq", "$ne"):
@@ -124,7 +124,7 @@ def _order(where: Where) -> Violation | None:
     match where:
         case Compare(_, "$gt" | "$gte" | "$lt" | "$lte", bool() | str() as value):
             kind = "true and false have" if isinstance(value, bool) else "texts have"
-            return f"order is of numbers; {kind} none", replace(where, value=_as_number(value))
+            return f"only numbers have an order; {kind} none", replace(where, value=_as_number(value))
     return None
 
 
@@ -144,7 +144,7 @@ def _one_type(where: Where) -> Violation | None:
 def _expression(where: Where) -> Violation | None:
     if isinstance(where, Matches):
         try:
-            with warnings.catch_warnings(action="ignore"):  # of what a later Python may read in another way
+            with warnings.catch_warnings(action="ignore"):  # FutureWarning: possible nested set
                 re.compile(where.pattern)
         except (re.error, RecursionError, OverflowError) as error:
             return f"it is not a regular expression: {error}", replace(where, pattern=re.escape(where.pattern))

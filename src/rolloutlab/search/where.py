@@ -1,4 +1,4 @@
-"""Which records qualify: conditions on fields, as Python writes them. `F.reward > 0.5` is a value, not a decision."""
+"""Filter conditions on fields in Python's operators: `F.reward > 0.5` is a value that a search evaluates."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from rolloutlab.errors import InputError
 
 Scalar = str | int | float | bool
-"""What a metadata field holds, besides lists of them."""
+"""Types of a metadata value; a field may also hold a list of them."""
 COMPARISONS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 """Operators that compare a field with one value, and how Python writes them."""
 OPPOSITE = {"$eq": "$ne", "$ne": "$eq", "$gt": "$lte", "$lte": "$gt", "$lt": "$gte", "$gte": "$lt"}
@@ -17,7 +17,7 @@ ID, DOCUMENT = "#id", "#document"
 
 
 class Where:
-    """A condition. `&`, `|` and `~` combine; the words `and`, `or` and `not` cannot, and say so."""
+    """A condition. `&`, `|` and `~` combine conditions; `and`, `or` and `not` raise InputError."""
 
     def __and__(self, other: "Where") -> "Where":
         return All((self, _where(other)))
@@ -30,19 +30,19 @@ class Where:
 
     def __bool__(self) -> NoReturn:
         raise InputError(
-            f"{self!r} is neither true nor false: only a search decides it",
+            f"{self!r} has no truth value outside a search",
             hint="(F.reward > 0) & (F.reward < 1): & | ~ with brackets, instead of and, or, not and 0 < F.x < 1",
         )
 
 
 @dataclass(frozen=True)
 class Compare(Where):
-    """A field beside a value. operator: one of `COMPARISONS`; order is asked of numbers only."""
+    """A field compared with a value. operator: one of `COMPARISONS`; only numbers have an order."""
 
     field: str
     operator: str
     value: Scalar
-    _logical: bool = dataclasses.field(init=False, repr=False)  # Python finds True and 1 equal; a search does not
+    _logical: bool = dataclasses.field(init=False, repr=False)  # True == 1 in Python, but not in a search
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_logical", isinstance(self.value, bool))
@@ -53,7 +53,7 @@ class Compare(Where):
 
 @dataclass(frozen=True)
 class Among(Where):
-    """A field that has one of some values of one type; negated, also a field that is not there."""
+    """A field that has one of several values of one type; negated, it also matches records without the field."""
 
     field: str
     values: tuple[Scalar, ...]
@@ -70,7 +70,7 @@ class Among(Where):
 
 @dataclass(frozen=True)
 class Contains(Where):
-    """A document that has this text in it, in this case; or a field that is a list with this value."""
+    """A document that contains a text (case-sensitive), or a list field that contains a value."""
 
     field: str
     value: Scalar
@@ -86,7 +86,7 @@ class Contains(Where):
 
 @dataclass(frozen=True)
 class Matches(Where):
-    """A document in which a regular expression is found."""
+    """A document that a regular expression matches somewhere."""
 
     pattern: str
     negated: bool = False
@@ -98,7 +98,7 @@ class Matches(Where):
 
 @dataclass(frozen=True)
 class All(Where):
-    """Every one of some conditions, two or more; "all of" inside is made part of it, which means the same."""
+    """Conjunction of two or more conditions; nested ones are flattened."""
 
     parts: tuple[Where, ...]
 
@@ -111,7 +111,7 @@ class All(Where):
 
 @dataclass(frozen=True)
 class AnyOf(Where):
-    """At least one of some conditions, two or more; "any of" inside is made part of it, which means the same."""
+    """Disjunction of two or more conditions; nested ones are flattened."""
 
     parts: tuple[Where, ...]
 
@@ -123,7 +123,7 @@ class AnyOf(Where):
 
 
 class Field:
-    """A field of records, to be compared: `F.reward`, `F["reward.exact match"]`, `F.id`, `F.document`."""
+    """A field of records: `F.reward`, `F["reward.exact match"]`, `F.id`, `F.document`. Operators give conditions."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -167,14 +167,14 @@ class Field:
         return _checked(Matches(pattern, negated=True, field=self._name))
 
     def __contains__(self, value: Any) -> NoReturn:
-        raise InputError(f"Python makes True or False of `in {self!r}`", hint=f"{self!r}.contains({value!r})")
+        raise InputError(f"`in {self!r}` would give True or False", hint=f"{self!r}.contains({value!r})")
 
     def __repr__(self) -> str:
         return named(self._name)
 
 
 class _Fields:
-    """`F.reward` and `F["reward"]` are the field `reward`; `F.id` and `F.document` are what records themselves have."""
+    """`F.reward` and `F["reward"]` are the field `reward`; `F.id` and `F.document` are the record's own id and text."""
 
     def __getattr__(self, name: str) -> Field:
         if name.startswith("__"):
@@ -189,16 +189,16 @@ F = _Fields()
 
 
 def conditions_of(where: Where | None) -> Iterator[Where]:
-    """The conditions on single fields of which one is put together; nothing of none."""
+    """The leaves of a condition; none for None."""
     if isinstance(where, All | AnyOf):
         for part in where.parts:
             yield from conditions_of(part)
-    elif where is not None:  # it is neither true nor false
+    elif where is not None:  # a condition has no truth value
         yield where
 
 
 def named(name: str) -> str:
-    """How Python writes a field."""
+    """A field in Python's notation."""
     if name in (ID, DOCUMENT):
         return f"F.{name[1:]}"
     attribute = name.isascii() and name.isidentifier() and not iskeyword(name) and not name.startswith("__")
@@ -206,18 +206,18 @@ def named(name: str) -> str:
 
 
 def opposite(where: Where) -> Where:
-    """The condition that holds for exactly the other records.
+    """The negation of a condition.
 
     Raises:
-        InputError: it asks for an order. A record without the field is neither above nor below, and no condition finds
-            just those.
+        InputError: it compares an order. A record without the field is neither above nor below, and no condition
+            matches just those.
     """
     if isinstance(where, All | AnyOf):
         return (AnyOf if isinstance(where, All) else All)(tuple(map(opposite, where.parts)))
     if isinstance(where, Among | Contains | Matches):
         return replace(where, negated=not where.negated)
     if not isinstance(where, Compare):
-        raise InputError(f"{where!r} is no condition", hint="~(F.reward == 1)")
+        raise InputError(f"{where!r} is not a condition", hint="~(F.reward == 1)")
     other = replace(where, operator=OPPOSITE[where.operator])
     if where.operator not in ("$eq", "$ne"):
         raise InputError(
@@ -242,12 +242,12 @@ def _several(field: Field, values: Any) -> tuple[Scalar, ...]:
 
 def _where(other: Any) -> Where:
     if not isinstance(other, Where):
-        raise InputError(f"{other!r} is no condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
+        raise InputError(f"{other!r} is not a condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
     return other
 
 
 def _checked(where: Where) -> Where:
-    """A condition as it is, when the dictionary allows it."""
-    from rolloutlab.search.dictionary import check_where  # which knows the classes of this file
+    """The condition, validated by the rules of the search dictionary."""
+    from rolloutlab.search.dictionary import check_where  # which imports this module
 
     return check_where(where)

@@ -1,4 +1,4 @@
-"""What is new in a lab since somebody looked last: for whoever keeps something beside it up to date."""
+"""Change feed: what was added, renamed, rescored or deleted since a cursor. Used by the search index."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ _SCORED = f"""
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far somebody has looked. pending: conversations that were not finished then. collections: labels by id."""
+    """A position in the change feed. pending: trajectories unfinished then. collections: labels by id."""
 
     trajectory: int = 0
     edit: int = 0
@@ -47,19 +47,19 @@ class Cursor:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote; ValueError for any other text."""
+        """The cursor that `to_json` wrote; ValueError for any other text."""
         cursor = json.loads(text)
         if not isinstance(cursor, dict) or cursor.keys() != {each.name for each in fields(cls)}:
-            raise ValueError("it does not say how far the lab was read")
+            raise ValueError("it is not a cursor of a lab")
         collections = {int(number): label for number, label in cursor["collections"].items()}
         return cls(**{**cursor, "pending": tuple(cursor["pending"]), "collections": collections})
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is new. gone: labels of collections that are not there any more. renamed: new labels by old ones. arrived:
-    ids of finished trajectories. rescored: ids of groups some of whose rewards changed. trained: labels of collections
-    that a job was submitted with. mark: where to look from next.
+    """Changes since a cursor. gone: labels of deleted collections. renamed: new labels by old ones. arrived: ids of
+    finished trajectories. rescored: ids of groups with changed rewards. trained: labels of collections with a new job.
+    mark: the next cursor.
     """
 
     mark: Cursor
@@ -74,7 +74,7 @@ class Changes:
 
 
 class Entry(NamedTuple):
-    """A finished trajectory as it lies in the lab, its conversation as plain JSON: nothing is checked once more."""
+    """A finished trajectory as stored, its conversation as plain JSON without validation."""
 
     name: str
     collection: str
@@ -102,18 +102,18 @@ class RewardChange(NamedTuple):
 
 
 class ChangeFeed:
-    """Tells what is new in a lab, and what of it one wants to keep elsewhere."""
+    """The changes of a lab, and the contents of changed trajectories."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def since(self, mark: Cursor) -> Changes:
-        """What is new since `mark`, oldest first. What is written meanwhile may be told now, and will be next time."""
+        """Changes since `mark`, oldest first. A concurrent write may be included, and is included the next time."""
         now = self._now()
         moved = {
             label: now.collections[i] for i, label in mark.collections.items() if now.collections.get(i, label) != label
         }
-        if moved.keys() & {*moved.values()}:  # names were exchanged: as if those were others
+        if moved.keys() & {*moved.values()}:  # swapped names: treated as deleted and new
             moved = {}
         same = {i for i, label in mark.collections.items() if now.collections.get(i, "") in (label, moved.get(label))}
         fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
@@ -134,16 +134,16 @@ class ChangeFeed:
         )
 
     def names(self, ids: Iterable[int]) -> dict[int, tuple[str, int]]:
-        """The name of each trajectory, and the id of its group."""
+        """Name and group id of each trajectory."""
         rows = self._database.read(_NAMES, json.dumps(list(ids)))
         return {row["id"]: (row["name"], row["group_id"]) for row in rows}
 
     def entries(self, ids: Iterable[int]) -> list[Entry]:
-        """Trajectories by their ids."""
+        """Trajectories by id."""
         return [_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]
 
     def scored(self, groups: Iterable[int]) -> dict[int, list[RewardChange]]:
-        """The members of groups with their rewards, in order, by the ids of the groups."""
+        """Rewards of the members of groups, in order, by group id."""
         groups_to_members: dict[int, list[RewardChange]] = {}
         for row in self._database.read(_SCORED, json.dumps(list(groups))):
             scored = RewardChange(row["name"], row["reward"], json.loads(row["components"]), row["source"])
@@ -155,11 +155,11 @@ class ChangeFeed:
         return [row["name"] for row in self._database.read(_SCORED, json.dumps([group]))]
 
     def count(self) -> int:
-        """How many finished trajectories there are."""
+        """The number of finished trajectories."""
         return int(self._database.read(_FINISHED.replace("t.id", "count(*)", 1))[0][0])
 
     def _now(self) -> Cursor:
-        """The mark of everything there is. First what only grows, so that nothing falls between two looks."""
+        """The cursor at the end of the feed. What only grows is read first, so that no change is skipped."""
         sql = "SELECT coalesce((SELECT max(id) FROM trajectories), 0), coalesce((SELECT max(id) FROM edits), 0)"
         [(trajectory, edit)] = self._database.read(sql)
         pending = self._ids("SELECT id FROM trajectories WHERE pending > 0")

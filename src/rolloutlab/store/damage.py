@@ -11,13 +11,13 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.readonly import connected
 
 _TIMEOUT = 5.0
-"""Seconds to wait for another process that has a file to itself."""
+"""Seconds to wait for a lock of another process."""
 _FIRST = 3
-"""Complaints that are shown of one file."""
+"""Errors shown per file."""
 
 
 def check_lab(settings: Settings) -> list[str]:
-    """A line for each database of the lab folder, and one where the service keeps bodies of jobs that it lost."""
+    """A line per database of the lab folder, and one if the service has bodies of unlisted jobs."""
     remedies = {
         settings.database: "%export NAME FILE saves what can be read, if it opens at all; then put a backup in its "
         "place, or move it away, with its -wal and -shm, to begin an empty lab",
@@ -29,9 +29,9 @@ def check_lab(settings: Settings) -> list[str]:
 
 
 def checked(files: Mapping[Path, str]) -> list[str]:
-    """A line for each file: sound, not there, or what is damaged and what to do about it.
+    """A line per file: sound, missing, or the damage with its remedy.
 
-    files: what to do about each when it is damaged. It is only read, and what others write meanwhile does no harm.
+    files: the remedy for each. Files are only read; concurrent writes do no harm.
     """
     return [_line(path, remedy) for path, remedy in files.items()]
 
@@ -52,7 +52,7 @@ def _lost_bodies(service_folder: Path) -> list[str]:
 
 
 def _complaints(path: Path) -> list[str]:
-    """What SQLite's own check says of a file: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
+    """Results of SQLite's integrity check: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
     try:
         with closing(connected(path, _TIMEOUT)) as connection:
             lines = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]

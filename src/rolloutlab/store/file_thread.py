@@ -1,4 +1,4 @@
-"""Work that no interrupt may cut in two: a thread of its own does it, since Python interrupts only the main thread."""
+"""Interrupt-safe execution in a worker thread: Python raises KeyboardInterrupt in the main thread only."""
 
 import os
 import threading
@@ -11,14 +11,14 @@ from weakref import finalize
 T = TypeVar("T")
 
 Abandoned = Callable[[], bool]
-"""Whether the caller was interrupted while it waited, so that what is not final yet should be undone."""
+"""Whether the caller was interrupted while it waited; uncommitted work is then undone."""
 
 
 class Uninterrupted:
-    """A thread that does work for the main thread, one piece after the other; other threads do theirs themselves.
+    """A worker thread for calls of the main thread, one at a time; other threads run theirs directly.
 
-    A `with` or a `try` in the main thread has gaps: an interrupt between two of its instructions leaves a lock held or
-    a transaction open. Here the main thread only waits, on a lock of the call itself, and can leave at any instruction.
+    In the main thread an interrupt between two bytecode instructions of a `with` or `try` can leave a lock held or a
+    transaction open. Here the main thread only waits on a lock of the call, and can be interrupted anywhere.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,13 +29,13 @@ class Uninterrupted:
         self.end = finalize(self, pieces.put, None)
 
     def do(self, work: Callable[[Abandoned], T]) -> T:
-        """What `work` returns, or raises. An interrupt leaves at once; a piece that was not begun is then not done."""
+        """The result of `work`. An interrupt returns at once; a call that has not begun is then skipped."""
         if threading.current_thread() is not threading.main_thread() or not self.end.alive:
             return work(lambda: False)
         piece = _Piece(work)
         try:
             self._pieces.put(piece)
-            if not self.end.alive:  # another thread ended it just now: the piece may lie behind the end
+            if not self.end.alive:  # another thread ended it just now: the call may be queued after the end
                 self._pieces.put(None)
                 self._start()
             piece.ended.acquire()
@@ -45,9 +45,9 @@ class Uninterrupted:
         return piece.outcome()
 
     def between(self, begin: Callable[[], object], work: Callable[[], T], end: Callable[[], object]) -> T:
-        """What `work` returns, done by the caller itself between two pieces.
+        """Run `begin` here, `work` in the caller, and `end` here; returns the result of `work`.
 
-        However the caller leaves, `end` is done before the next piece.
+        However the caller returns, `end` runs before the next call.
         """
         if threading.current_thread() is not threading.main_thread() or not self.end.alive:
             last: Callable[[], object] = end
@@ -65,9 +65,9 @@ class Uninterrupted:
 
 
 class Turns:
-    """A lock that no interrupt leaves held: one thread at a time has its turn, and may take another inside of it.
+    """A reentrant lock that an interrupt cannot leave held.
 
-    first: done as each turn begins, where no interrupt reaches it.
+    first: called at the start of each turn, in the worker thread.
     """
 
     def __init__(self, name: str, first: Callable[[], object]) -> None:
@@ -75,8 +75,8 @@ class Turns:
         self._begin()
 
     def take(self, work: Callable[[], T]) -> T:
-        """What `work` returns, done by the caller; no other thread's turn begins before it has ended."""
-        if self._process != os.getpid():  # neither a thread nor the turn of another one outlives a fork
+        """The result of `work`, called while the lock is held."""
+        if self._process != os.getpid():  # threads and their turns do not survive a fork
             self._begin()
         turn = threading.get_ident(), object()
         return self._thread.between(partial(self._enter, turn), work, partial(self._leave, turn))
@@ -85,7 +85,7 @@ class Turns:
         self._thread.end()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # which one thread may take and another one release
+        self._lock = threading.Lock()  # acquired and released by different threads
         self._turn: tuple[int, object] | None = None
         self._thread = Uninterrupted(self._name)
         self._process = os.getpid()
@@ -104,7 +104,7 @@ class Turns:
 
 
 class _Piece(Generic[T]):
-    """One call: what is to be done, and what came of it."""
+    """One call and its outcome."""
 
     def __init__(self, work: Callable[[Abandoned], T]) -> None:
         self._work = work

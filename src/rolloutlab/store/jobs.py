@@ -1,4 +1,4 @@
-"""Training jobs that a lab submitted."""
+"""Training jobs submitted from a lab."""
 
 import json
 from collections.abc import Sequence
@@ -13,46 +13,46 @@ _EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 
 
 class SubmittedJobs:
-    """The jobs of a lab. Of a lab that is only read, nothing new is remembered."""
+    """The jobs of a lab. Updates of a read-only lab are ignored."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, job: SubmittedJob) -> None:
-        """Remember a submitted job."""
+        """Store a submitted job."""
         values = (job.id, job.service, job.model, json.dumps(job.collections), json.dumps(job.options), job.created_at)
         columns = "id, service, model, collections, options, created_at"
         self._database.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *values)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a remembered job the id that its service chose."""
+        """Replace a job's local id by the one that its service assigned."""
         self._database.execute("UPDATE jobs SET id = ? WHERE id = ?", new, old)
 
     def forget(self, job_id: str) -> None:
-        """Forget a job that its service refused."""
+        """Delete a job that its service rejected."""
         self._database.execute("DELETE FROM jobs WHERE id = ?", job_id)
 
     def set_status(self, job_id: str, status: str, step: int | None = None) -> None:
-        """Remember the status of a job, and the step it made."""
+        """Store the status of a job and the step it produced."""
         if self._database.read_only:
             return
         stored = status if step is None else f"{status}@{step}"
         self._database.execute("UPDATE jobs SET status = ? WHERE id = ?", stored, job_id)
 
     def keep_events(self, job_id: str, events: Sequence[Event]) -> None:
-        """Keep everything that a job reported, so that it can be looked at when its service is gone."""
+        """Store the events of a finished job, for when its service is unavailable."""
         if self._database.read_only:
             return
         stored = _EVENTS.dump_json(list(events)).decode()
         self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", stored, job_id)
 
     def events(self, job_id: str) -> list[Event]:
-        """What is kept of a job; nothing before it has ended."""
+        """The stored events of a job; empty before it has ended."""
         rows = self._database.read("SELECT events FROM job_events WHERE job_id = ?", job_id)
         return _EVENTS.validate_json(rows[0]["events"]) if rows else []
 
     def newest_first(self) -> list[SubmittedJob]:
-        """Every job this lab submitted."""
+        """All jobs, newest first."""
         return [_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
 
 

@@ -74,19 +74,19 @@ _OUTLINE = """
     SELECT t.id, column4, column5, column6, column7 FROM (VALUES {}) CROSS JOIN trajectories t
     ON t.group_id = column1 AND t.position = column2 AND t.items = column3
 """
-"""Of what was put: what was finished at its place before has other items."""
+"""Only for rows that were written: a trajectory finished earlier has other items."""
 _AT_ONCE = 64
 """Trajectories in one statement."""
 _SPEND = """
     UPDATE collections SET prompt_tokens = prompt_tokens + ?, completion_tokens = completion_tokens + ? WHERE id =
 """
 _PAGE = 64
-"""Groups that are read at once where a collection is read bit by bit."""
+"""Groups per page of `each_group`."""
 _LAST = 2**62
 
 
 class Lab:
-    """The memory of a lab folder. Any number of processes may use it at once; what a call stored is on disk."""
+    """The database of a lab folder, shared by any number of processes. Each call is durable when it returns."""
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path, MIGRATIONS, durable=True)
@@ -101,24 +101,24 @@ class Lab:
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be stored in it."""
+        """Whether the lab cannot be written."""
         return self._database.read_only
 
     def check_writable(self) -> None:
-        """LabError when nothing can be stored in it; asked before what is to be stored costs anything."""
+        """LabError if the lab is read-only; called before paid work such as sampling."""
         self._database.check_writable()
 
     def changes(self) -> tuple[int, int]:
-        """Another pair than before if anything was written in between, by this process or another; takes no time."""
+        """A version that changes with every write of any process; cheap."""
         return self._database.changes()
 
     def open_collection(self, name: str, plan: Mapping[str, Any] | None = None) -> CollectionSummary:
-        """A new generation of the collection: the first, or one more beside the older ones.
+        """Create a collection, or a new generation of an existing one.
 
-        plan: how it is to be sampled; `total`, where it is there, is how many trajectories it will have.
+        plan: how it is sampled; `total`, if present, is the planned number of trajectories.
 
         Raises:
-            InputError: the name has other characters than letters, digits, `_`, `-` and `.`.
+            InputError: the name has characters other than letters, digits, `_`, `-` and `.`.
         """
         self.check_name(name)
         sql = (
@@ -130,22 +130,22 @@ class Lab:
         return self.collection(f"{name}:{generation}")
 
     def draft(self) -> Draft:
-        """Collections to be written unseen, and then shown all at once; LabError where nothing can be stored."""
+        """A draft of new collections, published at once; LabError if the lab is read-only."""
         self.check_writable()
         return Draft(self._database, self.check_name)
 
     @staticmethod
     def check_name(name: str) -> None:
-        """InputError unless the name is one that a collection can have."""
+        """InputError unless it is a valid collection name."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} is no name for a collection", hint="letters, digits, _ - and .")
+            raise InputError(f"{name!r} is not a valid collection name", hint="letters, digits, _ - and .")
 
     def collections(self) -> list[CollectionSummary]:
         """Every generation of every collection, newest first."""
         return [_summary(row) for row in self._database.read(_ALL)]
 
     def sizes(self) -> dict[str, int]:
-        """How many groups each generation has, by its label, newest first; quick also where the lab is large."""
+        """Number of groups by label, newest first; fast on large labs."""
         rows = self._database.read(
             "SELECT name, generation, (SELECT max(generation) FROM collections WHERE name = c.name"
             " AND deleted_at IS NULL) AS newest, (SELECT count(*) FROM groups WHERE collection_id = c.id) AS groups"
@@ -157,25 +157,25 @@ class Lab:
         }
 
     def collection(self, label: str) -> CollectionSummary:
-        """The collection that `name` (its newest generation) or `name:N` means, counted.
+        """The collection `name` (its newest generation) or `name:N`, with counts.
 
         Raises:
-            NotFoundError: there is none; the message names the closest.
+            NotFoundError: there is none; the hint names the closest.
         """
         (row,) = self._database.read(f"{_COUNTED} WHERE c.id = ? GROUP BY c.id", self.find(label).id)
         return _summary(row)
 
     def find(self, label: str) -> StoredCollection:
-        """As `collection`, at once: without counting what it holds."""
+        """As `collection`, without counts: fast."""
         name, generation = parts_of(label) or ("", None)
         rows = self._database.read(_FIND, name, generation or 0, _LAST if generation is None else generation)
         if not rows:
-            note = ": one name is wanted here, no pattern" if set(label) & set("*?[") else ""
+            note = ": this needs one name, not a pattern" if set(label) & set("*?[") else ""
             raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._closest(label))
         return StoredCollection(**_fields(rows[0]))
 
     def by_id(self, number: int) -> StoredCollection:
-        """The collection with that id, whatever it is called by now; NotFoundError when it was deleted."""
+        """The collection with an id, under its current name; NotFoundError if it was deleted."""
         (row,) = self._database.read(f"SELECT {_NAMED}, c.deleted_at FROM collections c WHERE c.id = ?", number)
         fields = _fields(row)
         deleted = fields.pop("deleted_at")
@@ -201,7 +201,7 @@ class Lab:
         return self._database.change(lambda connection: [add(connection, *each) for each in enumerate(groups)])
 
     def at_once(self, work: Callable[[], T]) -> T:
-        """What `work` returns; what it writes is on disk at its end, all of it or nothing, at the price of one."""
+        """Call `work` in one transaction and return its result."""
         return self._database.change(lambda _: work())
 
     def put(
@@ -214,17 +214,17 @@ class Lab:
         sampling: Mapping[str, Any],
         usage: tuple[int, int] = (0, 0),
     ) -> None:
-        """Put what was sampled at its places in a group; what is finished there stays as it is.
+        """Store samples of a group; finished trajectories are not overwritten.
 
-        usage: prompt and completion tokens that it cost, added up by collection.
+        usage: prompt and completion tokens to add to the collection.
         """
         self.put_all([Placed(group, tuple(arrivals), model, step, sampling, usage)])
 
     def put_all(self, placed: Sequence[Placed]) -> None:
-        """As `put`, for groups of one collection: on disk at the end, all of it or nothing.
+        """As `put`, for groups of one collection in one transaction.
 
-        Many go into one statement: the thread that writes gives way to the others at each, and where those are busy it
-        waits milliseconds until it is its turn again.
+        Rows are batched into statements because each statement releases the GIL, and getting it back takes milliseconds
+        while other threads are busy.
         """
         if not placed:
             return
@@ -242,7 +242,7 @@ class Lab:
         self._database.change(put)
 
     def lock_for_sampling(self, collection: StoredCollection) -> Lock:
-        """Keep other processes from sampling it too, until the lock is released; ConflictError when one does."""
+        """Lock a collection for sampling, across processes; ConflictError if it is locked."""
         return lock_for_sampling(self._database.path.parent / "sampling", collection.id, collection.label)
 
     def spend(self, collection: StoredCollection, prompt_tokens: int, completion_tokens: int) -> None:
@@ -260,7 +260,7 @@ class Lab:
         return self._page(collection, first, last, _LAST, unfinished)
 
     def each_group(self, collection: StoredCollection) -> Iterator[Group]:
-        """As `groups`, some at a time, for collections larger than memory."""
+        """As `groups`, read in pages, for collections larger than memory."""
         first = 0
         while page := self._page(collection, first, _LAST, _PAGE, unfinished=False):
             yield from page
@@ -277,8 +277,8 @@ class Lab:
         return [_group(row, collection, members.get(row["id"], [])) for row in groups]
 
     def prompts(self, labels: Iterable[str]) -> set[str]:
-        """What was asked in these generations (`name:N`), deleted ones too: the messages of each prompt, as JSON."""
-        asked = (
+        """The prompts of these generations (`name:N`, deleted ones too): messages as JSON."""
+        pages = (
             self._database.read(
                 "SELECT DISTINCT prompt FROM groups g JOIN collections c ON c.id = g.collection_id"
                 " WHERE c.name = ? AND c.generation = ?",
@@ -286,7 +286,7 @@ class Lab:
             )
             for label in labels
         )
-        return {row["prompt"] for rows in asked for row in rows}
+        return {row["prompt"] for rows in pages for row in rows}
 
     def _closest(self, label: str) -> str:
         names = [
@@ -297,7 +297,7 @@ class Lab:
 
 
 def _rows(placed: Placed) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """What is stored of each trajectory, and its outline."""
+    """Rows of `trajectories` and `outlines`."""
     sampling, created_at = json.dumps(placed.sampling), now()
     for arrival in placed.arrivals:
         place = (placed.group.id, arrival.position, dumped(arrival.items))

@@ -1,4 +1,4 @@
-"""Collections as wholes: put away, brought back, renamed. Nothing is erased, so each can be undone."""
+"""Soft-delete, restore and rename collections. Nothing is erased, so each can be undone."""
 
 import json
 from sqlite3 import Connection
@@ -7,43 +7,43 @@ from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.store.models import now, parts_of
 from rolloutlab.store.sqlite import Database
 
-_MEANT = "name = ? AND (? IS NULL OR generation = ?)"
+_MATCHES_LABEL = "name = ? AND (? IS NULL OR generation = ?)"
 
 
 class CollectionLifecycle:
-    """The collections of a lab from outside. A bare name means all its generations, `name:N` one."""
+    """Deletes, restores and renames collections. A bare name means all generations, `name:N` one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def delete(self, label: str) -> list[str]:
-        """Hide a collection from everything but `restore`; the labels that it had, newest first.
+        """Mark a collection as deleted; returns its labels, newest first.
 
         Raises:
             NotFoundError: there is none of that name.
         """
         return self._move(
-            f"UPDATE collections SET deleted_at = ? WHERE {_MEANT} AND deleted_at IS NULL",
-            (now(), *_meant(label)),
+            f"UPDATE collections SET deleted_at = ? WHERE {_MATCHES_LABEL} AND deleted_at IS NULL",
+            (now(), *_label_values(label)),
             NotFoundError(f"there is no collection {label!r}", hint="%collections lists them"),
         )
 
     def restore(self, label: str) -> list[str]:
-        """Bring back what was deleted last under that name; the labels that it has now, newest first.
+        """Restore what was deleted last under a name; returns its labels, newest first.
 
         Raises:
             NotFoundError: nothing of that name is deleted.
         """
-        values = _meant(label)
+        values = _label_values(label)
         return self._move(
-            f"UPDATE collections SET deleted_at = NULL WHERE {_MEANT}"
-            f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MEANT})",
+            f"UPDATE collections SET deleted_at = NULL WHERE {_MATCHES_LABEL}"
+            f" AND deleted_at = (SELECT max(deleted_at) FROM collections WHERE {_MATCHES_LABEL})",
             (*values, *values),
             NotFoundError(f"no collection {label!r} is deleted", hint="%collections lists what is there"),
         )
 
     def deleted(self) -> list[str]:
-        """What `restore` can be told: the names of deleted collections and of their generations, last deleted first."""
+        """Arguments for `restore`: names and labels of deleted collections, last deleted first."""
         rows = self._database.read(
             "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
         )
@@ -52,7 +52,7 @@ class CollectionLifecycle:
         )
 
     def rename(self, old: str, new: str) -> None:
-        """Give every generation of a collection, the deleted ones too, another name.
+        """Rename all generations of a collection, deleted ones too.
 
         Raises:
             NotFoundError: there is no collection `old`. ConflictError: `new` is in use, or was and is deleted.
@@ -101,7 +101,7 @@ def _name_of(label: str) -> str:
     return label.partition(":")[0]
 
 
-def _meant(label: str) -> tuple[str, int | None, int | None]:
+def _label_values(label: str) -> tuple[str, int | None, int | None]:
     parts = parts_of(label)
     if not parts:
         raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")

@@ -1,4 +1,4 @@
-"""Who is sampling a collection: one process at a time, however it ends."""
+"""File locks for sampling: one process per collection, released by the OS when it ends."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,17 +7,17 @@ from rolloutlab.errors import ConflictError, LabError
 from rolloutlab.fsutil import Lock, locked, own, refused, remove
 
 _ONE = "lock"
-"""Held by the one process that opens or removes a lock's file at the moment.
+"""The lock around creating and removing lock files.
 
-Without that, one that had opened a file just before it is removed would lock what has no name any more, and the next
-one would lock another file of the same name.
+Without it a process could lock a file that another has just unlinked, while a third locks a new file of the same
+name.
 """
 
 
 def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
-    """Hold the collection with that number until `let_go`, or until this process ends.
+    """Lock the collection with that id until `let_go`, or until this process ends.
 
-    The files of locks whose processes were killed are removed.
+    Lock files of dead processes are removed.
 
     Raises:
         ConflictError: another process, or another cell, holds it. LabError: the folder cannot be written or locked.
@@ -39,7 +39,7 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
 
 
 def let_go(lock: Lock) -> None:
-    """Let others hold the collection, and leave no file behind; one that cannot be removed goes with the next hold."""
+    """Release the lock and remove its file; if that fails, the next `lock_for_sampling` removes it."""
     path = Path(lock.lock_file)
     try:
         with suppress(LabError), locked(path.parent / _ONE):

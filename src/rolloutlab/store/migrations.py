@@ -1,4 +1,4 @@
-"""The tables of a lab, as one script per version of the file; a script that was released never changes."""
+"""Schema migrations of a lab, one SQL script per version; released scripts never change."""
 
 FIRST = """
     CREATE TABLE collections (

@@ -1,4 +1,4 @@
-"""What the lab remembers, as plain values."""
+"""Value types of the lab."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from rolloutlab.errors import InputError
 
 @dataclass(frozen=True)
 class StoredTrajectory:
-    """One recorded conversation: what was asked, what was sampled, and the reward it got, if any.
+    """A trajectory: one conversation with its sampled completions and its reward, if any.
 
-    name: `capitals/0/3`, the collection, the group and the place in the group. items: messages and choices, in order.
+    name: `capitals/0/3`: collection, group and position in the group. items: messages and choices, in order.
     row: the row of prompts it was sampled for. sampling: temperature, top_p and seed. step: the checkpoint it is from.
-    components: the parts of the reward, when it was given in parts. source: who gave it: function, hand, judge or tool.
+    components: the parts of the reward, if any. source: function, hand, judge or tool.
     pending: how many scripted turns are still to come; 0 when it is finished. extra: further properties of the
     trajectory on the wire, such as its tools. given: how many of the items are the prompt, where that is known.
     """
@@ -41,18 +41,18 @@ class StoredTrajectory:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as plain messages, the sampled ones included."""
+        """The conversation as plain messages, sampled ones included."""
         return [(item.message if isinstance(item, Choice) else item).to_wire() for item in self.items]
 
     @property
     def prompt(self) -> str:
-        """The text of the last user message that was given, before anything was sampled."""
+        """The last user message before the first completion."""
         users = [message for message in self.messages[: self.given] if message["role"] == "user"]
         return plain_text(users[-1].get("content")) if users else ""
 
     @property
     def answer(self) -> str:
-        """The text of the last thing the policy said; where nothing was sampled, the assistant's last message."""
+        """The last completion; if nothing was sampled, the assistant's last message."""
         if self.choices or self.given is None:
             return plain_text(self.choices[-1].message.content) if self.choices else ""
         messages = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
@@ -73,36 +73,36 @@ class StoredTrajectory:
 
     @property
     def tokens(self) -> int:
-        """How many tokens were sampled and carry logprobs, over all its histories."""
+        """Number of sampled tokens with logprobs, over all histories."""
         return sum(self.history_tokens)
 
     @property
     def history_tokens(self) -> tuple[int, ...]:
-        """As `tokens`, for each of its histories."""
+        """As `tokens`, per history."""
         histories = (self.choices, *(_choices(each.messages_and_choices) for each in self.additional))
         return tuple(sum(len(choice.trained_tokens()) for choice in choices) for choices in histories)
 
     def histories(self) -> list[wire.History]:
-        """Its conversation with the tools that were offered, then the further ones."""
+        """The main conversation with its tools, then the additional ones."""
         tools = self.extra.get("tools")
         main = {"messages_and_choices": list(self.items), **({"tools": tools} if tools else {})}
         return [wire.History.model_validate(main), *self.additional]
 
     @property
     def steps(self) -> list[int]:
-        """The checkpoint of each of its answers, where that is known; `[step]` where only that is, or nothing."""
+        """The checkpoint of each completion if known, else `[step]`, or nothing."""
         if self.step is None:
             return []
         versions = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
         return [version for version in versions if isinstance(version, int)] or [self.step]
 
     def _versions(self) -> dict[str, int]:
-        """The checkpoints of its first and its last answer, where they are known."""
+        """Wire fields of the first and last checkpoint, if known."""
         steps = self.steps
         return {"initial_policy_version": steps[0], "final_policy_version": steps[-1]} if steps else {}
 
     def to_wire(self) -> wire.Trajectory:
-        """The trajectory as a training job carries it; it must have a reward. `extra` goes before the rest."""
+        """The trajectory as sent with a training job; it must have a reward. `extra` overrides other fields."""
         metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
         return wire.Trajectory.model_validate(
             {
@@ -124,10 +124,10 @@ class StoredTrajectory:
 
 
 class TrajectorySummary(NamedTuple):
-    """A finished trajectory without its conversation, light enough for a hundred thousand of them.
+    """A finished trajectory without its conversation, small enough for lists of 100,000.
 
-    group, position: the place of its group in the collection, and its own in the group. tokens_H: trainable tokens of
-    each of its histories. The rest is as in `Trajectory`.
+    group: position of the group in the collection; position: within the group. tokens_H: trainable tokens per history.
+    The rest is as in `StoredTrajectory`.
     """
 
     id: int
@@ -144,7 +144,7 @@ class TrajectorySummary(NamedTuple):
 class Group:
     """Trajectories of the same prompt. name: `capitals/0`.
 
-    script: the turns of each trajectory: what is said before the policy answers. The first begins after the prompt.
+    script: the messages before each completion of a trajectory; the first turn follows the prompt.
     """
 
     id: int
@@ -162,7 +162,7 @@ class Group:
 
 @dataclass(frozen=True)
 class NewGroup:
-    """A group to be: its prompt, the row of prompts it comes from, and its script."""
+    """A group to create: prompt, row and script."""
 
     prompt: Sequence[Message]
     row: Mapping[str, Any]
@@ -171,7 +171,7 @@ class NewGroup:
 
 @dataclass(frozen=True)
 class Arrival:
-    """What was sampled at one place of a group: everything after the prompt, with `pending` turns still to come."""
+    """A sample for one position of a group: items after the prompt, and the number of `pending` turns."""
 
     position: int
     items: Sequence[MessageOrChoice]
@@ -181,7 +181,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Placed:
-    """What was sampled for one group, by which checkpoint and how. usage: prompt and completion tokens it cost."""
+    """Samples of one group with model, step and sampling settings. usage: prompt and completion tokens."""
 
     group: Group
     arrivals: Sequence[Arrival]
@@ -193,7 +193,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trajectory that was recorded elsewhere, and where it goes; `place` is where it was found, such as `line 7`.
+    """A trajectory to import; `place` is its origin for errors, such as `line 7`.
 
     generation, position: as they were, None when anything will do. group: a position in the collection, or any text
     that trajectories of one group share. items: everything after the prompt. The rest is as in `Trajectory`.
@@ -220,7 +220,7 @@ class Recorded:
     def copy_of(
         cls, trajectory: StoredTrajectory, prompt: Sequence[Message], collection: str, group: int | str
     ) -> Self:
-        """A stored trajectory once more, with its reward; `prompt` is how its items begin."""
+        """A copy of a stored trajectory with its reward; `prompt` is the prefix of its items."""
         return cls(
             trajectory.name,
             collection,
@@ -241,7 +241,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class StoredCollection:
-    """One generation of a collection. plan: how it is sampled. Tokens are what sampling and judging it took."""
+    """One generation of a collection. plan: how it is sampled. Token counts include judging."""
 
     id: int
     name: str
@@ -260,7 +260,7 @@ class StoredCollection:
 
 @dataclass(frozen=True)
 class CollectionSummary(StoredCollection):
-    """One generation of a collection, counted."""
+    """A collection with counts."""
 
     groups: int
     trajectories: int
@@ -269,16 +269,16 @@ class CollectionSummary(StoredCollection):
 
     @property
     def missing(self) -> int:
-        """How many trajectories its plan still wants."""
+        """Planned trajectories that are still missing."""
         return max(0, int(self.plan.get("total", 0)) - self.trajectories)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one reward: when (UTC), who, by which source, from what to what; None is no reward.
+    """One edit of one reward; `at` is in UTC; None means no reward.
 
-    change: what was given at once has one number. note: why, where the source says so. undoes: the change that this one
-    takes back; its source is then `undo`.
+    change: edits of one call share a number. note: the reason, if given. undoes: the change that this one reverts; its
+    source is then `undo`.
     """
 
     trajectory: str
@@ -294,7 +294,7 @@ class Edit:
 
 
 class TrajectoryKey(Protocol):
-    """A trajectory as far as a reward for it needs to know it."""
+    """The part of a trajectory that a reward refers to."""
 
     @property
     def id(self) -> int: ...
@@ -303,7 +303,7 @@ class TrajectoryKey(Protocol):
 
 
 class Ref(NamedTuple):
-    """A trajectory by its id and name alone: what is kept of it where there may be a hundred thousand."""
+    """A trajectory's id and name, for lists of 100,000."""
 
     id: int
     name: str
@@ -311,7 +311,7 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward for a trajectory, with its components when it has some, and a note that says why."""
+    """A reward for a trajectory, with optional components and a note."""
 
     trajectory: TrajectoryKey
     reward: float
@@ -321,10 +321,10 @@ class Score:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A training job that this lab submitted: where, for which model, from which collections, with which options.
+    """A training job submitted from this lab.
 
-    service: the address of a hosted service, or `embedded`, whose address changes. status: what was last heard of it;
-    None when nothing was. step: the checkpoint that it made.
+    service: the URL of a hosted service, or `embedded`, whose URL changes. status: the last known one, or None. step:
+    the checkpoint that it produced.
     """
 
     id: str
@@ -342,7 +342,7 @@ def _choices(items: Sequence[MessageOrChoice]) -> list[Choice]:
 
 
 def plain_text(content: Any) -> str:
-    """The text of a message's content, which may come in parts."""
+    """The text of a message's content, a string or a list of parts."""
     if isinstance(content, list):
         return "".join(_text_of(part) for part in content)
     return str(content or "")
@@ -358,13 +358,15 @@ _LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")
 
 
 def parts_of(label: str) -> tuple[str, int | None] | None:
-    """Name and generation of `name` or `name:N`; None when it is written otherwise.
+    """Parse `name` or `name:N`; None for any other text.
 
     Raises:
-        InputError: it is no text.
+        InputError: it is not a string.
     """
     if not isinstance(label, str):
-        raise InputError(f"a {type(label).__name__} is no name of a collection", hint="%collections lists them")
+        raise InputError(
+            f"a collection name must be a string, not {type(label).__name__}", hint="%collections lists them"
+        )
     match = _LABEL.fullmatch(label)
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
@@ -380,5 +382,5 @@ def now() -> str:
 
 
 def minute(time: str) -> str:
-    """A time as a table shows it, in UTC and to the minute: `2026-01-31 12:00`."""
+    """A time for tables, in UTC to the minute: `2026-01-31 12:00`."""
     return f"{moment(time).astimezone(UTC):%Y-%m-%d %H:%M}"

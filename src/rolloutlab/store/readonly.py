@@ -1,9 +1,8 @@
-"""Files of a lab that may only be read: on a shared folder of someone else, or on a disk that is mounted so.
+"""Read-only SQLite files: in another user's folder, or on a read-only mount.
 
-A file in WAL mode needs two others beside it, `-wal` and `-shm`, also for reading
-(https://www.sqlite.org/wal.html#readonly). Where nothing lies in `-wal`, it is opened as immutable, which needs
-neither: files made here would be in its owner's way. That is right as long as no other process writes, and `files`
-tells when one does.
+In WAL mode SQLite needs `-wal` and `-shm` also for reading (https://www.sqlite.org/wal.html#readonly). If `-wal` is
+empty, the file is opened as immutable, which needs neither, because new files would disturb the owner. That is correct
+as long as no other process writes; `files` detects when one does.
 """
 
 import sqlite3
@@ -15,15 +14,15 @@ from rolloutlab.fsutil import is_read_only, to_copy
 
 
 def files(path: Path) -> tuple[object, ...]:
-    """Another value than before once another process has written to the file, or opened it to write."""
+    """A version that changes when another process writes the file or opens it to write."""
     return _state(path), _state(_journal(path))
 
 
 def connected(path: Path, timeout: float) -> sqlite3.Connection:
-    """A connection that reads.
+    """A read-only connection.
 
     Raises:
-        LabError: what was written last lies beside the file, and cannot be read. sqlite3.Error: it is no database.
+        LabError: the latest writes are in a journal that cannot be read. sqlite3.Error: it is not a database.
     """
     newer = (_state(_journal(path)) or (0,))[-1]
     try:
@@ -31,14 +30,12 @@ def connected(path: Path, timeout: float) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         if not newer or error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        unreadable = (
-            f"{path} is read-only, and what was written last lies in {_journal(path).name}, which cannot be read"
-        )
+        unreadable = f"{path} is read-only, and its latest writes are in {_journal(path).name}, which cannot be read"
         raise LabError(unreadable, hint=to_copy(path.parent)) from error
 
 
 def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
-    """A connection that has read once, since SQLite opens no file before."""
+    """A connection after a first read, since SQLite opens files lazily."""
     uri = f"file:{quote(str(path))}?{how}"
     connection = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=timeout, isolation_level=None)
     try:
@@ -50,7 +47,7 @@ def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file, its size last; None where there is none."""
+    """Inode, mtime and size of a file; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

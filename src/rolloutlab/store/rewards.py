@@ -1,4 +1,4 @@
-"""Rewards as the lab keeps them: the present one of each trajectory, and every change that led to it."""
+"""Rewards of trajectories with a full edit history."""
 
 import getpass
 import json
@@ -39,16 +39,16 @@ Listener = Callable[[Set[int]], None]
 
 
 class Rewards:
-    """The rewards of a lab. One call of `give` is one change, whole or not at all; `undo` takes changes back."""
+    """The rewards of a lab. One call of `give` is one atomic change; `undo` reverts changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._listeners: dict[int, WeakMethod[Listener]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Call a method, while its object lives, after this process changed rewards, on the thread that did.
+        """Call a method after each change by this process, on the same thread; held by a weak reference.
 
-        What other processes change is not told; `newest_edit` is another then.
+        Changes of other processes are not reported; compare `newest_edit`.
         """
         listeners = self._listeners
         reference = WeakMethod(listener, lambda dead: listeners.pop(id(dead), None))
@@ -57,10 +57,9 @@ class Rewards:
     def give(
         self, scores: Sequence[Score], source: str, *, keep_hand: bool = False, who: str | None = None
     ) -> list[Edit]:
-        """Give rewards and log each: who, when, old, new. What stays the same, its source too, is not logged.
+        """Set rewards and log each edit: who, when, old, new. Unchanged rewards are not logged.
 
-        keep_hand: leave alone what was last given by hand, also when that happened a moment ago. who: who gave them; by
-        default the user of this process.
+        keep_hand: skip rewards last set by hand, also concurrently. who: by default the user of this process.
         """
         edits = []
 
@@ -80,18 +79,18 @@ class Rewards:
                 edits.append(Edit(name, log.at, log.who, source, old, new, parts, log.change, score.note))
             return log
 
-        self._tell(self._database.change(change))
+        self._notify(self._database.change(change))
         return edits
 
     def undoable(self, collection: StoredCollection) -> int | None:
-        """The newest change in a collection that is not taken back yet; None when there is none."""
+        """The newest change of a collection that is not undone yet; None if there is none."""
         rows = self._database.read(_UNDOABLE, collection.id)
         return rows[0]["change"] if rows else None
 
     def undo(self, *collections: StoredCollection) -> list[Edit]:
-        """Take back the newest change in some collections that is not taken back yet, as a change of its own.
+        """Undo the newest change of some collections that is not undone yet, as a new change.
 
-        The edits say what each reward was and is again, None where there was none. Empty: there is nothing to undo.
+        Returns the edits, with None for no reward; empty if there is nothing to undo.
         """
         edits = []
 
@@ -108,7 +107,7 @@ class Rewards:
                     edits.append(Edit(_name(collection, row), *values, undoes=undone))
             return log
 
-        self._tell(self._database.change(change))
+        self._notify(self._database.change(change))
         return edits[::-1]
 
     def newest_edit(self) -> int:
@@ -120,7 +119,7 @@ class Rewards:
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def former(self, ids: Iterable[int]) -> dict[int, float]:
-        """By id, what a function, a judge or a tool had given last where a hand has given the reward since."""
+        """By id, the last reward of a function, judge or tool where it was since replaced by hand."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -143,7 +142,7 @@ class Rewards:
         return [_edit(_name(collection, row), row) for row in rows]
 
     def newest(self, collection: StoredCollection) -> tuple[str | None, set[int]]:
-        """By which source the change was given that `undo` would take back, and in which groups."""
+        """Source and group positions of the change that `undo` would revert."""
         sql = """
             SELECT DISTINCT e.source, g.position FROM edits e
             JOIN trajectories t ON t.id = e.trajectory_id JOIN groups g ON g.id = t.group_id
@@ -157,8 +156,8 @@ class Rewards:
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
 
-    def _tell(self, log: "_Log") -> None:
-        """Tell the listeners what was written. No lock: an interrupt between two instructions would leave it held."""
+    def _notify(self, log: "_Log") -> None:
+        """Notify the listeners. No lock: an interrupt between two instructions would leave it held."""
         if log.edited:
             for listener in list(self._listeners.values()):
                 if call := listener():
@@ -208,7 +207,7 @@ class _Log:
 
 
 def _before_hand(newest_first: Sequence[Row]) -> float | None:
-    """What a function, a judge or a tool had given before the edits by hand; what was taken back was never given."""
+    """The reward of a function, judge or tool before the edits by hand, ignoring undone edits."""
     undone = {row["undoes"] for row in newest_first}
     for row in newest_first:
         if row["undoes"] is None and row["change"] not in undone and row["old_source"] != "hand":

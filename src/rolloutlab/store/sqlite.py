@@ -1,4 +1,4 @@
-"""One SQLite file, safe to use from any thread and any number of processes at once."""
+"""SQLite database for any number of threads and processes, safe against KeyboardInterrupt."""
 
 import os
 import sqlite3
@@ -21,18 +21,18 @@ Row = sqlite3.Row
 
 _TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
-"""What the disk or another process does: full, locked for too long, read-only, damaged. Their subclasses are bugs."""
+"""Errors of the disk or of other processes: full, locked, read-only, damaged. Their subclasses are bugs."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _TO_MEND = "%service check says what is damaged, and what to do"
 
 
 class Database:
-    """A connection with its lock. `read` sees what is committed; what is written is committed or undone whole.
+    """A connection with a lock. Reads see committed data; writes are atomic.
 
-    The main thread, which an interrupt may stop at any instruction, has everything done by a thread of the file's own.
+    Calls of the main thread run in a worker thread, where an interrupt cannot cut them.
 
-    migrations: SQL scripts; the file's `PRAGMA user_version` counts those it has had, the rest run on opening.
-    `read_only`: whether the file, or its folder, may not be written; then it can be read, and nothing else.
+    migrations: SQL scripts; `PRAGMA user_version` counts those applied, the rest run on opening. `read_only`: whether
+    the file or its folder cannot be written.
 
     Raises:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
@@ -46,7 +46,7 @@ class Database:
         self._migrations = migrations
         self._of_parents: list[sqlite3.Connection] = []
         self._moment: object = None
-        """Of whom the transaction is in which something is read at one moment."""
+        """The owner of the open read transaction of `at_one_moment`."""
         self._writer: int | None = None
         """The thread inside `write`."""
         mode = self._begin()
@@ -54,13 +54,13 @@ class Database:
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
 
     def read(self, sql: str, *values: Any) -> list[Row]:
-        """The rows of a query; LabError when the file cannot be read."""
+        """The rows of a query; LabError if the file cannot be read."""
         return self._do(lambda _: self._read(sql, values))
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` returns, called in a transaction that has the file to itself, or in a part of one.
+        """Call `work` in a write transaction, or within the open one, and return its result.
 
-        An interrupt of the caller undoes it, unless it is on disk already; one inside `work` undoes it as any error.
+        An interrupt rolls back, unless the transaction is committed already, as does any error in `work`.
 
         Raises:
             LabError: the file cannot be written.
@@ -76,10 +76,10 @@ class Database:
         return self._do(whole)
 
     def at_one_moment(self, work: Callable[[], T]) -> T:
-        """What `work` returns; all that it reads here is as it was in the beginning, whatever others write meanwhile.
+        """Call `work` in a read transaction, a consistent snapshot, and return its result.
 
-        An interrupt ends that too. For one thread at a time, outside of `write`. Until it ends nothing is written
-        through this object, which would be undone with it; another one of the same file can write.
+        For one thread at a time, outside of `write`. Until it ends this object cannot write, because the write would be
+        rolled back with it; another object of the same file can.
 
         Raises:
             LabError: the file cannot be read. RuntimeError: the caller is inside `write`.
@@ -90,12 +90,12 @@ class Database:
         return self._here().between(partial(self._begin_moment, moment), work, partial(self._end_moment, moment))
 
     def execute(self, sql: str, *values: Any) -> None:
-        """A change that is one statement."""
+        """A `change` of one statement."""
         self.change(lambda connection: connection.execute(sql, values))
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """As `change`, around a block; only for threads that no interrupt reaches.
+        """As `change`, for a block; not for the main thread, which an interrupt can reach.
 
         Raises:
             LabError: the file cannot be written. RuntimeError: while `at_one_moment` lasts, in this thread or another.
@@ -115,7 +115,7 @@ class Database:
                 self._connection.execute("COMMIT")
             finally:
                 self._writer = None
-                if self._connection.in_transaction:  # SQLite has undone some failures itself
+                if self._connection.in_transaction:  # SQLite rolls back after some errors itself
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
@@ -136,38 +136,38 @@ class Database:
         return LabError(f"{self.path} cannot be {action}: {NONE_LEFT}", hint=TO_HAVE_MORE)
 
     def check_writable(self) -> None:
-        """LabError when the file is only read."""
+        """LabError if the file is read-only."""
         if self.read_only:
             raise LabError(
                 f"{self.path.parent} is read-only: nothing can be stored in it", hint=to_copy(self.path.parent)
             )
 
     def changes(self) -> tuple[int, int]:
-        """Another pair than before if anything was written in between, by this process or another; takes no time."""
+        """A version that changes with every write of any process; cheap."""
         return self._do(lambda _: self._changes())
 
     def close(self) -> None:
-        if self._process == os.getpid():  # the parent of a fork closes its own
+        if self._process == os.getpid():  # a forked child must not close its parent's
             self._uninterrupted.do(lambda _: self._close())
             self._uninterrupted.end()
 
     def _do(self, work: Callable[[Abandoned], T]) -> T:
-        """Do it where no interrupt reaches it, on a connection of this very process."""
+        """Run `work` where an interrupt cannot cut it, on a connection of this process."""
         here = self._here()
-        if self._writer == threading.get_ident():  # the file's own thread would wait for this one for ever
+        if self._writer == threading.get_ident():  # a reentrant call: the worker thread would wait for this one forever
             return work(lambda: False)
         return here.do(work)
 
     def _here(self) -> Uninterrupted:
-        """The thread of this very process, with a connection of its own."""
+        """The worker thread of this process; after a fork, a new one with a new connection."""
         if self._process != os.getpid():
-            self._of_parents.append(self._connection)  # closing it here would end the parent's journal
+            self._of_parents.append(self._connection)  # closing it here would close the parent's journal
             self._begin()
         return self._uninterrupted
 
     def _begin_moment(self, moment: object) -> None:
         with self._lock, self._translated("read"):
-            if self._moment:  # of a caller that was interrupted just now
+            if self._moment:  # left by an interrupted caller
                 self._end_moment(self._moment)
             self._connection.execute("BEGIN")
             self._moment = moment
@@ -179,7 +179,7 @@ class Database:
                 self._moment = None
 
     def _begin(self) -> str:
-        """A lock, a thread and a connection, none of which outlives a fork; the journal mode."""
+        """Create lock, thread and connection, none of which survive a fork; returns the journal mode."""
         self._lock = threading.RLock()
         self._moment = self._writer = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
@@ -190,15 +190,15 @@ class Database:
         return mode
 
     def _check_there(self) -> None:
-        """LabError when the path leads elsewhere by now: what is written to a file without a name is lost."""
+        """LabError if the path names another file now: writes to an unlinked file would be lost."""
         if self._file and _file_at(self.path) != self._file:
             raise LabError(
                 f"{self.path} was deleted or replaced while it was open; nothing more is written to it",
-                hint="put it back, or restart the kernel, which begins with what is there",
+                hint="put it back, or restart the kernel to use the file that is there now",
             )
 
     def _open(self) -> str:
-        """Open the file and bring it up to date; its journal mode."""
+        """Open the file and migrate it; returns the journal mode."""
         try:
             own(self.path.parent)
             self.read_only = is_read_only(self.path)
@@ -226,7 +226,7 @@ class Database:
         with self._lock, self._translated("read"):
             if self._as_opened not in (None, readonly.files(self.path)) and not self._connection.in_transaction:
                 before = self._connection
-                self._open()  # its owner writes, and one opened as immutable would go on showing what was there
+                self._open()  # the owner writes: an immutable connection would keep showing old data
                 before.close()
             return self._connection.execute(sql, values).fetchall()
 
@@ -246,7 +246,7 @@ class Database:
         return mode
 
     def _journal_mode(self) -> str:
-        """WAL where it can be. SQLite's own time-out does not hold for this change, so it is asked again."""
+        """Set WAL if possible, with retries, because SQLite's busy timeout does not cover this change."""
         end = time.monotonic() + _TIMEOUT
         while True:
             try:
@@ -272,7 +272,7 @@ class Database:
         return version
 
     def _check_version(self) -> None:
-        """LabError when a file that is only read is not up to date."""
+        """LabError if a read-only file needs a migration."""
         if self._version() < len(self._migrations):
             outdated = (
                 f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
@@ -281,13 +281,13 @@ class Database:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether a file is not as SQLite writes it; Python's own error, of text that is none, has no code."""
+    """Whether an error means a damaged file; sqlite3's own error for invalid UTF-8 has no code."""
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.DatabaseError) and (code is None or code & 0xFF in _DAMAGE)
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Device and number of the file at a path; None where there is none, as for a database in memory."""
+    """Device and inode of a file; None if there is none, as for a database in memory."""
     try:
         status = path.stat()
     except OSError:
@@ -296,7 +296,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one; those of a trigger end with semicolons of their own."""
+    """The statements of a script; those of triggers contain semicolons."""
     statement = ""
     for piece in script.split(";"):
         statement += f"{piece};"
@@ -306,5 +306,5 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _holds(text: str, part: str) -> bool:
-    """In SQL, `holds(text, part)`: whether a text has that part, which is folded already, in whatever case."""
+    """SQL function `holds(text, part)`: case-insensitive containment; `part` is casefolded already."""
     return part in text.casefold()

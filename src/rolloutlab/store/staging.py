@@ -1,4 +1,4 @@
-"""Collections that are written unseen, for as long as that takes, and then shown all at once or not at all."""
+"""Staged writes of collections: invisible until published, then all at once."""
 
 import json
 import uuid
@@ -23,7 +23,7 @@ _BATCH = 256
 
 @dataclass
 class _Group:
-    """A group as it was met first: a digest of its prompt and row, and how many trajectories it has."""
+    """A staged group: a digest of its prompt and row, and its number of trajectories."""
 
     id: int
     position: int
@@ -33,24 +33,24 @@ class _Group:
 
 @dataclass
 class _Collection:
-    """A collection to be, and its groups by what `Recorded.group` says."""
+    """A staged collection, and its groups by `Recorded.group`."""
 
     id: int
     groups: dict[int | str, _Group] = field(default_factory=dict)
 
 
 class Draft:
-    """A context; leaving it without `publish` removes what was written. A process that dies in it shows nothing."""
+    """A context manager; leaving it without `publish` deletes the draft. A dead process leaves it invisible."""
 
     def __init__(self, database: Database, check_name: Callable[[str], None]) -> None:
         self._database = database
         self._check_name = check_name
-        self._name = f"draft {uuid.uuid4()}"  # no name that a collection can have
+        self._name = f"draft {uuid.uuid4()}"  # not a valid collection name
         self._collections: dict[tuple[str, int | None], _Collection] = {}
 
     def __enter__(self) -> Self:
         for row in self._database.read("SELECT DISTINCT name FROM collections WHERE name LIKE 'draft %'"):
-            with suppress(ConflictError):  # its process lives, whatever the clock says
+            with suppress(ConflictError):  # its process is alive
                 lock = self._hold(row["name"])
                 try:
                     self._remove(row["name"])
@@ -66,17 +66,17 @@ class Draft:
             let_go(self._held)
 
     def add(self, trajectories: Iterable[Recorded]) -> None:
-        """Write trajectories, some hundreds in a transaction.
+        """Write trajectories in transactions of a few hundred.
 
         Raises:
-            InputError: a place is taken twice, or the trajectories of a group have different prompts or rows.
+            InputError: a position is used twice, or the trajectories of a group have different prompts or rows.
         """
         coming = iter(trajectories)
         while batch := list(islice(coming, _BATCH)):
             self._database.change(partial(self._add_all, batch))
 
     def publish(self) -> list[str]:
-        """Show everything, each collection as a new generation, by the number it had where that is free; the labels."""
+        """Publish each collection as a new generation, with its recorded number if free; returns the labels."""
         labels: dict[int, str] = {}
 
         def show(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What a table shows of trajectories, kept beside them: a conversation is too large to be read for each row."""
+"""Stored summaries of trajectories for tables: conversations are too large to read for each row."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from rolloutlab.store.models import StoredCollection, StoredTrajectory, Trajecto
 from rolloutlab.store.sqlite import Database, Row
 
 PREVIEW = 200
-"""Characters of an answer that are read with a page."""
+"""Characters of an answer in a preview."""
 _ANSWER = "coalesce(answer, preview)"
 _PAGE = 256
 _ALL = 2**62
@@ -32,7 +32,7 @@ _GIVEN = "(SELECT value FROM json_each(?))"
 def keep_outline(
     connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
 ) -> None:
-    """Keep what a table shows of a trajectory, in the transaction that writes it. items: all after its prompt."""
+    """Store the summary of a trajectory in the transaction that writes it. items: all after its prompt."""
     connection.execute(
         "INSERT OR REPLACE INTO outlines (trajectory_id, tokens, finish_reason, preview, answer)"
         " VALUES (?, ?, ?, ?, ?)",
@@ -41,7 +41,7 @@ def keep_outline(
 
 
 def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
-    """Tokens of each history as JSON, finish reason, the beginning of the answer, and all of it where it goes on."""
+    """Tokens of each history as JSON, finish reason, preview of the answer, and the whole answer if longer."""
     whole = StoredTrajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
     answer = whole.answer
     rest = answer if len(answer) > PREVIEW else None
@@ -49,7 +49,7 @@ def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tu
 
 
 class TrajectorySummaries:
-    """The finished trajectories of a lab in outline, in order; what an older version wrote gets its outline here."""
+    """Summaries of finished trajectories, in order; created here for those of older versions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -57,7 +57,7 @@ class TrajectorySummaries:
     def of(
         self, collection: StoredCollection, position: int | None = None, limit: int | None = None
     ) -> list[TrajectorySummary]:
-        """Every finished trajectory of a collection, or of its group at `position`; or the first so many of them."""
+        """Summaries of a collection, or of its group at `position`; at most `limit` of them."""
         rows = self._narrow(collection, position, limit)
         if any(row["tokens"] is None for row in rows):
             self._add(row["id"] for row in rows if row["tokens"] is None)
@@ -65,7 +65,7 @@ class TrajectorySummaries:
         return _outlines(rows)
 
     def again(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
-        """The outlines, by id, with the rewards they have now."""
+        """The summaries by id, with current rewards."""
         rows = self._by_id("SELECT id, reward, source, components FROM trajectories WHERE id IN", outlines)
         parts = _parsed(row["components"] for row in rows)
         return {
@@ -76,7 +76,7 @@ class TrajectorySummaries:
         }
 
     def previews(self, ids: Iterable[int]) -> dict[int, tuple[str, bool]]:
-        """The beginnings of answers, and whether they go on."""
+        """Previews of answers, and whether they are cut."""
         sql = "SELECT trajectory_id, preview, answer IS NOT NULL AS cut FROM outlines WHERE trajectory_id IN"
         return {row["trajectory_id"]: (row["preview"], bool(row["cut"])) for row in self._by_id(sql, ids)}
 
@@ -86,7 +86,7 @@ class TrajectorySummaries:
         return {row["trajectory_id"]: row["answer"] for row in self._by_id(sql, ids)}
 
     def holding(self, collection: StoredCollection, part: str) -> set[int]:
-        """The ids of trajectories whose whole answer has this part, in whatever case."""
+        """Ids of trajectories whose answer contains a text, ignoring case."""
         sql = f"SELECT t.id {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id {_IN} AND holds({_ANSWER}, ?)"
         return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}
 
@@ -97,27 +97,27 @@ class TrajectorySummaries:
         return {row["position"]: _last_user_text(json.loads(row["prompt"])) for row in rows}
 
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
-        """Which model, and which step of it, each trajectory is from."""
+        """Model and step of each trajectory."""
         rows = self._database.read(f"SELECT t.id, t.model, t.step {_FINISHED} {_IN}", collection.id)
         return {row["id"]: (row["model"], row["step"]) for row in rows}
 
     def positions(self, collection: StoredCollection) -> list[int]:
-        """Where the groups of a collection are, the empty ones too."""
+        """Positions of the groups of a collection, empty ones too."""
         sql = "SELECT position FROM groups WHERE collection_id = ? ORDER BY position"
         return [row["position"] for row in self._database.read(sql, collection.id)]
 
     def count(self, collection: StoredCollection) -> int:
-        """How many trajectories of a collection are finished."""
+        """The number of finished trajectories of a collection."""
         return int(self._database.read(f"SELECT count(*) {_FINISHED} {_IN}", collection.id)[0][0])
 
     def newest(self) -> tuple[int, int]:
-        """Another pair than before if there may be other trajectories in the lab; takes no time."""
+        """A version that changes when trajectories may have been added; cheap."""
         sql = "SELECT coalesce(max(id), 0), (SELECT count(*) FROM trajectories WHERE pending > 0) FROM trajectories"
         [(row_id, pending)] = self._database.read(sql)
         return row_id, pending
 
     def complete(self, ids: Iterable[int]) -> None:
-        """Outline those of some trajectories that an older version wrote without."""
+        """Add missing summaries of some trajectories."""
         sql = f"SELECT id FROM trajectories WHERE id IN {_GIVEN} AND id NOT IN (SELECT trajectory_id FROM outlines)"
         self._add(row["id"] for row in self._database.read(sql, json.dumps(list(ids))))
 
@@ -129,7 +129,7 @@ class TrajectorySummaries:
         return self._database.read(f"{sql} {_GIVEN}", json.dumps(list(ids)))
 
     def _add(self, ids: Iterable[int]) -> None:
-        """Outline trajectories that have none, some in a transaction: others who write do not wait for all."""
+        """Add summaries in pages, a transaction each, so that other writers do not wait long."""
         coming = iter(ids)
         while page := list(islice(coming, _PAGE)):
             self._database.change(partial(_keep_outlines, page))
@@ -148,7 +148,7 @@ def _outlines(rows: Sequence[Row]) -> list[TrajectorySummary]:
 
 
 def _parsed(texts: Iterable[str]) -> dict[str, Any]:
-    """What small JSON texts say, by text: many are the same, and all are read at once."""
+    """Parsed JSON by text; duplicates are parsed once, in a single call."""
     different = dict.fromkeys(texts)
     return dict(zip(different, json.loads(f"[{','.join(different)}]"), strict=True))
 

@@ -62,5 +62,5 @@ def test_a_refusal_is_told_in_the_words_of_the_cloud_without_the_key(cloud, serv
 )
 def test_an_answer_of_another_shape_is_told(cloud, served, answer):
     served.on("search", (200, answer))
-    with pytest.raises(ServiceError, match="answered"):
+    with pytest.raises(ServiceError, match="did not respond as Chroma"):
         cloud.search(SEARCH)

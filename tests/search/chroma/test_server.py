@@ -282,7 +282,7 @@ def test_a_server_that_goes_away_is_told(server, served):
 def test_the_nearest_in_another_shape_are_told(server, served, answer):
     served.on("get", got("a"))
     served.on("query", (200, answer))
-    with server.snapshot() as snapshot, pytest.raises(ServiceError, match="answered as no Chroma does"):
+    with server.snapshot() as snapshot, pytest.raises(ServiceError, match="did not respond as Chroma does"):
         snapshot.knn(Knn([1, 2]), snapshot.filter(None))
 
 

@@ -262,7 +262,7 @@ def test_knns_that_are_intersected_are_warned_of(line: None, find: Find) -> None
         (Knn((1.0, 2.0, 3.0)), "3 numbers, where 2"),
         (Knn((math.nan, 1.0)), "finite"),
         (Knn(SparseVector((1,), (1.0,))), "is sparse"),
-        (Knn((1.0, 2.0), key="bm25"), "no text"),
+        (Knn((1.0, 2.0), key="bm25"), "must be a text"),
         (Knn(SparseVector((1,), (1.0,)), key="splode"), "no record has the vectors 'splode'"),
         (Knn((1.0, 2.0), key="splade"), "is dense"),
         (Knn(SparseVector((1, 1), (1.0, 2.0)), key="splade"), "an index twice"),

@@ -138,7 +138,7 @@ def test_embedding_spaces_are_not_mixed(records: Records, ids: Ids) -> None:
         records.upsert([Record("b"), Record("c", embedding=(1.0, 0.0, 0.0))])
     with pytest.raises(InputError, match="mixed embedding spaces"):
         records.embed({"a": (1.0,)})
-    with pytest.raises(InputError, match=r"mixed embedding spaces: .* come from small, not from large"):
+    with pytest.raises(InputError, match=r"mixed embedding spaces: .* are from small, not from large"):
         records.set_model("large", 2, "def")
     assert ids() == ids(rank=BY_VECTOR) == "a"
     records.set_model("small", 2, "abc")

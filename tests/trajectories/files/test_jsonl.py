@@ -197,7 +197,7 @@ def test_lines_without_places_are_grouped_by_their_prompt(desk, tmp_path):
         ({"prompt": 3}, "prompt: 3 is more than"),
         ({"prompt": 9}, "prompt: 9 is more than"),
         ({"row": 7}, "row: "),
-        ({"collection": "no name"}, "is no name for a collection"),
+        ({"collection": "no name"}, "is not a valid collection name"),
         ({"position": 0}, "capitals/0/0 is there twice"),
         ({"row": {"country": "Peru"}}, "its prompt or row is not that of capitals/0"),
     ],

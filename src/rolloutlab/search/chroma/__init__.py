@@ -1,4 +1,4 @@
-"""Searching records that a Chroma keeps: a server finds what the lab puts together, a cloud does all of it."""
+"""Search in Chroma: a server as a backend of the lab's engine; Chroma Cloud executes whole searches."""
 
 from rolloutlab.search.chroma.api import Chroma, ServedCollection
 from rolloutlab.search.chroma.cloud import ChromaCloud

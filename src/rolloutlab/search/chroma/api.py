@@ -1,4 +1,4 @@
-"""Requests to one database of a Chroma (its HTTP API v2), and what goes wrong with them in words of ours."""
+"""Client of a Chroma database (HTTP API v2) with rolloutlab's errors."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from rolloutlab.errors import (
 T = TypeVar("T")
 
 TENANT, DATABASE = "default_tenant", "default_database"
-"""Of a server where nobody has made others."""
+"""Chroma's default tenant and database."""
 CONNECT = "%connect --search URL"
 
 _NAMES = 1000
@@ -52,7 +52,7 @@ _LISTED = TypeAdapter(list[_Named])
 
 @dataclass(frozen=True)
 class ServedCollection:
-    """Where records are. space: how distances are measured: cosine, l2 or ip. dimension: of vectors, once there are."""
+    """A collection. space: cosine, l2 or ip. dimension: None while it has no vectors."""
 
     id: str
     name: str
@@ -62,9 +62,9 @@ class ServedCollection:
 
 @dataclass(frozen=True)
 class Chroma:
-    """One database of a Chroma.
+    """One Chroma database.
 
-    origin: such as `http://127.0.0.1:8000`. key: sent with every request, shown in none of its messages.
+    origin: such as `http://127.0.0.1:8000`. key: sent with every request, redacted in errors.
     """
 
     http: HttpClient
@@ -77,7 +77,7 @@ class Chroma:
         """A collection by name.
 
         Raises:
-            NotFoundError: there is none. ServiceError: what answers describes none; and all that `ask` raises.
+            NotFoundError: there is none. ServiceError: the response is not a collection; and as `ask`.
         """
         described = self.read(_Described, self.ask("GET", f"collections/{quote(name, safe='')}"))
         configuration = described.configuration_json
@@ -85,7 +85,7 @@ class Chroma:
         return ServedCollection(described.id, described.name, configured.space or "l2", described.dimension)
 
     def names(self) -> list[str]:
-        """What collections there are, as far as it says so."""
+        """Names of the collections; empty if the server refuses to list them."""
         try:
             listed = self.read(_LISTED, self.ask("GET", f"collections?limit={_NAMES}"))
         except (NotFoundError, ServiceError):
@@ -93,10 +93,10 @@ class Chroma:
         return [collection.name for collection in listed]
 
     def is_one(self) -> bool:
-        """Whether a Chroma answers here, rather than something else.
+        """Whether the origin is a Chroma server.
 
         Raises:
-            UnreachableError: nothing answers. SignInError: it wants a key, or another one.
+            UnreachableError: no connection. SignInError: it needs a key, or another one.
         """
         try:
             body = self._request("GET", f"{self.origin}/api/v2/heartbeat", None, retry=True)
@@ -107,15 +107,15 @@ class Chroma:
         return isinstance(body, dict) and "nanosecond heartbeat" in body
 
     def post(self, collection: ServedCollection, call: str, body: Any, *, retry: bool = True) -> Any:
-        """What `get`, `query` or `search` answers; they only read, so they are tried again when that can help."""
+        """Response of `get`, `query` or `search`; these only read, so they are retried."""
         return self.ask("POST", f"collections/{collection.id}/{call}", body, retry=retry)
 
     def ask(self, method: str, path: str, body: Any = None, *, retry: bool = True) -> Any:
-        """The JSON that is answered to a request below this database.
+        """The JSON response to a request below this database.
 
         Raises:
-            UnreachableError: nothing answers. SignInError: it wants a key, or another one. NotFoundError: 404.
-            RefusedError: it finds the request wrong. ServiceError: it fails, or answers with no JSON.
+            UnreachableError: no connection. SignInError: it needs a key, or another one. NotFoundError: 404.
+            RefusedError: the request is invalid. ServiceError: it fails, or the response is not JSON.
         """
         tenant, database = quote(self.tenant, safe=""), quote(self.database, safe="")
         return self._request(
@@ -123,34 +123,36 @@ class Chroma:
         )
 
     def read(self, kind: type[T] | TypeAdapter[T], answer: Any) -> T:
-        """An answer, when it is of a kind; ServiceError when it is not."""
+        """The validated response; ServiceError if it does not validate."""
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         try:
             return adapter.validate_python(answer)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the body"
-            raise ServiceError(f"{self.origin} answered as no Chroma does: {where}: {first['msg']}") from error
+            raise ServiceError(f"{self.origin} did not respond as Chroma does: {where}: {first['msg']}") from error
 
     def _request(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
-        content = None if body is None else json.dumps(body)  # half a surrogate pair too: it is for them to refuse
+        content = None if body is None else json.dumps(body)  # lone surrogates too: the server refuses them
         request = self.http.request(
             method, url, content=content, headers=self._headers(), patience=_TIMEOUT, retry=retry
         )
         try:
             return self.http.run(request)
         except RolloutlabError as error:
-            raise self._without_key(error) from None  # what lies below may repeat the key
+            raise self._without_key(error) from None  # the cause may contain the key
 
     def _headers(self) -> dict[str, str]:
         if not self.key:
             return {}
         if not (self.key.isascii() and self.key.isprintable()):
-            raise SignInError("the key has characters that no header can carry", hint=f"{CONNECT} --key-env NAME")
+            raise SignInError(
+                "the key has characters that are not allowed in an HTTP header", hint=f"{CONNECT} --key-env NAME"
+            )
         return {"x-chroma-token": self.key}
 
     def _without_key(self, error: RolloutlabError) -> RolloutlabError:
-        """The same error without the key, about a search instead of a service."""
+        """The error with the key redacted and hints for a search."""
         message = error.message.replace(self.key, "...") if self.key else error.message
         if isinstance(error, UnreachableError):
             slow = isinstance(error, BrokenOffError)

@@ -1,4 +1,4 @@
-"""Chroma's cloud, or whatever else executes a whole search: one request, with everything in it."""
+"""Chroma Cloud: a whole search in one request."""
 
 from time import perf_counter
 from typing import Any, Self
@@ -15,7 +15,7 @@ Column = list[list[Any] | None] | None
 
 
 class _Searched(BaseModel):
-    """An answer to one search, by columns: each a list in a list, or None where it was not selected."""
+    """Response to one search, by columns: each a list in a list, or None if not selected."""
 
     ids: list[list[str]] = Field(min_length=1, max_length=1)
     scores: Column = None
@@ -30,24 +30,24 @@ class _Searched(BaseModel):
         return self
 
     def columns(self) -> list[list[Any]]:
-        """A value per record of what a `Hit` has besides its id."""
+        """The columns of a `Hit` after its id."""
         columns: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
         return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in columns]
 
 
 class ChromaCloud:
-    """A collection of a Chroma that executes searches."""
+    """A collection whose server executes searches."""
 
     def __init__(self, chroma: Chroma, collection: ServedCollection) -> None:
         self.chroma = chroma
         self.collection = collection
 
     def search(self, search: Search) -> SearchOutcome:
-        """What it finds.
+        """Execute a search.
 
         Raises:
-            InputError: only the lab's own engine knows a part of it. RefusedError: the cloud finds it wrong; and all
-            that `Chroma.ask` raises.
+            InputError: only the lab's own engine supports a part of it. RefusedError: it is invalid for the cloud; and
+            as `Chroma.ask`.
         """
         body = {"searches": [cloud_payload(search)]}
         began = perf_counter()

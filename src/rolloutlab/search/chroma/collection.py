@@ -1,4 +1,4 @@
-"""A collection that a Chroma keeps, searched as the lab is."""
+"""A Chroma collection with the interface of the lab's index."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ Told = Callable[[str, int, int], None]
 
 
 class ChromaCollection:
-    """A served collection beside an embedding model, which must be the one that its vectors are from."""
+    """A Chroma collection and an embedding model, which must be the one of its vectors."""
 
     def __init__(self, url: str, served: ChromaServer | ChromaCloud, embedder: Embedder | None) -> None:
         self.url = url
@@ -24,18 +24,18 @@ class ChromaCollection:
         self._served = served
 
     def use(self, embedder: Embedder | None) -> None:
-        """Compare texts by another model from now on."""
+        """Use another embedding model from now on."""
         self._embedder = embedder
 
     def refresh(self, _progress: Told) -> list[str]:
-        """What a searcher should know before: whoever keeps the collection keeps it up to date."""
+        """A note that names the URL; there is nothing to update."""
         return [f"at {self.url}"]
 
     def fields(self) -> None:
-        """Nobody says which fields there are: any name will do."""
+        """None: the fields are unknown, so any name is allowed."""
 
     def search(self, search: Search, _progress: Told) -> Answer:
-        """What a search finds; all errors as the address answers.
+        """Execute a search; raises as the server responds.
 
         Raises:
             InputError: the search has a text and there is no embedding model, or what only the lab's engine knows.
@@ -52,14 +52,14 @@ class ChromaCollection:
         return Answer(outcome, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
-        """The documents of some records, of those that have one."""
+        """Documents of some records, if they have one."""
         if not names:
             return {}
         outcome = self._served.search(Search(where=Among("#id", tuple(names)), select=Select(("#document",))))
         return {hit.id: hit.document for hit in outcome.hits if hit.document is not None}
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
-        """How a record got its score; InputError where the cloud has scored it, which does not say."""
+        """The parts of a record's score; InputError for Chroma Cloud, which does not report them."""
         if isinstance(self._served, ChromaCloud):
             raise InputError(f"{self.url} scores by itself and does not say how", hint="%connect --search lab")
         return breakdown(executed, self._served, name)

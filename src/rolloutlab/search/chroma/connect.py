@@ -1,4 +1,4 @@
-"""From an address to what searches there."""
+"""Connect to the Chroma collection of a URL."""
 
 from difflib import get_close_matches
 from urllib.parse import quote, unquote, urlsplit
@@ -14,24 +14,24 @@ _FORMS = f"{CONNECT}, such as http://127.0.0.1:8000/COLLECTION or https://api.tr
 
 
 def connect_search(http: HttpClient, url: str, key: str | None = None) -> ChromaServer | ChromaCloud:
-    """What searches a collection: the cloud does it itself, a server (which answers 501 to a search) has it done here.
+    """Connect to a collection. Chroma Cloud searches itself; for a server, which answers 501 to a search, the lab does.
 
     url: ORIGIN/COLLECTION or ORIGIN/TENANT/DATABASE/COLLECTION.
 
     Raises:
-        InputError: it is no such address. UnreachableError: nothing answers. SignInError: it wants a key, or another.
-        NotFoundError: no such collection. ServiceError: what answers is no Chroma, or it fails.
+        InputError: it is not such a URL. UnreachableError: no connection. SignInError: it needs a key, or another one.
+        NotFoundError: no such collection. ServiceError: it is not a Chroma server, or it fails.
     """
     chroma, name = _parts(http, url, key)
     if not name:
-        raise InputError(f"{chroma.origin} is the address of no collection", hint=_others(chroma, name) or _FORMS)
+        raise InputError(f"{chroma.origin} is not the URL of a collection", hint=_others(chroma, name) or _FORMS)
     try:
         collection = chroma.collection(name)
     except (UnreachableError, SignInError):
         raise
     except (NotFoundError, ServiceError) as error:
         if not chroma.is_one():
-            raise ServiceError(f"what answers at {chroma.origin} is no Chroma: {error}", hint=_FORMS) from error
+            raise ServiceError(f"{chroma.origin} is not a Chroma server: {error}", hint=_FORMS) from error
         if isinstance(error, NotFoundError):
             raise NotFoundError(error.message, hint=_others(chroma, name)) from error
         raise
@@ -39,17 +39,17 @@ def connect_search(http: HttpClient, url: str, key: str | None = None) -> Chroma
 
 
 def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
-    """The database and the collection's name, which is empty where the address has none."""
+    """The database and the collection's name, empty if the URL has none."""
     try:
         split = urlsplit(url.strip())
         port = split.port
     except ValueError as error:
-        raise InputError(f"{url} is no address: {error}", hint=_FORMS) from error
+        raise InputError(f"{url} is not a URL: {error}", hint=_FORMS) from error
     if split.username or split.password or split.query or split.fragment:
-        raise InputError("an address of a collection has a host and names only", hint=f"{CONNECT} --key-env NAME")
+        raise InputError("the URL of a collection has a host and names only", hint=f"{CONNECT} --key-env NAME")
     path = [unquote(part) for part in split.path.split("/") if part]
     if split.scheme not in {"http", "https"} or not split.hostname or len(path) not in {0, 1, 3}:
-        raise InputError(f"{url} is no address of a collection", hint=_FORMS)
+        raise InputError(f"{url} is not the URL of a collection", hint=_FORMS)
     host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
     origin = f"{split.scheme}://{host}" + (f":{port}" if port is not None else "")
     tenant, database = path[:2] if len(path) == 3 else (TENANT, DATABASE)
@@ -57,7 +57,7 @@ def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
 
 
 def _others(chroma: Chroma, name: str) -> str | None:
-    """Addresses of the collections that might have been meant."""
+    """A hint with the URLs of similar collections."""
     names = chroma.names()
     if not names:
         return None
@@ -70,10 +70,10 @@ def _others(chroma: Chroma, name: str) -> str | None:
 
 
 def _searches(chroma: Chroma, collection: ServedCollection) -> bool:
-    """Whether it executes a whole search itself."""
+    """Whether the server executes whole searches."""
     try:
         chroma.post(collection, "search", {"searches": [{"limit": {"limit": 1}}]}, retry=False)
-    except NotFoundError:  # an old one
+    except NotFoundError:  # an old server
         return False
     except RefusedError:
         raise

@@ -1,4 +1,4 @@
-"""A search as Chroma's cloud takes it: one of the `searches` of a request."""
+"""Wire format of a search for Chroma Cloud: one of the `searches` of a request."""
 
 import json
 from typing import Any
@@ -11,13 +11,13 @@ Tree = dict[str, Any]
 
 
 def cloud_payload(search: Search) -> Tree:
-    """The payload of a search: all its five keys, whether it says something or not, and every number a float.
+    """The payload of a search: always all five keys, and every number a float.
 
-    A limit of 0, which is all, is left out, as the cloud finds nothing with it. A ranked search that selects nothing
-    asks for the score, which comes by itself only here. Its shape is that of `Search.to_dict()` of Chroma's own client.
+    A limit of 0 (all) is omitted, because the cloud returns nothing for it. A ranked search without select asks for the
+    score, which is implicit only here. The shape is that of `Search.to_dict()` of Chroma's client.
 
     Raises:
-        InputError: a text that no model made a vector of, or a rank term that only the lab's own engine knows.
+        InputError: a text query without a vector, or a rank term that only the lab's own engine supports.
     """
     written = dump(parse(search))
     page = {"offset": search.limit.offset, **({"limit": search.limit.limit} if search.limit.limit else {})}
@@ -61,7 +61,7 @@ def _knn(inside: Tree) -> Tree:
     query = inside["query"]
     if isinstance(query, str):
         raise InputError(
-            f"the text {query!r} was not made a vector, and the cloud does not do it",
+            f"the text {query!r} has no vector, and the cloud does not embed texts",
             hint='Knn([0.1, 0.2]), or %search with an embedding model for Knn("text")',
         )
     knn: Tree = {**inside, "query": _sparse(query) if isinstance(query, dict) else query}

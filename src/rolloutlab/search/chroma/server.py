@@ -1,6 +1,6 @@
-"""A Chroma server as a backend: its `/get` filters and reads, its `/query` finds the nearest.
+"""Chroma server as a search backend: `/get` filters and reads, `/query` finds neighbours.
 
-What is nearest is as exact as the server's index, which is a graph: the more it is asked for, the less it misses.
+Neighbours are approximate (HNSW): the more are requested, the fewer are missed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,19 +37,19 @@ from rolloutlab.search.where import (
 Clause = dict[str, Any]
 
 _LONG = 2**63
-"""Where the server's integers end."""
+"""The limit of the server's integers."""
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What one request can say of a condition: a record has to be in the clause and among the ids; None is any."""
+    """The part of a condition that fits one request: a clause and ids, both of which must match; None for any."""
 
     clause: Clause | None = None
     ids: frozenset[str] | None = None
 
 
 def narrowed(where: Where) -> Narrowed | None:
-    """A condition for one request; None where it takes more than one."""
+    """A condition as one request; None if it needs several."""
     parts = where.parts if isinstance(where, All) else (where,)
     named = [ids for part in parts if (ids := _named(part)) is not None]
     rest = [part for part in parts if _named(part) is None]
@@ -59,15 +59,15 @@ def narrowed(where: Where) -> Narrowed | None:
 
 
 def of_ids(where: Where) -> bool:
-    """Whether a condition is about ids somewhere."""
+    """Whether a condition uses ids."""
     return any(getattr(each, "field", None) == ID for each in conditions_of(where))
 
 
 def qualifies(identity: str, where: Where) -> bool:
-    """Whether an id qualifies under a condition on ids.
+    """Whether an id matches a condition on ids.
 
     Raises:
-        InputError: it asks of an id what only other fields have.
+        InputError: it is not a condition for ids.
     """
     match where:
         case Compare(operator="$eq" | "$ne" as operator, value=value):
@@ -78,7 +78,7 @@ def qualifies(identity: str, where: Where) -> bool:
 
 
 def clause(where: Where) -> Clause:
-    """A condition that is not about ids, as the server takes it."""
+    """A condition without ids as a server clause."""
     match where:
         case All(parts=parts):
             return _all(parts)
@@ -106,7 +106,7 @@ def _joined(operator: str, clauses: list[Clause]) -> Clause:
 
 
 def _named(where: Where) -> frozenset[str] | None:
-    """The ids that a condition names; None where it does something else."""
+    """The ids that a condition requires; None if it is not an equality on ids."""
     match where:
         case Compare(field=field, operator="$eq", value=value) if field == ID:
             return frozenset([str(value)])
@@ -121,7 +121,7 @@ def _of_one_type(values: Sequence[Scalar]) -> list[Scalar]:
 
 
 def _spellings(value: Scalar) -> list[Scalar]:
-    """How a list may hold a value: 1 also as 1.0."""
+    """Representations of a value in a list: 1 also as 1.0."""
     if isinstance(value, bool | str):
         return [value]
     if isinstance(value, int):
@@ -136,8 +136,8 @@ _NAMED = 10_000
 """Ids in one request: the server's SQLite takes no more than 32,766 values."""
 _READ = 1_000
 _ASKED = 1_000
-"""Nearest records that are asked for at least. Asked for 11 of 20,000 random vectors (64 numbers), the server missed
-18 % of the nearest 10; asked for 1,000, it missed none, and took as long."""
+"""The least number of neighbours to request. Of 20,000 random vectors (64 dimensions) a request for 11 missed 18 % of
+the nearest 10; a request for 1,000 missed none and took as long."""
 _INCLUDED = {"#document": "documents", EMBEDDING: "embeddings"}
 
 
@@ -156,7 +156,7 @@ class _Got(BaseModel):
 
 
 class _Queried(BaseModel):
-    """An answer to one query: a list in a list."""
+    """Response to one query: a list in a list."""
 
     ids: list[list[str]] = Field(min_length=1, max_length=1)
     distances: list[list[float | None]] = Field(min_length=1, max_length=1)
@@ -169,7 +169,7 @@ class _Queried(BaseModel):
 
 
 class ChromaServer:
-    """A collection of a server that filters and finds the nearest, but leaves a whole search to others."""
+    """A collection on a Chroma server, searched by the lab's engine."""
 
     def __init__(self, chroma: Chroma, collection: ServedCollection) -> None:
         self.chroma = chroma
@@ -177,7 +177,7 @@ class ChromaServer:
 
     @contextmanager
     def snapshot(self) -> Iterator["ServerSnapshot"]:
-        """The records as the server has them while it is asked; one that goes meanwhile has no values."""
+        """The live records of the server; one deleted during the search has no values."""
         yield ServerSnapshot(self.chroma, self.collection)
 
     def within(self, work: Callable[[Snapshot], T]) -> T:
@@ -186,7 +186,7 @@ class ChromaServer:
             return work(snapshot)
 
     def search(self, search: Search) -> SearchOutcome:
-        """What `execute` finds here, with a warning where the server may have missed some of the nearest."""
+        """Execute a search, with a warning if the server may have missed neighbours."""
         outcome = execute(search, self)
         plan = outcome.plan
         if not isinstance(plan, ExecutionPlan) or not plan.nearest or plan.qualified <= _ASKED:
@@ -196,7 +196,7 @@ class ChromaServer:
 
 
 class ServerSnapshot:
-    """Records of a server. Their numbers are in storage order within what the first filter lets through."""
+    """Snapshot of a server's records, numbered in storage order within the result of the first filter."""
 
     def __init__(self, chroma: Chroma, collection: ServedCollection) -> None:
         self._chroma = chroma
@@ -210,7 +210,7 @@ class ServerSnapshot:
         return self._chroma.read(int, self._chroma.ask("GET", f"collections/{self._collection.id}/count"))
 
     def filter(self, where: Where | None) -> Places:
-        """As of `Snapshot`; a condition that mixes ids with others is put together here, from all ids there are."""
+        """As `Snapshot`; conditions that mix ids with others are combined here from all ids."""
         if where is None:
             return self._through(Narrowed())
         single = narrowed(where)
@@ -220,7 +220,7 @@ class ServerSnapshot:
         return self._numbered([identity for identity in self._everything if identity in members])
 
     def knn(self, knn: Knn, within: Places) -> Hits:
-        """As of `Snapshot`. The server cuts through records at one distance anywhere: they are asked for whole."""
+        """As `Snapshot`. The server cuts ties arbitrarily, so more are requested until the last tie is complete."""
         query = self._query(knn)
         limit = min(knn.limit, len(within))
         requested = min(max(limit + 1, _ASKED), len(within))
@@ -279,12 +279,12 @@ class ServerSnapshot:
             body = {"query_embeddings": [query], "n_results": limit, "include": ["distances"], **restriction}
             queried = self._chroma.read(_Queried, self._chroma.post(self._collection, "query", body))
             for identity, distance in zip(queried.ids[0], queried.distances[0], strict=True):
-                if identity in self._places:  # one that came after the filter is not in the snapshot
+                if identity in self._places:  # a record added after the filter is not in the snapshot
                     hits.append((nan if distance is None else distance, self._places[identity]))
         return sorted(hits, key=lambda hit: (hit[0] != hit[0], hit[0], hit[1]))[:limit]
 
     def _restrictions(self, within: Places) -> list[dict[str, Any]]:
-        """What of a request keeps it to some records: the filter that let them through, or else their ids."""
+        """Request parameters that restrict it to some records: the filter that matched them, or their ids."""
         for places, request in self._filtered:
             if np.array_equal(places, within):
                 return [_restriction(request)]
@@ -292,7 +292,7 @@ class ServerSnapshot:
         return [{"ids": ids[start : start + _NAMED]} for start in range(0, len(ids), _NAMED)]
 
     def _members(self, where: Where) -> set[str]:
-        """The ids of the records that qualify: what is about ids is decided here, the rest by the server."""
+        """Ids of matching records: conditions on ids are evaluated here, the rest by the server."""
         if not of_ids(where):
             return set(self._listed(Narrowed(clause(where))))
         if not isinstance(where, All | AnyOf):

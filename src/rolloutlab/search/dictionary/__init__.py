@@ -1,4 +1,4 @@
-"""A search as a dictionary: read with errors that say where, what and what instead, and written back."""
+"""Search dictionaries: parsing with errors that name the path, the value and a fix; and serialization."""
 
 from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
 from rolloutlab.search.dictionary.parse import check, check_fields, parse, parse_rank, parse_where

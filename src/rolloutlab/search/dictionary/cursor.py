@@ -1,4 +1,4 @@
-"""A value somewhere in a dictionary, and what may be asked of it. Every error says where it is and what to type."""
+"""A position in a JSON value with typed accessors; every error names the path, the value and what to type."""
 
 import json
 import re
@@ -12,17 +12,17 @@ from typing import Any
 from rolloutlab.errors import InputError
 
 DEEPEST = 100
-"""How many conditions or ranks may be inside one another."""
+"""Largest nesting depth of conditions or ranks."""
 LONGEST = 2**63 - 1
 """The largest integer: 64 bits."""
 LARGEST = sys.float_info.max
 SINGLE = 3.4028234663852886e38
-"""The largest number of 32 bits, with which ranks are computed."""
+"""The largest float32: ranks are computed in float32."""
 
 
 @dataclass(frozen=True)
 class JsonCursor:
-    """path: as it is reached, such as `where.$and[1].reward`. known: the fields there are, where that is known."""
+    """path: such as `where.$and[1].reward`. known: names of the fields, if known."""
 
     value: Any
     path: str = ""
@@ -33,14 +33,14 @@ class JsonCursor:
         object.__setattr__(self, "value", plain(self.value))
 
     def error(self, why: str, fix: Any = None, *, hint: str | None = None) -> InputError:
-        """The error for this value. fix: what could stand there instead."""
+        """The error for this value. fix: a valid value for this position."""
         return InputError(
             f"{self.path or 'the search'} is {shown(self.value)}: {why}",
             hint=hint or (shown(fix, 400) if fix is not None else None),
         )
 
     def descend(self) -> "JsonCursor":
-        """This cursor, one condition or rank further inside."""
+        """This cursor, one level deeper."""
         if self.depth == DEEPEST:
             raise too_deep()
         return replace(self, depth=self.depth + 1)
@@ -50,23 +50,23 @@ class JsonCursor:
         return self._inside(self.value[name], (self.path + step).removeprefix("."))
 
     def items(self, fix: Any, least: int = 1) -> list["JsonCursor"]:
-        """What is in a list of at least some values."""
+        """The items of a list with at least so many values."""
         if not isinstance(self.value, list | tuple):
-            raise self.error("it has to be a list", fix)
+            raise self.error("must be a list", fix)
         if len(self.value) < least:
-            raise self.error(f"it has to be a list of at least {least}", fix)
+            raise self.error(f"must be a list of at least {least}", fix)
         return [self._inside(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
 
     def mapping(self, fix: Any) -> Mapping[str, Any]:
         if not isinstance(self.value, Mapping):
-            raise self.error("it has to be an object", fix)
+            raise self.error("must be an object", fix)
         for name in self.value:
             if not isinstance(name, str):
                 raise self.error(f"its key {name!r} is not a text", fix)
         return self.value
 
     def object(self, required: Collection[str], optional: Collection[str], fix: Any) -> dict[str, "JsonCursor"]:
-        """The keys of an object and no others; an optional one that is null is one that is not there."""
+        """The members of an object with these keys only; an optional key that is null counts as absent."""
         keys = self.mapping(fix)
         choices = (*required, *optional)
         for name in keys:
@@ -84,46 +84,48 @@ class JsonCursor:
             if name not in operators:
                 raise self.unknown(name, operators, "operator")
         if len(operator_map) != 1:
-            raise self.error(f"it has {len(operator_map)} operators, and there has to be exactly one", fix)
+            raise self.error(f"it has {len(operator_map)} operators, and must have exactly one", fix)
         (name,) = operator_map
         return name, self.key(name)
 
     def unknown(self, name: str, choices: Collection[str], what: str, *, hint: str | None = None) -> InputError:
-        """The error for a key of this object that is none of some."""
-        return self.key(name).error(f"{name!r} is no {what}", hint=hint or nearest(name, choices) or ", ".join(choices))
+        """The error for a key that is not one of the choices."""
+        return self.key(name).error(
+            f"{name!r} is an unknown {what}", hint=hint or nearest(name, choices) or ", ".join(choices)
+        )
 
     def number(self, fix: Any, largest: float = SINGLE) -> float:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.error("it has to be a number", fix)
-        if not abs(self.value) <= largest:  # nor is nan
-            raise self.error(f"it has to be finite, at most {largest:.3g} in size", fix)
+            raise self.error("must be a number", fix)
+        if not abs(self.value) <= largest:  # also false for nan
+            raise self.error(f"must be finite, at most {largest:.3g} in size", fix)
         return self.value
 
     def integer(self, fix: Any, least: int = 0, largest: int = LONGEST) -> int:
-        """A whole number; 16.0 is one, as in JSON's own schemas, and true is none."""
+        """An integer; 16.0 counts, as in JSON Schema, and true does not."""
         value = self.value
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not least <= value <= largest:
             bound = f"at least {least}" + ("" if largest == LONGEST else f" and at most {largest}")
-            raise self.error(f"it has to be an integer, {bound}", fix)
+            raise self.error(f"must be an integer, {bound}", fix)
         return int(value)
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
-            raise self.error("it has to be true or false", True)
+            raise self.error("must be true or false", True)
         return self.value
 
     def text(self, fix: Any) -> str:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.error("it has to be a text that is not empty", fix)
+            raise self.error("must be a non-empty string", fix)
         if not encodable(self.value):
-            raise self.error("it has half a character in it", fix)
+            raise self.error("contains half of a surrogate pair", fix)
         return self.value
 
     def field(self, fix: str, besides: Collection[str] = ()) -> str:
-        """The name of a metadata field, or one of the names that begin with # and are allowed here."""
+        """The name of a metadata field, or one of the `#` names allowed here."""
         if not isinstance(self.value, str) or not self.value:
-            raise self.error("it has to be the name of a field", fix)
+            raise self.error("must be the name of a field", fix)
         problem = name_problem(self.value, besides, self.known)
         if problem:
             raise self.error(problem[0], hint=problem[1])
@@ -134,14 +136,14 @@ class JsonCursor:
 
 
 def name_problem(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
-    """Why a name is none of a metadata field, and what to type. besides: names that may be used as well."""
+    """Why a name is not a metadata field, and what to type. besides: other names that are allowed."""
     if name in besides:
         return None
     if not name or name[0] in "$#":
         near = nearest(name, besides) if name else None
-        return f"{name!r} is no field here", near or " or ".join((*besides, "the name of a metadata field"))
+        return f"{name!r} is not a field here", near or " or ".join((*besides, "the name of a metadata field"))
     if not encodable(name):
-        return "it has half a character in it", name.encode(errors="ignore").decode() or "reward"
+        return "contains half of a surrogate pair", name.encode(errors="ignore").decode() or "reward"
     if known is not None and name not in known:
         if f"#{name}" in besides:
             return f"no record has a field {name!r}", f"#{name}"
@@ -158,7 +160,7 @@ def too_deep() -> InputError:
 
 
 def encodable(text: str) -> bool:
-    """Whether a text can be stored and sent: one with half of a pair of surrogates cannot."""
+    """Whether a text can be encoded as UTF-8: a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -167,14 +169,14 @@ def encodable(text: str) -> bool:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """What was probably meant."""
+    """The closest of some names."""
     folded = {choice.lstrip("$#").lower(): choice for choice in choices}
     near = get_close_matches(name.lstrip("$#").lower(), folded, 1)
     return folded[near[0]] if near else None
 
 
 def plain(value: Any) -> Any:
-    """Numbers and arrays of NumPy, and texts that are members of an enumeration, as Python has them by itself."""
+    """NumPy numbers and arrays, and members of string enumerations, as plain Python values."""
     if type(value).__module__ == "numpy":
         return value.tolist()
     return str(value) if isinstance(value, str) and type(value) is not str else value
@@ -187,7 +189,7 @@ def _brief(value: Any) -> str:
 
 
 def shown(value: Any, longest: int = 80) -> str:
-    """A value as JSON, in one short line."""
+    """A value as JSON on one line, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text = text if encodable(text) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Writing a search as its dictionary."""
+"""Serialization of a search to its dictionary."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rolloutlab.search.where import All, Among, AnyOf, Compare, Contains, Matche
 
 
 def dump(search: Search) -> dict[str, Any]:
-    """The dictionary of a search, in one form of several: `parse` makes the same search of it."""
+    """The dictionary of a search in canonical form; `parse` gives the same search."""
     limit = {name: value for name, value in (("limit", search.limit.limit), ("offset", search.limit.offset)) if value}
     written = {
         "where": None if search.where is None else dump_where(search.where),
@@ -23,7 +23,7 @@ def dump(search: Search) -> dict[str, Any]:
 
 
 def dump_where(where: Where, depth: int = 0) -> dict[str, Any]:
-    """As `dump`, of conditions."""
+    """As `dump`, for conditions."""
     if depth >= DEEPEST:
         raise too_deep()
     match where:
@@ -39,11 +39,11 @@ def dump_where(where: Where, depth: int = 0) -> dict[str, Any]:
             return {field: {"$not_contains" if negated else "$contains": value}}
         case Matches(pattern, negated, field):
             return {field: {"$not_regex" if negated else "$regex": pattern}}
-    raise InputError(f"{where!r} is no condition", hint="F.reward > 0.5")
+    raise InputError(f"{where!r} is not a condition", hint="F.reward > 0.5")
 
 
 def dump_rank(rank: Rank, depth: int = 0) -> dict[str, Any]:
-    """As `dump`, of a rank. A knn's limit is always written."""
+    """As `dump`, for a rank. A knn's limit is always included."""
     if depth >= DEEPEST:
         raise too_deep()
     match rank:
@@ -60,11 +60,11 @@ def dump_rank(rank: Rank, depth: int = 0) -> dict[str, Any]:
             return {"$sub" if isinstance(rank, Difference) else "$div": sides}
         case Applied(operator, part):
             return {operator: dump_rank(part, depth + 1)}
-    raise InputError(f"{rank!r} is no rank", hint='Knn("text") - FieldTerm("reward")')
+    raise InputError(f"{rank!r} is not a rank", hint='Knn("text") - FieldTerm("reward")')
 
 
 def dump_query(query: str | tuple[float, ...] | SparseVector) -> Any:
-    """As `dump`, of what a knn looks for."""
+    """As `dump`, for the query of a knn."""
     if isinstance(query, SparseVector):
         return {"indices": list(query.indices), "values": list(query.values)}
     return query if isinstance(query, str) else list(query)

@@ -1,4 +1,4 @@
-"""Reading a whole dictionary: where, rank, group_by, limit and select."""
+"""Parser of a whole search dictionary: where, rank, group_by, limit and select."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,12 +19,12 @@ AGGREGATES = {"$min_k": MinK, "$max_k": MaxK}
 
 
 def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Search:
-    """A search from its dictionary, which may be JSON text. A key that is null counts as left out.
+    """A search from its dictionary or JSON text. A key that is null counts as absent.
 
     known: names of the metadata fields there are; without it any name will do.
 
     Raises:
-        InputError: it is none; the message says where and what, the hint is something to type.
+        InputError: it is not valid; the message names the path and the value, the hint is something to type.
     """
     if isinstance(search, Search):
         search = dump(search)
@@ -32,7 +32,7 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
     _surely_keys(cursor)
     parts = cursor.object((), KEYS, EXAMPLE)
     if "where" in parts and "filter" in parts:
-        raise cursor.error("where and filter are two names of one thing", {"where": {"$and": ["...", "..."]}})
+        raise cursor.error("where and filter are two names of the same key", {"where": {"$and": ["...", "..."]}})
     filtered = parts.get("where", parts.get("filter"))
     ranked = rank.read_rank(parts["rank"]) if "rank" in parts else None
     return Search(
@@ -45,22 +45,22 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
 
 
 def parse_where(value: Where | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Where:
-    """As `parse`, of what a dictionary has under `where`."""
+    """As `parse`, for the value of `where`."""
     return where.read_where(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
 
 
 def parse_rank(value: Rank | Mapping[str, Any] | float | str, known: Collection[str] | None = None) -> Rank:
-    """As `parse`, of what a dictionary has under `rank`."""
+    """As `parse`, for the value of `rank`."""
     return rank.read_rank(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
 
 
 def check(search: Search) -> Search:
-    """A search in Python's notation that a dictionary could say; InputError for any other."""
+    """A search in Python's notation, validated; InputError if a dictionary could not express it."""
     return parse(search)
 
 
 def check_fields(search: Search | Mapping[str, Any] | str, known: Collection[str]) -> None:
-    """Nothing, when all metadata fields of a search are known.
+    """Check that all metadata fields of a search are known.
 
     Raises:
         InputError: one is not; the hint is the nearest that is.
@@ -73,26 +73,26 @@ def _json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"the search is no JSON: {error.msg} at {place}", hint=shown(EXAMPLE)) from None
+        raise InputError(f"the search is not JSON: {error.msg} at {place}", hint=shown(EXAMPLE)) from None
     except RecursionError:
         raise too_deep() from None
     except ValueError as error:
-        raise InputError(f"the search is no JSON: {error}", hint=shown(EXAMPLE)) from None
+        raise InputError(f"the search is not JSON: {error}", hint=shown(EXAMPLE)) from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are each there once: of two, Python would keep the last."""
+    """A JSON object without duplicate keys, of which `json` would keep the last."""
     merged = dict(pairs)
     if len(merged) < len(pairs):
         names = [name for name, _ in pairs]
         again = next(name for name in names if names.count(name) > 1)
         both = {"$and": [{name: value} for name, value in pairs if name == again]}
-        raise InputError(f"the key {again!r} is twice in one object", hint=shown(both, 400))
+        raise InputError(f"the key {again!r} appears twice in one object", hint=shown(both, 400))
     return merged
 
 
 def _surely_keys(cursor: JsonCursor) -> None:
-    """The mistakes that have a fix of their own: what belongs one level down."""
+    """Raise the errors with a specific fix: keys that belong one level down."""
     found = cursor.mapping(EXAMPLE)
     for name, value in found.items():
         if name in rank.OPERATORS:
@@ -106,7 +106,7 @@ def _surely_keys(cursor: JsonCursor) -> None:
 def _group_by(cursor: JsonCursor, ranked: Rank | None) -> GroupBy | None:
     fix = {"keys": ["model"], "aggregate": BEST}
     if not cursor.mapping(fix):
-        return None  # as other clients write none
+        return None  # other clients send {} for none
     parts = cursor.object(("keys", "aggregate"), (), fix)
     keys = tuple(key.field("model") for key in parts["keys"].items(["model"]))
     operator, operand = parts["aggregate"].only_key(AGGREGATES, BEST)

@@ -1,4 +1,4 @@
-"""Reading the rank of a dictionary."""
+"""Parser of a dictionary's rank."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,7 +37,7 @@ HIGHEST_INDEX = 2**32 - 1
 
 
 def read_rank(cursor: JsonCursor) -> Rank:
-    """The rank at a cursor; a bare number is one."""
+    """The rank at a cursor; a bare number is a constant."""
     if isinstance(cursor.value, Rank):
         return read_rank(replace(cursor, value=dump_rank(cursor.value)))
     cursor = cursor.descend()
@@ -83,7 +83,7 @@ def _knn(cursor: JsonCursor) -> Knn:
 
 
 def _vectors(cursor: JsonCursor) -> str:
-    """What has vectors: the embedding, or sparse ones under a name, which need not be a metadata field."""
+    """The key of a knn: the embedding, or a name of sparse vectors, which need not be a metadata field."""
     return replace(cursor, known=None).field(EMBEDDING, (EMBEDDING,))
 
 
@@ -121,6 +121,6 @@ def _sparse(cursor: JsonCursor) -> SparseVector:
 
 def _field(cursor: JsonCursor) -> FieldTerm:
     if isinstance(cursor.value, str):
-        raise cursor.error("it has to be an object", {"key": cursor.value or "reward"})
+        raise cursor.error("must be an object", {"key": cursor.value or "reward"})
     parts = cursor.object(("key",), ("default",), FIELD["$field"])
     return FieldTerm(parts["key"].field("reward"), parts["default"].number(0) if "default" in parts else None)

@@ -1,7 +1,7 @@
-"""What a search dictionary may be, as a JSON schema (draft 2020-12), for editors and for models that write searches.
+"""JSON Schema (draft 2020-12) of the search dictionary, for editors and for models that write searches.
 
-A schema cannot say everything: that a sparse vector has as many indices as values, that a regular expression is one,
-and that nothing is nested too deep is for `dictionary.parse` alone to see.
+Only `dictionary.parse` checks what a schema cannot: equal lengths of a sparse vector's lists, valid regular
+expressions, and the nesting depth.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def json_schema() -> Schema:
 def _where() -> Schema:
     parts = {"type": "array", "items": _ref("where"), "minItems": 1}
     return {
-        "description": "conditions; several in one object are all asked for",
+        "description": "conditions; several in one object must all hold",
         "type": "object",
         "minProperties": 1,
         "properties": {"$and": parts, "$or": parts, ID: _id(), DOCUMENT: _document()},

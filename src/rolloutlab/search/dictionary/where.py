@@ -1,4 +1,4 @@
-"""Reading the conditions of a dictionary."""
+"""Parser of a dictionary's conditions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +15,11 @@ NEGATED = {
     "$in": False, "$nin": True, "$contains": False, "$not_contains": True, "$regex": False, "$not_regex": True,
 }  # fmt: skip
 OPERATORS = (*COMPARISONS, *NEGATED)
-"""What may be asked of a field."""
+"""Operators of a field."""
 
 
 def read_where(cursor: JsonCursor) -> Where:
-    """The condition at a cursor: its fields are all asked for."""
+    """The condition at a cursor: all of its fields must match."""
     if isinstance(cursor.value, Where):
         return read_where(replace(cursor, value=dump_where(cursor.value)))
     cursor = cursor.descend()
@@ -73,11 +73,11 @@ def _checked(where: Where, operand: JsonCursor) -> Where:
 
 
 def _one_operator(name: str, condition: JsonCursor) -> None:
-    """The mistakes that have a fix of their own: several operators, and a name where an operator is expected."""
+    """Raise the errors with a specific fix: several operators, or a name in place of an operator."""
     operators = condition.mapping({"$eq": 0.5})
     if len(operators) > 1 and all(operator in OPERATORS for operator in operators):
         both = {"$and": [{name: {operator: operand}} for operator, operand in operators.items()]}
-        raise condition.error(f"it has {len(operators)} operators, and there has to be exactly one", both)
+        raise condition.error(f"it has {len(operators)} operators, and must have exactly one", both)
     for inner, operand in operators.items():
         if not inner.startswith("$") and not nearest(inner, OPERATORS):
             raise condition.unknown(inner, OPERATORS, "operator", hint=shown({f"{name}.{inner}": operand}))
@@ -85,7 +85,7 @@ def _one_operator(name: str, condition: JsonCursor) -> None:
 
 def _operator_without_field(name: str, cursor: JsonCursor) -> InputError:
     if name in OPERATORS:
-        return cursor.error(f"{name} is asked of a field", {"reward": {name: cursor.value[name]}})
+        return cursor.error(f"{name} needs a field", {"reward": {name: cursor.value[name]}})
     if name == "$not":
         hint = "$ne, $nin, $not_contains or $not_regex; $lte for what is not $gt"
         return cursor.unknown(name, LOGICAL, "operator", hint=hint)

@@ -1,1 +1,1 @@
-"""Executing a search: three calls of a backend, and arithmetic on what they give."""
+"""Search execution on any backend that can filter, find nearest vectors and read columns."""

@@ -1,4 +1,4 @@
-"""Arithmetic on scores: every expression has a support, the records it scores, and maybe a default for the others."""
+"""Arithmetic on scores: an expression scores its support, and the other records by its default, if it has one."""
 
 import functools
 from collections.abc import Callable
@@ -20,14 +20,14 @@ _APPLIED: dict[str, Callable[..., Any]] = {"$abs": np.abs, "$exp": np.exp, "$log
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of some records, in storage order. default: the score of all others, where they have one."""
+    """Scores of some records, in storage order. default: the score of all others; None if they have none."""
 
     places_K: Places
     scores_K: Scores
     default: np.float32 | None = None
 
     def at(self, places_K: Places) -> Scores:
-        """The scores of some records that have one, by themselves or by default."""
+        """The scores of given records, the default where they have no other."""
         scores_K = np.full(len(places_K), 0 if self.default is None else self.default, np.float32)
         _, mine, theirs = np.intersect1d(self.places_K, places_K, assume_unique=True, return_indices=True)
         scores_K[theirs] = self.scores_K[mine]
@@ -35,14 +35,14 @@ class Scored:
 
 
 class Scoring:
-    """Scores expressions on the records that qualify; every knn is asked once."""
+    """Evaluates rank expressions on the filtered records; equal knn terms are executed once."""
 
     def __init__(self, snapshot: Snapshot, within: Places) -> None:
         self._snapshot, self._within = snapshot, within
         self.hits: dict[Knn, Hits] = {}
 
     def score(self, rank: Rank) -> Scored:
-        """The scores of an expression; float32 after each operation."""
+        """Evaluate an expression, rounding to float32 after each operation."""
         if isinstance(rank, Val):
             return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32), _float32(rank.value))
         if isinstance(rank, Knn):
@@ -60,7 +60,7 @@ class Scoring:
             part, function = self.score(rank.part), _APPLIED[rank.operator]
             default = None if part.default is None else _apply(function, np.array([part.default]))[0]
             return Scored(part.places_K, _apply(function, part.scores_K), default)
-        raise InputError(f"{rank!r} is no rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
+        raise InputError(f"{rank!r} is not a rank", hint='1 - Knn("text"), or FieldTerm("reward") for a field')
 
     def _nearest(self, knn: Knn) -> Scored:
         if knn not in self.hits:
@@ -79,9 +79,9 @@ class Scoring:
 
 
 def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Scored:
-    """An operation on two expressions.
+    """Apply an operation to two scored sets.
 
-    Both have defaults: what either scores. One has: what the other scores. None has: what both score.
+    Support: the union if both have defaults, the other's support if one has, the intersection if none has.
     """
     if left.default is not None and right.default is not None:
         places = np.union1d(left.places_K, right.places_K)
@@ -95,7 +95,7 @@ def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Score
 
 
 def _apply(function: Callable[..., Any], *operands: npt.NDArray[Any]) -> Scores:
-    """A function computed in float64, its value rounded to float32; outside its domain it is inf or NaN."""
+    """Compute in float64 and round to float32; outside the domain the result is inf or NaN."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*(operand.astype(np.float64) for operand in operands)), np.float32)
 

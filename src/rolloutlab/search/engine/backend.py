@@ -1,4 +1,4 @@
-"""What a search is executed on: anything that can filter, find the nearest, and read records."""
+"""Protocols of a search backend: filter, nearest neighbours, and column reads on a snapshot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rolloutlab.search.where import Where
 T = TypeVar("T")
 
 Places = npt.NDArray[np.int64]
-"""Records of one snapshot, as numbers in storage order."""
+"""Record numbers within one snapshot, in storage order."""
 
 
 class _Missing:
@@ -22,43 +22,43 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""The value of a field that a record does not have."""
+"""Marks a field that a record does not have."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """The nearest records, nearest first, records at the same distance in storage order."""
+    """Nearest records, nearest first; ties in storage order."""
 
     places_K: Places
     distances_K: npt.NDArray[np.float32]
 
 
 class Snapshot(Protocol):
-    """Records as they are at one moment."""
+    """A consistent view of the records."""
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of records."""
 
     def filter(self, where: Where | None) -> Places:
-        """The records that qualify, in storage order."""
+        """Records that match, in storage order."""
 
     def knn(self, knn: Knn, within: Places) -> Hits:
-        """The `knn.limit` nearest of some records that have such a vector; `return_rank` and `default` play no part.
+        """The `knn.limit` nearest of some records; `return_rank` and `default` are ignored.
 
         Raises:
-            InputError: there is no such key, or the query is not one for it.
+            InputError: the key is unknown, or the query does not fit it.
         """
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """A column per key, a value per record, `MISSING` where it has none.
+        """A column per key with a value or `MISSING` per record.
 
         keys: `#id`, `#document`, `#embedding`, `#metadata`, or names of metadata fields.
         """
 
 
 class Backend(Protocol):
-    """Where records are."""
+    """A store of records."""
 
     def within(self, work: Callable[[Snapshot], T]) -> T:
-        """What `work` returns of the records as they are now, for one search."""
+        """Call `work` with a snapshot for one search and return its result."""

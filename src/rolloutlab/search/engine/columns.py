@@ -1,4 +1,4 @@
-"""Metadata in memory: a column per field that keeps the type of every value, nine bytes each."""
+"""Metadata columns in memory: a type tag and 64 bits per value."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ ABSENT, BOOL, INT, FLOAT, TEXT, LIST = range(6)
 KINDS = ("missing", "bool", "int", "float", "str", "list")
 _KIND = {bool: BOOL, int: INT, float: FLOAT, str: TEXT, list: LIST}
 HELD = frozenset([*_KIND, type(None)])
-"""Types of a value as a file has it; None is no value."""
+"""Types of a stored value; None counts as absent."""
 
 
 class Column:
@@ -24,16 +24,16 @@ class Column:
         self.bits_N = np.zeros(0, np.int64)
         self.lists: dict[int, list[Any]] = {}
         self.present = {ABSENT}
-        """Kinds that there may be, so that a filter looks for no others."""
+        """Kinds that occur, so that filters skip the others."""
         self._codes: dict[str, int] = {}
         self._texts: list[str] = []
 
     def floats(self) -> npt.NDArray[np.float64]:
-        """The same memory, where it is about floats."""
+        """The bits as floats."""
         return self.bits_N.view(np.float64)
 
     def code(self, text: str) -> int:
-        """The number that stands for a text; -1 when no record has it."""
+        """The code of a text; -1 if no record has it."""
         return self._codes.get(text, -1)
 
     def grow(self, room: int) -> None:
@@ -74,7 +74,7 @@ class Column:
         return code
 
     def values(self, places_K: Places) -> list[Any]:
-        """A value per place, `MISSING` where there is none."""
+        """A value or `MISSING` per place."""
         kinds_K, bits_K = self.kinds_N[places_K], self.bits_N[places_K]
         values: list[Any] = bits_K.tolist()
         for kind in set(kinds_K.tolist()) - {INT, FLOAT}:
@@ -102,14 +102,14 @@ class Columns:
         self._room = 0
 
     def grow(self, room: int) -> None:
-        """Make room for records up to a place, and some more."""
+        """Grow to at least `room` places, by half more each time."""
         if room > self._room:
             self._room = max(room, self._room * 3 // 2)
             for column in self.by_name.values():
                 column.grow(self._room)
 
     def put(self, places_K: Places, metadatas: Sequence[Mapping[str, Any]]) -> None:
-        """The metadata of some records, in the place of what they had."""
+        """Replace the metadata of some records."""
         for column in self.by_name.values():
             column.clear(places_K)
         gathered: dict[str, tuple[list[int], list[Any]]] = {}
@@ -126,7 +126,7 @@ class Columns:
             column.clear(places_K)
 
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """The kinds of values that each field has."""
+        """The types of values in each field."""
         kinds = {name: np.unique(column.kinds_N).tolist() for name, column in self.by_name.items()}
         named = {name: tuple(KINDS[kind] for kind in present if kind != ABSENT) for name, present in kinds.items()}
         return {name: present for name, present in named.items() if present}
@@ -143,7 +143,7 @@ class Columns:
 
 
 def grown(array_N: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
-    """An array with zeros after what it had, up to a length."""
+    """A copy padded with zeros to a length."""
     longer_N = np.zeros(room, array_N.dtype)
     longer_N[: len(array_N)] = array_N
     return longer_N

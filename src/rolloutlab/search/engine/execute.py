@@ -1,4 +1,4 @@
-"""A search, executed: filter, nearest, arithmetic, groups, order, page, and what is wanted of each record."""
+"""Search execution: filter, knn, arithmetic, grouping, sorting, paging and column selection."""
 
 import math
 import time
@@ -24,7 +24,7 @@ _Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Grouped:
-    """Which records are kept, as indices in their order; how many groups there are, and the size of the smallest."""
+    """Indices of the records to keep, in order; the number of groups, and the size of the smallest."""
 
     kept: list[int]
     groups: int
@@ -32,10 +32,10 @@ class Grouped:
 
 
 def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int) -> Grouped:
-    """The records to keep, of a number of them that are in the order of their scores, or of storage without a rank.
+    """Apply group_by to `total` records in score order, or in storage order without a rank.
 
-    columns: the values of every key, `MISSING` where a record has none, which is a value of its own. Values of another
-    type are others: 1, 1.0 and "1" are three groups. Records with the same aggregate keys stay in that order.
+    columns: a value or `MISSING` per key and record; missing values form a group of their own. Values of different
+    types differ: 1, 1.0 and "1" are three groups. Ties in the aggregate keys keep their order.
     """
     groups: dict[_Key, list[int]] = {}
     for i in range(total):
@@ -55,7 +55,7 @@ def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int)
 
 
 def ordinal(value: Any, nan: int = 1) -> _Key:
-    """A key that sorts: missing < bool < int < float < str < list, then values. nan: -1 before floats, 1 after."""
+    """A sort key: missing < bool < int < float < str < list, then by value. nan: -1 before floats, 1 after."""
     if value is MISSING:
         return (0,)
     if isinstance(value, list | tuple):
@@ -67,7 +67,7 @@ def ordinal(value: Any, nan: int = 1) -> _Key:
 
 @dataclass(frozen=True)
 class Hit:
-    """A record that was found; None for what was not selected, or what it does not have."""
+    """A matching record; None for columns that were not selected or that it does not have."""
 
     id: str
     score: float | None = None
@@ -78,7 +78,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What a search found, best first. warnings: where rows may be missing, in words."""
+    """The result of a search, best first. warnings: why rows may be missing."""
 
     hits: tuple[Hit, ...]
     plan: ExecutionPlan | ServerPlan
@@ -86,10 +86,10 @@ class SearchOutcome:
 
 
 def execute(search: Search, backend: Backend) -> SearchOutcome:
-    """Find what a search asks for, in one snapshot of a backend.
+    """Execute a search on one snapshot of a backend.
 
     Raises:
-        InputError: a part of the search cannot be executed, such as a text where a vector is needed.
+        InputError: a part of the search cannot be executed, such as a text query on vectors.
     """
     _check(search)
     return backend.within(partial(_executed, search, time.perf_counter()))
@@ -125,7 +125,7 @@ def _executed(search: Search, started: float, snapshot: Snapshot) -> SearchOutco
 
 
 def _check(search: Search) -> None:
-    """InputError for numbers that would silently mean something else."""
+    """InputError for values that a slice would silently accept, such as a negative limit."""
     if search.limit.limit < 0 or search.limit.offset < 0:
         raise InputError(f"limit: {search.limit!r} is below 0", hint="Limit(10, offset=20)")
     if search.group_by is not None:
@@ -141,7 +141,7 @@ def _check(search: Search) -> None:
 
 
 def _ranked(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:
-    """The records with a score, lowest first, those with the same in storage order, those whose is NaN last."""
+    """Scored records, lowest first; ties in storage order, NaN last."""
     scored = scoring.score(rank)
     order = np.argsort(scored.scores_K, kind="stable")
     return scored.places_K[order], scored.scores_K[order]

@@ -1,4 +1,4 @@
-"""Why a record has its score: what every part of the rank is for this record."""
+"""Breakdown of a record's score into the parts of its rank expression."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from rolloutlab.search.where import ID, Compare
 
 @dataclass(frozen=True)
 class Part:
-    """An expression and its value for one record; None when it gives it none. by_default: no knn found the record."""
+    """An expression and its value for one record, or None. by_default: the value is the default of a knn."""
 
     text: str
     value: float | None
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The score of one record. qualifies: whether the filter lets it through; if not, nothing scores it."""
+    """The score of one record. qualifies: whether it matches the filter; if not, it has no score."""
 
     id: str
     qualifies: bool
@@ -50,7 +50,7 @@ class Breakdown:
 
 
 def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: A002 - as records name it
-    """Take the score of a record apart.
+    """Break down the score of a record.
 
     Raises:
         InputError: there is no such record, or the search ranks nothing.
@@ -60,7 +60,9 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
     rank = search.rank
 
     def taken_apart(snapshot: Snapshot) -> Breakdown:
-        within = snapshot.filter(search.where)  # first, as in `execute`: a server's records are numbered as they come
+        within = snapshot.filter(
+            search.where
+        )  # first, as in `execute`: a Chroma snapshot numbers records in the order of its requests
         matches = snapshot.filter(Compare(ID, "$eq", id))
         if not len(matches):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
@@ -77,7 +79,7 @@ def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
 
 
 def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
-    """The value for a record, and whether it is the default."""
+    """A record's value, and whether it is the default."""
     i = int(np.searchsorted(scored.places_K, place))
     if i < len(scored.places_K) and scored.places_K[i] == place:
         return float(scored.scores_K[i]), False
@@ -85,7 +87,7 @@ def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
 
 
 def _text(rank: Rank) -> str:
-    """An operator by itself, since its operands have lines of their own; a vector by its length."""
+    """The operator alone, since operands have their own lines; of a vector only its length."""
     if isinstance(rank, Combined):
         return COMBINED[rank.operator]
     if isinstance(rank, Applied):

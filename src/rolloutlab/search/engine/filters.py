@@ -1,4 +1,4 @@
-"""Conditions on all records at once: a mask, true where a record qualifies."""
+"""Vectorized filter: conditions to a boolean mask over all records."""
 
 import functools
 import math
@@ -27,23 +27,23 @@ from rolloutlab.search.where import (
 
 
 class Texts(Protocol):
-    """What of records stays in the file."""
+    """Reads ids and documents, which are not held in memory."""
 
     def with_ids(self, ids: Iterable[str]) -> Places:
-        """The records that have one of some ids."""
+        """Records with one of the ids."""
 
     def documents(self, within: Places) -> Iterator[tuple[int, str]]:
-        """The documents of some records, those that have one."""
+        """Documents of records that have one, with their places."""
 
 
 class Filter:
-    """Decides on conditions. alive_N: the records there are; a record that lacks a field meets its negations."""
+    """Evaluates conditions. alive_N: records that are not deleted. Negations hold for records without the field."""
 
     def __init__(self, columns: Columns, alive_N: Mask, texts: Texts, find: TimedSearch) -> None:
         self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
 
     def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
-        """Which records, of some, meet a condition. A condition that reads documents reads only these."""
+        """The matching records among `within_N`. Documents are read for these only."""
         within_N = self._alive_N if within_N is None else within_N
         if isinstance(where, All):
             cheap_first = sorted(where.parts, key=_reads)
@@ -57,7 +57,7 @@ class Filter:
         return within_N & ~met_N if _negated(where) else within_N & met_N
 
     def _met(self, where: Where, within_N: Mask) -> Mask:
-        """Where the positive of a condition holds."""
+        """Where a condition holds, ignoring its negation."""
         if isinstance(where, Matches):
             documents = self._texts.documents(np.flatnonzero(within_N))
             return mask_of(list(self._find(where.pattern, documents)), self._total)
@@ -72,7 +72,7 @@ class Filter:
                 return self._among(where.field, (where.value,), within_N)
             column = self._columns.by_name.get(where.field)
             return self._nowhere() if column is None else self._upto(ordered(column, where.operator, where.value))
-        raise InputError(f"{where!r} is no condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
+        raise InputError(f"{where!r} is not a condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
 
     def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
         if field == ID:
@@ -95,7 +95,7 @@ class Filter:
         return np.zeros(self._total, np.bool_)
 
     def _upto(self, mask_R: Mask) -> Mask:
-        """Without the room that a column has beyond the records."""
+        """A column's mask without its spare capacity."""
         return mask_R[: self._total]
 
     @property
@@ -104,12 +104,12 @@ class Filter:
 
 
 def same(value: Any, other: Any) -> bool:
-    """Whether two values are equal as a search sees it: 1 is 1.0, and True is neither."""
+    """Equality in a search: 1 equals 1.0, and True equals neither."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
-    """Where a column has one of some values."""
+    """Where a column has one of the values."""
     codes = [column.code(value) for value in values if isinstance(value, str)]
     met_N = np.zeros(len(column.kinds_N), np.bool_)
     if len(codes) == 1:
@@ -125,7 +125,7 @@ def equal(column: Column, values: tuple[Scalar, ...]) -> Mask:
 
 
 def ordered(column: Column, operator: str, value: Scalar) -> Mask:
-    """Where the number in a column is in that order with a number, as the exact numbers are."""
+    """Where a column's number compares with a number, exactly: int64 and float64 are not converted."""
     met_N = np.zeros(len(column.kinds_N), np.bool_)
     if isinstance(value, bool | str):
         return met_N
@@ -145,7 +145,7 @@ _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "$lte": np.less_equal,
 }
 _Bound = tuple[str, int | float] | None
-"""An operator and a number of the column's own type that mean the same; None: no number of that type is meant."""
+"""An equivalent operator and bound of the column's own type; None if no value of that type matches."""
 
 
 def _whole(operator: str, value: float) -> _Bound:
@@ -158,7 +158,7 @@ def _whole(operator: str, value: float) -> _Bound:
 
 
 def _floating(operator: str, value: float) -> _Bound:
-    """For a column of floats, which know not every integer."""
+    """For a column of floats, which cannot represent every integer."""
     try:
         near = float(value)
     except OverflowError:
@@ -176,5 +176,5 @@ def _negated(where: Where) -> bool:
 
 
 def _reads(where: Where) -> bool:
-    """Whether deciding on a condition reads documents."""
+    """Whether a condition reads documents."""
     return any(getattr(each, "field", None) == DOCUMENT for each in conditions_of(where))

@@ -1,4 +1,4 @@
-"""Records that mirror the lab's trajectories: which of them are indexed, which have changed, which have no vector."""
+"""Records as a mirror of the lab: sync cursor, renames, unreadable trajectories, missing vectors."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ from rolloutlab.search.engine.record import metadata_json
 from rolloutlab.search.engine.records import Records
 
 _LAST = "\U0010ffff"
-"""The last character there is."""
+"""The largest code point, for prefix ranges."""
 _GIVEN = "(SELECT value FROM json_each(?))"
 _BARE = """
     SELECT row, id, document FROM records r WHERE row > ? AND document IS NOT NULL
@@ -18,7 +18,7 @@ _BARE = """
 
 
 class Bare(NamedTuple):
-    """A record without an embedding; rows ascend in storage order."""
+    """A record without an embedding."""
 
     row: int
     id: str
@@ -26,16 +26,16 @@ class Bare(NamedTuple):
 
 
 class MirroredRecords(Records):
-    """`Records`, with how far the index has followed the lab."""
+    """`Records` with the state of synchronization with the lab."""
 
     @property
     def mark(self) -> str | None:
-        """What `keep_mark` was told last."""
+        """The cursor that `keep_mark` stored last."""
         rows = self._read("SELECT value FROM state WHERE name = 'mark'")
         return str(rows[0][0]) if rows else None
 
     def keep_mark(self, mark: str) -> None:
-        """Remember how far the records are, all of them."""
+        """Store the cursor up to which the records are complete."""
 
         def write(connection: Connection, _: int) -> None:
             connection.execute("INSERT OR REPLACE INTO state VALUES ('mark', ?)", (mark,))
@@ -44,7 +44,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def begin(self) -> None:
-        """Remember that records come which `keep_mark` has not told of yet."""
+        """Store that an update has begun and `keep_mark` has not followed yet."""
 
         def write(connection: Connection, _: int) -> None:
             connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)")
@@ -53,16 +53,16 @@ class MirroredRecords(Records):
 
     @property
     def begun(self) -> bool:
-        """Whether somebody began and did not come to `keep_mark`."""
+        """Whether an update began and was interrupted before `keep_mark`."""
         return bool(self._read("SELECT 1 FROM state WHERE name = 'begun'"))
 
     def beginnings(self) -> set[str]:
-        """What ids begin with, up to a slash."""
+        """Prefixes of ids up to the first slash."""
         sql = "SELECT substr(id, 1, instr(id, '/') - 1) FROM"
         return {row[0] for row in self._read(f"{sql} records UNION {sql} left_out")}
 
     def rename(self, old: str, new: str) -> None:
-        """Let ids that begin with one text begin with another; their embeddings stay."""
+        """Replace a prefix of ids; embeddings stay."""
 
         def write(connection: Connection, revision: int) -> None:
             connection.execute(
@@ -77,7 +77,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def forget(self, beginning: str) -> None:
-        """Delete the records whose ids begin with a text, and what was left out under it."""
+        """Delete the records with a prefix, and the unreadable ones under it."""
         self.delete(self.ids(beginning))
 
         def write(connection: Connection, _: int) -> None:
@@ -86,7 +86,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Remember, by id, why something could not be made a record."""
+        """Store, by id, why a trajectory could not be indexed."""
 
         def write(connection: Connection, _: int) -> None:
             connection.executemany("INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items()))
@@ -95,22 +95,22 @@ class MirroredRecords(Records):
             self._write(write)
 
     def left_out(self) -> dict[str, str]:
-        """What could not be made a record: the reason of each by its id."""
+        """The trajectories that could not be indexed: reasons by id."""
         return {row[0]: row[1] for row in self._read("SELECT id, reason FROM left_out ORDER BY id")}
 
     def ids(self, beginning: str) -> list[str]:
-        """The ids that begin with a text, in storage order."""
+        """The ids with a prefix, in storage order."""
         sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
         return [row[0] for row in self._read(sql, beginning, f"{beginning}{_LAST}")]
 
     def known(self, ids: Iterable[str]) -> set[str]:
-        """Those of some ids that are there."""
+        """The ids that exist."""
         return {row[0] for row in self._read(f"SELECT id FROM records WHERE id IN {_GIVEN}", json.dumps(list(ids)))}
 
     def amend(self, changes: Mapping[str, Mapping[str, Any]], replaces: Callable[[str], bool]) -> None:
-        """Change the metadata of some records; ids that are not there are passed over.
+        """Change the metadata of some records; unknown ids are ignored.
 
-        changes: new values by id. replaces: which fields they take the place of; all others stay.
+        changes: new values by id. replaces: which fields are removed first; all others stay.
         """
 
         def write(connection: Connection, revision: int) -> None:
@@ -132,7 +132,7 @@ class MirroredRecords(Records):
         return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
     def without_vectors(self, after: int, limit: int) -> list[Bare]:
-        """Some records beyond a row that have a document and no embedding yet."""
+        """Records after a row that have a document and no embedding."""
         return [Bare(*row) for row in self._read(_BARE, after, limit)]
 
     def embedded(self) -> int:
@@ -140,7 +140,7 @@ class MirroredRecords(Records):
         return int(self._read("SELECT count(*) FROM vectors")[0][0])
 
     def values(self, field: str, limit: int = 50) -> list[str]:
-        """Some of the texts that a field holds."""
+        """Some string values of a field."""
         path = json.dumps(field)
         sql = """
             SELECT DISTINCT value FROM (SELECT metadata FROM records ORDER BY row DESC LIMIT 20000),

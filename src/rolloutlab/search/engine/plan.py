@@ -1,4 +1,4 @@
-"""What an execution did, in a line, and what it may have left out without anyone asking."""
+"""Execution plan of a search in one line, and warnings about missing rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from rolloutlab.search.rank import EMBEDDING, Knn
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """`str()` of it is "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
+    """`str()` gives "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
 
-    nearest: how many records each knn found, by its key. scored: records with a score; None without a rank.
+    nearest: how many records each knn returned, by key. scored: records with a score; None without a rank.
     """
 
     total: int
@@ -37,7 +37,7 @@ class ExecutionPlan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What is known of a search that something else executed. seconds: from the question to the answer."""
+    """The plan of a search that a server executed. seconds: round trip."""
 
     origin: str
     rows: int
@@ -50,7 +50,7 @@ class ServerPlan:
 def warnings(
     search: Search, plan: ExecutionPlan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
 ) -> Iterator[str]:
-    """Where rows can be missing, or in an order that nobody meant.
+    """Why rows can be missing, or in an unintended order.
 
     available: records after grouping, before the page. smallest: records in the smallest group.
     """
@@ -58,7 +58,7 @@ def warnings(
     cut = [knn for knn, nearest in hits.items() if len(nearest.places_K) == knn.limit < plan.qualified]
     largest = max((knn.limit for knn in cut), default=0)
     if cut and largest < needed and available < needed and search.group_by is None:
-        yield f"limit and offset ask for {needed}, and knn finds only {largest}: set $knn.limit to {needed} or more"
+        yield f"limit and offset need {needed} records, knn returns {largest}: set $knn.limit to {needed} or more"
     if cut and search.group_by is not None:
         short = smallest < search.group_by.aggregate.k
         if short or not search.limit.limit or available < needed:
@@ -68,7 +68,7 @@ def warnings(
             )
     if search.rank is not None and plan.qualified and not plan.scored:
         yield "the rank gives no record a score: " + (
-            "what it looks for is in none" if hits else "a number by itself scores nothing, and no field has numbers"
+            "no record matches its queries" if hits else "a number alone scores no record, and no field has numbers"
         )
     strict = [nearest for knn, nearest in hits.items() if knn.default is None]
     if len(strict) > 1:

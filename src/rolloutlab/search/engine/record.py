@@ -1,4 +1,4 @@
-"""What is written of a record: checked values, as a file has them."""
+"""Records to write: validated and encoded for SQLite."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ _HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
 
 @dataclass(frozen=True)
 class Record:
-    """What can be found. metadata: texts, numbers, truths and lists of them; None is as if it were not there.
+    """A record. metadata: strings, numbers, booleans and lists of them; None counts as absent.
 
-    embedding: a number per dimension. sparse: vectors by the name of their key.
+    embedding: a number per dimension. sparse: vectors by key.
     """
 
     id: str
@@ -30,18 +30,18 @@ class Record:
 
 
 def text(value: str, what: str) -> str:
-    """A text that a file can have; halves of characters, which models do write, become question marks."""
+    """A string as valid UTF-8; lone surrogates, which models do write, become question marks."""
     if not isinstance(value, str):
-        raise InputError(f"{what} {value!r} is no text", hint=_HINT)
+        raise InputError(f"{what} {value!r} must be a string", hint=_HINT)
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def metadata_json(id_: str, metadata: Mapping[str, Any]) -> str:
-    """The metadata of a record as JSON, without what is None; InputError for what is no metadata."""
+    """The metadata of a record as JSON without None; InputError if it is not valid."""
     for name, value in metadata.items():
         values = value if isinstance(value, list | tuple) else (value,)
         if not isinstance(name, str) or name.startswith("#") or not all(map(_plain, values)):
-            raise InputError(f"record {id_!r}: {name!r}: {value!r} is no metadata", hint=_HINT)
+            raise InputError(f"record {id_!r}: {name!r}: {value!r} is not valid metadata", hint=_HINT)
     return json.dumps({name: value for name, value in metadata.items() if value is not None})
 
 
@@ -61,7 +61,7 @@ def sparse_blobs(vector: SparseVector, what: str) -> tuple[bytes, bytes]:
     """The indices and the values of a sparse vector; InputError unless it is one."""
     fitting = len(vector.indices) == len(vector.values) == len(set(vector.indices))
     if not fitting or not all(0 <= index < _WHOLE for index in vector.indices):
-        raise InputError(f"{what}: {vector!r} is no sparse vector", hint="SparseVector((3, 17), (0.5, 1.0))")
+        raise InputError(f"{what}: {vector!r} is not a sparse vector", hint="SparseVector((3, 17), (0.5, 1.0))")
     with np.errstate(over="ignore"):
         indices, values = coordinates(vector)
     if not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""The search index of a lab: one SQLite file that any number of processes write to and search in."""
+"""Record store of the search index: one SQLite file, shared by any number of processes."""
 
 import contextlib
 import json
@@ -26,14 +26,14 @@ __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
 T = TypeVar("T")
 
 _ENDS = 10_000
-"""Deleted records that are remembered, for readers to forget them one by one."""
+"""Deletions that are kept for incremental readers; beyond that they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""Failures that lie in the file itself, besides a table that is not there. Any other is the disk's or a bug."""
+"""SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
 
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """What the vectors of an index were computed with."""
+    """Identity of the embedding model of an index."""
 
     name: str
     dimension: int
@@ -41,19 +41,19 @@ class EmbeddingModel:
 
 
 class Records:
-    """Records in a file: a `Backend`. One search at a time in this object; writers and other processes go on meanwhile.
+    """Records in a file: a `Backend`. One search at a time per object; writers and other processes are not blocked.
 
-    space: how dense vectors are compared. The file is made anew when another process has thrown it away.
+    space: how dense vectors are compared. If another process deletes the file, a new one is created.
     regex_timeout: seconds for the regular expressions of one search; None: no limit.
 
     Raises:
         LabError: the file is damaged or cannot be used.
-        InputError: what is to be written is no record, or its embedding is of another space than those there are.
+        InputError: a record is invalid, or its embedding has another dimension or model than the stored ones.
     """
 
     def __init__(self, path: Path, *, space: Space = "cosine", regex_timeout: float | None = None) -> None:
         if space not in ("cosine", "l2", "ip"):
-            raise InputError(f"{space!r} is no space of vectors", hint='space="cosine", "l2" or "ip"')
+            raise InputError(f"{space!r} is not a vector space", hint='space="cosine", "l2" or "ip"')
         self.path, self._space, self._regex_timeout = path, space, regex_timeout
         self._turns = Turns("rolloutlab-search-turns", self._open_again)
         self._agreed: EmbeddingModel | None = None
@@ -61,7 +61,7 @@ class Records:
             self._open()
 
     def within(self, work: Callable[[Snapshot], T]) -> T:
-        """What `work` returns of the records as they are now, for one search."""
+        """Call `work` with a snapshot for one search and return its result."""
 
         def looked() -> T:
             self._table.refresh()
@@ -77,11 +77,11 @@ class Records:
 
     @property
     def revision(self) -> int:
-        """How often the file was written to."""
+        """The number of write transactions of the file."""
         return int(self._read("SELECT value FROM state WHERE name = 'revision'")[0][0])
 
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """What records have: `bool`, `int`, `float`, `str`, `list` for metadata, `sparse` for sparse vectors."""
+        """Types in each field: `bool`, `int`, `float`, `str`, `list`, and `sparse` for sparse vectors."""
 
         def read(_: Snapshot) -> dict[str, tuple[str, ...]]:
             kinds = self._table.columns.fields()
@@ -92,7 +92,7 @@ class Records:
         return self.within(read)
 
     def upsert(self, records: Iterable[Record]) -> None:
-        """Write records, all of them or none; one whose id exists takes the place of that, its embedding too."""
+        """Insert or replace records by id, embeddings included, in one transaction."""
         last = {record.id: record for record in records}
         if not last:
             return
@@ -112,7 +112,7 @@ class Records:
         self._write(write)
 
     def embed(self, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Set the embeddings of some records and leave the rest as it is; ids that are not there are passed over."""
+        """Set the embeddings of some records; unknown ids are ignored."""
         blobs = {id_: vector_blob(values, f"record {id_!r}") for id_, values in vectors.items()}
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
@@ -122,7 +122,7 @@ class Records:
         self._write(write)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Forget some records; those that are not there are passed over."""
+        """Delete records; unknown ids are ignored."""
         listed = json.dumps(list(ids))
         chosen = "(SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?)))"
 
@@ -137,11 +137,11 @@ class Records:
 
     @property
     def model(self) -> EmbeddingModel | None:
-        """The model that the embeddings were computed with, where one was told."""
+        """The embedding model, if one was set."""
         return _model(self._read("SELECT value FROM state WHERE name = 'model'"))
 
     def set_model(self, name: str, dimension: int, digest: str) -> None:
-        """Say which model embeddings are from; InputError when there are embeddings of another."""
+        """Set the embedding model; InputError if there are embeddings of another."""
         model = EmbeddingModel(name, dimension, digest)
 
         def write(connection: sqlite3.Connection, _: int) -> None:
@@ -150,7 +150,7 @@ class Records:
                 return
             if connection.execute("SELECT 1 FROM vectors LIMIT 1").fetchone():
                 other = EmbeddingModel(*json.loads(stored)).name if stored is not None else "a model that is not known"
-                raise _mixed(f"the embeddings there are come from {other}, not from {name}")
+                raise _mixed(f"the stored embeddings are from {other}, not from {name}")
             _set(connection, "model", json.dumps([name, dimension, digest]))
             _set(connection, "dimension", dimension)
 
@@ -174,7 +174,7 @@ class Records:
             return
         model = _state(connection, "model")
         if self._agreed is not None and (model is None or EmbeddingModel(*json.loads(model)) != self._agreed):
-            raise _mixed(f"another process has left {self._agreed.name} for another model")
+            raise _mixed(f"another process has replaced {self._agreed.name} by another model")
         dimension = _state(connection, "dimension") or len(next(iter(blobs.values()))) // 4
         for id_, blob in blobs.items():
             if len(blob) != 4 * dimension:
@@ -184,7 +184,7 @@ class Records:
         connection.executemany("INSERT OR REPLACE INTO vectors SELECT row, ? FROM records WHERE id = ?", pairs)
 
     def _write(self, work: Callable[[sqlite3.Connection, int], None]) -> None:
-        """Call `work` with a transaction and its revision."""
+        """Call `work` within a transaction with its revision."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
@@ -200,7 +200,7 @@ class Records:
         self._table = Table(self._reader)
 
     def _open_again(self) -> None:
-        """Follow the path to the file that is there now."""
+        """Reopen if the path names another file now."""
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._file:
                 return
@@ -209,7 +209,7 @@ class Records:
 
     @contextmanager
     def _damage_as_lab_error(self) -> Iterator[None]:
-        """A damaged file is an error that says what to type."""
+        """Translate SQLite errors of a damaged file to LabError with the command that rebuilds it."""
         try:
             yield
         except LabError as error:
@@ -221,7 +221,7 @@ class Records:
 
 
 def discard(path: Path) -> None:
-    """Throw an index away; processes that have it open make a new one together."""
+    """Delete an index; processes that have it open create a new one."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -242,7 +242,7 @@ def _sparse(record: Record) -> Iterator[tuple[str, Any]]:
     for key, vector in record.sparse.items():
         if key.startswith("#") or key == BM25:
             raise InputError(
-                f"record {record.id!r}: {key!r} is no key of sparse vectors", hint='sparse={"splade": ...}'
+                f"record {record.id!r}: {key!r} is not a key of sparse vectors", hint='sparse={"splade": ...}'
             )
         yield key, vector
 

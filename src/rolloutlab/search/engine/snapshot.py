@@ -1,4 +1,4 @@
-"""The records of a file at one moment, as a search asks for them."""
+"""Snapshot of the record store: filter, knn and BM25."""
 
 import json
 import re
@@ -20,16 +20,16 @@ from rolloutlab.search.where import DOCUMENT, ID, Where
 from rolloutlab.store.sqlite import Database
 
 BM25 = "bm25"
-"""The key of a knn that finds words: FTS5's own index of the documents."""
+"""The knn key of keyword search, by the FTS5 index of the documents."""
 _STORED = {ID: "id", DOCUMENT: "document", METADATA: "metadata"}
 
 
 _WORD = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
-"""What stands between blanks and signs of ASCII."""
+"""Words: runs without ASCII whitespace and punctuation."""
 
 
 class TableSnapshot:
-    """A `Snapshot` of a table, while nobody refreshes it and the database is in one transaction."""
+    """A `Snapshot` of a table, valid within one read transaction and until the next refresh."""
 
     def __init__(self, table: Table, database: Database, space: Space, find: TimedSearch) -> None:
         self._table, self._database, self._space, self._find = table, database, space, find
@@ -51,7 +51,7 @@ class TableSnapshot:
             otherwise = ", or %search --embed-with MODEL" if knn.key == EMBEDDING else ""
             hint = f"Knn({knn.query!r}, key={BM25!r}){otherwise}"
             raise InputError(
-                f"$knn.query {knn.query!r} on {knn.key} is a text, and nothing turns it into numbers", hint=hint
+                f"$knn.query {knn.query!r} on {knn.key} is a text, and only vectors can be compared there", hint=hint
             )
         if knn.key == EMBEDDING:
             return self._dense(knn.query, knn.limit, within)
@@ -115,13 +115,15 @@ class TableSnapshot:
         return vectors.nearest(knn.query, knn.limit, within)
 
     def _matching(self, knn: Knn, within: Places) -> Hits:
-        """The documents with any of the words of a text, 1 minus their BM25 score away; as often as a word is said."""
+        """Documents with any word of a text, by 1 minus their BM25 score."""
         if not isinstance(knn.query, str):
-            raise InputError(f"$knn.query on {BM25!r} is no text", hint=f'Knn("some words", key={BM25!r})')
+            raise InputError(f"$knn.query on {BM25!r} must be a text", hint=f'Knn("some words", key={BM25!r})')
         words = {word.casefold(): word for word in _WORD.findall(knn.query)}
         if not words:
             return _nothing()
-        query = " OR ".join(f'"{word}"' for word in words.values())  # cut further as the documents were
+        query = " OR ".join(
+            f'"{word}"' for word in words.values()
+        )  # FTS5 tokenizes the quoted words further, as the documents
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         rows = self._database.read(sql, query)
         places = self._table.places([row[0] for row in rows])

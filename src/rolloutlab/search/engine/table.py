@@ -1,4 +1,4 @@
-"""The records in memory: what a file has, read once and then only what changed."""
+"""In-memory columns and vectors of the record store, refreshed incrementally by revision."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +16,13 @@ from rolloutlab.store.sqlite import Database, Row
 CHUNK = 1 << 10
 """Records that are read from the file at a time."""
 _FEW = 10
-"""Less than one record in so many: they are read one by one, instead of in passing all."""
+"""Below one record in so many, rows are looked up by id instead of scanning the table."""
 _WASTE = 10_000
-"""So many places of deleted records, more than there are others, and all is read anew."""
+"""Reload everything beyond this number of deleted places, if they outnumber the others."""
 
 
 class Table:
-    """The records of a file as of one of its revisions. rows_N: their rows, ascending; alive_N: those not deleted."""
+    """The records at one revision. rows_N: their rowids, ascending; alive_N: not deleted."""
 
     vectors: Vectors | None
     rows_N: npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Table:
         self._forget()
 
     def refresh(self) -> None:
-        """Read what was written since the last time; within a transaction of the caller, so that it fits together."""
+        """Read the changes since the last refresh; call it within a read transaction, for consistency."""
         state = dict(tuple(row) for row in self._database.read("SELECT name, value FROM state"))
         if not {"revision", "horizon"} <= state.keys():
             raise damaged(self._database, "nothing says its revision")
@@ -62,7 +62,7 @@ class Table:
         return int(np.count_nonzero(self.alive_N))
 
     def sparse(self, key: str) -> SparseVectors | None:
-        """The vectors of a field; None when no record has any."""
+        """The sparse vectors of a key; None if there are none."""
         if key not in self._sparse:
             self._sparse[key] = self._read_sparse(key)
         return self._sparse[key]
@@ -80,7 +80,7 @@ class Table:
                 yield row, document
 
     def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
-        """Some columns of some records, of which the first is `row` and comes as the place."""
+        """Some columns of some records; the first is `row`, and is replaced by the place."""
         wanted_N = mask_of(within, len(self.rows_N))
         pages: Iterable[list[Row]]
         if len(within) * _FEW < len(self.rows_N):
@@ -159,14 +159,14 @@ class Table:
             self.vectors.put(places[has_K], self._matrix([row["vector"] for row in rows if row["vector"] is not None]))
 
     def _metadata(self, text: str) -> dict[str, Any]:
-        """Metadata as it was written; a null, which older versions wrote, is as if it were not there."""
+        """Parsed metadata; nulls, which older versions wrote, count as absent."""
         try:
             metadata: dict[str, Any] = _decode(text)
         except (RecursionError, TypeError, ValueError) as error:
             raise damaged(self._database, f"metadata cannot be read: {error}") from error
         kinds = {*map(type, metadata.values())} if type(metadata) is dict else {type(metadata), dict}
         if not kinds <= HELD:
-            raise damaged(self._database, "metadata is no texts, numbers, truths and lists by name")
+            raise damaged(self._database, "metadata is not an object of strings, numbers, booleans and lists")
         if type(None) in kinds:
             return {name: value for name, value in metadata.items() if value is not None}
         return metadata
@@ -195,5 +195,5 @@ def damaged(database: Database, what: str) -> LabError:
 
 
 REBUILD = "%search --reindex"
-"""What to type when the file is of no use."""
+"""The command that rebuilds a damaged index."""
 _decode = json.JSONDecoder().decode

@@ -1,4 +1,4 @@
-"""Dense vectors in memory, and the nearest of them: all are looked at, none is missed."""
+"""Exact nearest-neighbour search over dense and sparse vectors in memory."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,25 +16,25 @@ Space = Literal["cosine", "l2", "ip"]
 Floats = npt.NDArray[np.float64]
 
 BLOCK = 1 << 14
-"""Vectors in one array: the matrix grows by a block, and is never copied."""
+"""Vectors per block: the matrix grows by blocks and is never copied."""
 _EXACT = 1 << 10
-"""Vectors that are compared exactly at a time."""
+"""Vectors per step of the exact comparison."""
 _NONE = -1.0
-"""The norm of a vector that is not there."""
+"""The norm that marks a missing vector."""
 _GATHERED = 1 << 8
-"""Vectors that are copied together at a time, so few that they stay in the processor's cache."""
+"""Vectors gathered per step, few enough for the processor's cache."""
 _MOST = 0.4
-"""More of a block than this: all of it is compared, which copies nothing."""
+"""Above this share of a block, all of it is compared, without copying."""
 _ALONE = 1 << 15
-"""So few records are compared by one thread, sooner than others would help."""
+"""Up to so many records one thread is faster than several."""
 _HELPERS = min(4, os.cpu_count() or 1) - 1
-"""Threads beside the one that asks."""
+"""Threads besides the caller's."""
 _PLAIN = (1e-15, 1e15)
-"""Norms with which float32 neither overflows nor vanishes on the way to a product."""
+"""Norms for which float32 products neither overflow nor underflow."""
 
 
 class Vectors:
-    """The vector of each record that has one. dimension: D. Memory is taken as vectors come."""
+    """Dense vectors by place. dimension: D. Memory grows with the places."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -43,7 +43,7 @@ class Vectors:
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def grow(self, room: int) -> None:
-        """Make room for records up to a place."""
+        """Grow to at least `room` places."""
         while len(self._blocks) * BLOCK < room:
             self._blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
         if len(self._norms_N) < len(self._blocks) * BLOCK:
@@ -52,7 +52,7 @@ class Vectors:
             self._norms_N[known:] = _NONE
 
     def put(self, places_K: Places, vectors_KD: npt.NDArray[np.float32]) -> None:
-        """The vectors of some records, in the place of what they had; places ascend."""
+        """Set the vectors of some records; places ascend."""
         for block, chosen_B, where in self._by_block(places_K):
             block[chosen_B] = vectors_KD[where]
         self._norms_N[places_K] = _norms(vectors_KD.astype(np.float64))
@@ -66,7 +66,7 @@ class Vectors:
         return tuple(self._blocks[place // BLOCK][place % BLOCK].tolist())
 
     def nearest(self, query_D: npt.NDArray[np.float32], limit: int, within: Places, space: Space) -> Hits:
-        """The nearest of some records, ascending; distances as if computed exactly, then rounded to float32.
+        """The nearest of some records, ascending, with distances computed in float64 and rounded to float32.
 
         One product in float32 finds those that can be among them, given the bound of its rounding error (Higham,
         Accuracy and Stability of Numerical Algorithms, 3.1); these are computed again in float64.
@@ -79,13 +79,13 @@ class Vectors:
         return Hits(places[order], distances[order])
 
     def _candidates(self, query_D: Floats, limit: int, places_K: Places, space: Space) -> npt.NDArray[np.bool_]:
-        """Which of some records can be among the nearest."""
+        """Mask of the records that can be among the nearest."""
         norm, norms_K = float(_norms(query_D[None])[0]), self._norms_N[places_K]
         longest, shortest = float(norms_K.max()), float(norms_K.min(where=norms_K > 0, initial=1.0))
         if shortest < _PLAIN[0] or longest > _PLAIN[1] or norm > _PLAIN[1] or 0 < norm < _PLAIN[0]:
             return np.ones(len(places_K), np.bool_)
         dots_K = self._products((query_D / (norm or 1.0)).astype(np.float32), places_K)
-        error = (self.dimension + 16) * 2.0**-23  # twice the bound, and the rounding of what is told
+        error = (self.dimension + 16) * 2.0**-23  # twice the bound, and the rounding of the result
         if space == "cosine":
             np.divide(dots_K, norms_K, out=dots_K, where=norms_K > 0)
             rough_K = np.negative(dots_K, out=dots_K)
@@ -113,13 +113,13 @@ class Vectors:
 
     @property
     def _helpers(self) -> ThreadPoolExecutor:
-        """One thread alone does not keep memory busy. A process that was forked has none of its parent's threads."""
+        """A thread pool, since one thread does not saturate memory bandwidth; a forked process needs its own."""
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
         return self._pool[1]
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
-        """Distances in float64, rounded; of two records with the same vector they are the same."""
+        """Distances in float64, rounded; equal vectors have equal distances."""
         distances_K = np.empty(len(places_K), np.float32)
         norm = _norms(query_D[None])[0]
         for block, chosen_B, where in self._by_block(places_K):
@@ -129,7 +129,7 @@ class Vectors:
         return distances_K
 
     def _by_block(self, places_K: Places) -> Iterator[tuple[npt.NDArray[np.float32], Places, slice]]:
-        """Each block with some of its rows, and where among the ascending places these are."""
+        """Each block with its selected rows and their slice of the ascending places."""
         ends = np.searchsorted(places_K, np.arange(1, len(self._blocks) + 1) * BLOCK).tolist()
         for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if end > start:
@@ -137,7 +137,7 @@ class Vectors:
 
 
 def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
-    """1 minus each, where the similarity is rounded to float32 first: the same direction is 0 away, not 1e-16."""
+    """1 minus each similarity, rounded to float32 first so that equal directions have distance 0, not 1e-16."""
     with np.errstate(over="ignore"):
         return np.asarray(np.float32(1) - similarities_K.astype(np.float32), np.float32)
 
@@ -148,7 +148,7 @@ def _dots(
     query_D: npt.NDArray[np.float32],
     out: npt.NDArray[np.float32],
 ) -> None:
-    """The products of some rows of a block with a query."""
+    """Dot products of some rows of a block with a query."""
     if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
         np.take(_rows_dot(block[: chosen_B[-1] + 1], query_D), chosen_B, out=out, mode="clip")
         return
@@ -160,7 +160,7 @@ def _dots(
 
 
 def _rows_dot(rows_BD: npt.NDArray[np.float32], query_D: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """As `@`, which with one column waits for memory half of the time."""
+    """As `rows_BD @ query_D`, whose matrix-vector product is slower here: it is bound by memory."""
     return np.asarray(np.einsum("ij,j->i", rows_BD, query_D))
 
 
@@ -180,7 +180,7 @@ def _norms(vectors_KD: Floats) -> Floats:
 
 
 class SparseVectors:
-    """The values of all vectors one after another. places_V: the record of each vector, ascending."""
+    """Sparse vectors in coordinate form. places_V: the record of each vector, ascending."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class SparseVectors:
         self._values_E = np.concatenate([np.zeros(0, np.float32), *values])
 
     def nearest(self, query: SparseVector, limit: int, within: Places) -> Hits:
-        """The nearest of some records by 1 minus the dot product, which is 0 where no index is the same."""
+        """The nearest of some records by 1 minus the dot product."""
         indices_Q, values_Q = coordinates(query)
         met_E = np.isin(self._indices_E, indices_Q)
         weights = values_Q.astype(np.float64)[np.searchsorted(indices_Q, self._indices_E[met_E])]
@@ -207,7 +207,7 @@ class SparseVectors:
 
 
 def coordinates(vector: SparseVector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Ascending indices and their values."""
+    """Indices in ascending order and their values."""
     indices_Q = np.asarray(vector.indices, np.int64)
     order = np.argsort(indices_Q)
     return indices_Q[order], np.asarray(vector.values, np.float32)[order]

@@ -1,8 +1,7 @@
 """Conditions and ranks as text: `reward < 0.5 and 'paris' in document`, `knn('paris') - field('reward')`.
 
-The text is read as Python's grammar has it, by `ast`, and nothing of it is ever run. Names are fields; a field whose
-name is no name of Python stands in backticks or as `F["..."]`. `id` and `document` are those of the record itself. What
-`repr` writes of a condition or a rank is read as well.
+The text is parsed by `ast` and never evaluated. Names are fields; other field names are written in backticks or as
+`F["..."]`. `id` and `document` are the record's own. The `repr` of a condition or a rank can be parsed too.
 """
 
 from collections.abc import Collection
@@ -18,18 +17,18 @@ __all__ = ["check_fields", "rank_of", "where_of"]
 
 
 def where_of(text: str, known: Collection[str] | None = None) -> Where:
-    """The condition that a text says.
+    """Parse a condition.
 
     known: names of the metadata fields there are; without it any name will do.
 
     Raises:
-        InputError: it says none; the message points at the place, the hint is something to type.
+        InputError: it is not a condition; the message points at the position, the hint is something to type.
     """
     source = Text(text, "reward > 0.5 and model == 'lab/practice'", known)
     return check_where(read_where(source.tree(), source))
 
 
 def rank_of(text: str, known: Collection[str] | None = None) -> Rank:
-    """As `where_of`, of a rank."""
+    """Parse a rank; otherwise as `where_of`."""
     source = Text(text, "knn('paris') - field('reward')", known)
     return parse_rank(read_rank(source.tree(), source))

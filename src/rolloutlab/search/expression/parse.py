@@ -1,4 +1,4 @@
-"""Reading conditions from text."""
+"""Conditions from an expression's syntax tree."""
 
 import ast
 from collections.abc import Callable
@@ -24,15 +24,15 @@ METHODS: dict[str, Callable[[str, Any], Where]] = {
     "is_in": lambda field, value: Among(field, tuple(value)),
     "not_in": lambda field, value: Among(field, tuple(value), negated=True),
 }
-"""Methods of a field, which are functions too: `document.regex('a+')` and `regex(document, 'a+')`."""
+"""Methods of a field; also functions: `document.regex('a+')` and `regex(document, 'a+')`."""
 
 
 def read_where(node: ast.expr, text: Text) -> Where:
-    """The condition of a part of a text."""
+    """The condition of a node."""
     try:
         return _condition(node, text)
     except RecursionError:
-        raise text.error("it is nested too deep", node) from None
+        raise text.error("too deeply nested", node) from None
 
 
 def _condition(node: ast.expr, text: Text) -> Where:
@@ -52,8 +52,8 @@ def _condition(node: ast.expr, text: Text) -> Where:
         return _method(node, text)
     field = text.field(node)
     if field is not None:
-        raise text.error(f"{text.source(node)} by itself is no condition", node, hint=f"{_written(field)} == True")
-    raise text.error(f"{text.source(node)} is no condition", node)
+        raise text.error(f"{text.source(node)} by itself is not a condition", node, hint=f"{_written(field)} == True")
+    raise text.error(f"{text.source(node)} is not a condition", node)
 
 
 def _not(node: ast.UnaryOp, text: Text) -> Where:
@@ -68,7 +68,7 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, text: Text
     if isinstance(operator, ast.In | ast.NotIn):
         return _membership(left, right, isinstance(operator, ast.NotIn), text)
     if type(operator) not in SYMBOLS:
-        raise text.error("is compares nothing that is stored", left, hint="reward == 1, or reward != 1")
+        raise text.error("is does not compare stored values", left, hint="reward == 1, or reward != 1")
     symbol = SYMBOLS[type(operator)]
     value = text.value(right)
     if value is not NotImplemented and (field := _field(left, text)) is not None:
@@ -101,13 +101,13 @@ def _method(node: ast.Call, text: Text) -> Where:
     if name not in METHODS:
         near = get_close_matches(name, METHODS, 1)
         hint = f"document.{near[0]}('paris')" if near else ", ".join(f"{known}(...)" for known in METHODS)
-        raise text.error(f"{name or text.source(called)} is nothing that is asked of a field", node, hint=hint)
+        raise text.error(f"{name or text.source(called)} is not a method of a field", node, hint=hint)
     field = _field(operands[0], text) if len(operands) == 2 and not node.keywords else None
     value = text.value(operands[1]) if field is not None else NotImplemented
     listed = name in ("is_in", "not_in")
     if field is None or value is NotImplemented or isinstance(value, list) is not listed:
         hint = f"model.{name}(['a', 'b'])" if listed else f"document.{name}('paris')"
-        raise text.error(f"{name} is asked of a field, with {'a list' if listed else 'one value'}", node, hint=hint)
+        raise text.error(f"{name} takes a field and {'a list' if listed else 'one value'}", node, hint=hint)
     return _sound(METHODS[name](field, value), operands[1], text)
 
 
@@ -116,7 +116,7 @@ def _field(node: ast.expr, text: Text) -> str | None:
 
 
 def _sound(where: Where, node: ast.expr, text: Text) -> Where:
-    """A condition on one field, when there is such a one."""
+    """A condition on one field, validated."""
     where = normalized(where)
     wrong = violation(where)
     if wrong:
@@ -142,5 +142,5 @@ def _written(field: str) -> str:
 
 
 def _unfielded(python: str | None) -> str | None:
-    """A hint of Python's notation without the F., which a text does not need."""
+    """A hint in Python's notation, without the `F.` that a text does not need."""
     return python and python.replace("(F.", "(").removeprefix("F.")

@@ -1,4 +1,4 @@
-"""Reading ranks from text."""
+"""Ranks from an expression's syntax tree."""
 
 import ast
 import operator
@@ -26,18 +26,18 @@ MADE: dict[str, tuple[str, tuple[str, ...], str]] = {
     "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), _RRF),
     "sparse": ("sparse", ("indices", "values"), "knn(sparse([3, 17], [0.5, 1.5]), key='topics')"),
 }
-"""What a name makes: its operands in order, and how it is written."""
+"""Functions that make ranks: operands in order, and an example."""
 ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "SparseVector": "sparse"}
-"""Python's names, so that what `repr` writes is read."""
+"""Names in Python's notation, so that a `repr` can be parsed."""
 
 
 def read_rank(node: ast.expr, text: Text) -> Rank:
-    """The rank of a part of a text."""
+    """The rank of a node."""
     try:
         part = _part(node, text)
         return part if isinstance(part, Rank) else as_rank(part)
     except RecursionError:
-        raise text.error("it is nested too deep", node) from None
+        raise text.error("too deeply nested", node) from None
 
 
 def _part(node: ast.expr, text: Text) -> Part:
@@ -52,11 +52,11 @@ def _part(node: ast.expr, text: Text) -> Part:
     if value is NotImplemented:
         field = text.field(node)
         if field is None:
-            raise text.error(f"{text.source(node)} is nothing that ranks are made of", node)
+            raise text.error(f"{text.source(node)} cannot be part of a rank", node)
         return _sound(FieldTerm(field), node, text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         hint = f"knn({value!r})" if isinstance(value, str) else None
-        raise text.error(f"{text.source(node)} is no rank", node, hint=hint)
+        raise text.error(f"{text.source(node)} is not a rank", node, hint=hint)
     _sound(Val(value), node, text)
     return value
 
@@ -90,7 +90,7 @@ def _called(node: ast.Call, text: Text) -> Part:
     hint = ", ".join(f"{known}(...)" for known in names)
     if near:
         hint = MADE[near[0]][2] if near[0] in MADE else f"{near[0]}(...)"
-    raise text.error(f"{name or text.source(called)} makes no rank", node, hint=hint)
+    raise text.error(f"{name or text.source(called)} is not a function of ranks", node, hint=hint)
 
 
 def _made(name: str, node: ast.Call, text: Text) -> Rank:
@@ -130,7 +130,7 @@ def _value(key: str, node: ast.expr, text: Text) -> Any:
         return _sparse(node, text)
     value = text.value(node)
     if value is NotImplemented:
-        raise text.error(f"{text.source(node)} is no value", node, hint=f"'{text.source(node)}'")
+        raise text.error(f"{text.source(node)} is not a value", node, hint=f"'{text.source(node)}'")
     return value
 
 
@@ -152,12 +152,12 @@ def _fused(operands: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
         return Rrf([read_rank(each, text) for each in ranks.elts], **options)
     except (InputError, TypeError, ValueError) as error:
         if isinstance(error, InputError) and "\n" in error.message:
-            raise  # it points already
+            raise  # the inner error already points at its position
         raise text.error(str(error), node, hint=MADE["rrf"][2]) from None
 
 
 def _sound(rank: Rank, node: ast.expr, text: Text) -> Rank:
-    """A rank, when a dictionary could say it."""
+    """A rank, validated."""
     try:
         return parse_rank(rank)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A line of notation: its tree, the names and values in it, and errors that point at a place of it."""
+"""Source text of an expression: its `ast` tree, names and values in it, and errors with a caret at the position."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from rolloutlab.search.dictionary.cursor import name_problem, too_deep
 from rolloutlab.search.where import DOCUMENT, ID
 
 OWN = {"id": ID, "document": DOCUMENT}
-"""What records have besides metadata, as the notation calls it."""
+"""Names of the record's own fields in the notation."""
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*`""", re.VERBOSE)
 _BLANK = re.compile(rf"{_QUOTED.pattern} | \s", re.VERBOSE)
 _WINDOW = 100
@@ -21,50 +21,50 @@ _FOREIGN = re.compile(
 _WORDS = {
     "&&": "and", "||": "or", "!": "not ", "<>": "!=", "=": "==", "AND": "and", "OR": "or", "NOT": "not", "IN": "in",
 }  # fmt: skip
-"""What other languages write, and what stands here."""
+"""Operators of SQL and JavaScript, and Python's."""
 
 
 class Text:
-    """One condition or rank as text. example: what such a text looks like. known: the fields there are, if known."""
+    """One condition or rank as text. example: shown as a hint. known: names of the fields, if known."""
 
     def __init__(self, text: str, example: str, known: Collection[str] | None) -> None:
         self.line = _BLANK.sub(lambda match: " " if match[0].isspace() else match[0], text).rstrip()
         self.example = example
         self.known = known
-        self._ticked: dict[int, str] = {}  # names in backticks, by where they begin in what Python reads
+        self._ticked: dict[int, str] = {}  # names in backticks, by their start in `_readable`
         self._readable = _QUOTED.sub(self._unticked, self.line)
         self._indent = len(self._readable) - len(self._readable.lstrip())
 
     def tree(self) -> ast.expr:
-        """What the text says, as Python's grammar has it."""
+        """The syntax tree of the text."""
         if not self.line.strip():
-            raise InputError("there is no text", hint=self.example)
+            raise InputError("the text is empty", hint=self.example)
         try:
-            with warnings.catch_warnings(action="ignore"):  # of escapes such as \d, which mean what they say here
+            with warnings.catch_warnings(action="ignore"):  # about escapes such as \d, which stay as they are
                 return ast.parse(self._readable.lstrip(), mode="eval").body
         except SyntaxError as error:
             place = self._indent + max((error.offset or 1) - 1, 0)
-            raise self._pointing(f"it cannot be read: {error.msg}", place, hint=self._respelled()) from None
+            raise self._pointing(f"syntax error: {error.msg}", place, hint=self._respelled()) from None
         except (RecursionError, MemoryError):
             raise too_deep() from None
         except ValueError as error:  # such as a null byte
-            raise InputError(f"it cannot be read: {error}", hint=self.example) from None
+            raise InputError(f"syntax error: {error}", hint=self.example) from None
 
     def error(self, why: str, node: ast.AST, *, hint: str | None = None) -> InputError:
-        """The error for a part of the text."""
+        """The error for a node."""
         return self._pointing(why, self._place(node), hint=hint or self.example)
 
     def source(self, node: ast.AST) -> str:
-        """A part of the text, as it was written."""
+        """The source of a node."""
         begin = self._place(node)
         end = self._character(node.end_col_offset or 0)  # type: ignore[attr-defined]
         return self.line[begin:end]
 
     def field(self, node: ast.AST) -> str | None:
-        """The field that a part names; None when it names none.
+        """The field that a node names; None if it is not a name.
 
         Raises:
-            InputError: it names one that no record has.
+            InputError: no record has this field.
         """
         name = self._name(node)
         if name is None:
@@ -73,13 +73,13 @@ class Text:
         return name
 
     def check_name(self, name: str, node: ast.AST, besides: Collection[str] = ()) -> None:
-        """InputError for a name of no field."""
+        """InputError for an unknown field name."""
         problem = name_problem(name, besides, self.known)
         if problem:
             raise self.error(problem[0], node, hint=problem[1])
 
     def value(self, node: ast.AST) -> Any:
-        """The value that a part is: text, number, true or false, or a list of them; NotImplemented when it is none."""
+        """The literal of a node: a string, number, bool or a list of them; NotImplemented if it is not a literal."""
         if isinstance(node, ast.Name) and node.id in ("true", "false"):
             return node.id == "true"
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -109,11 +109,11 @@ class Text:
         return None
 
     def _spelled(self, node: ast.AST) -> str:
-        """The last name of a part as it was written: Python makes one of several forms of a character."""
+        """The last name of a node as it was written, since `ast` applies NFKC to identifiers."""
         return self.source(node).rpartition(".")[2].strip()
 
     def _unticked(self, match: re.Match[str]) -> str:
-        """A name of the same length for one in backticks, so that places stay what they are."""
+        """A name of the same length for one in backticks, so that columns stay the same."""
         quoted = match[0]
         if not quoted.startswith("`"):
             return quoted
@@ -127,19 +127,19 @@ class Text:
         return self._character(node.col_offset)  # type: ignore[attr-defined]
 
     def _character(self, column: int) -> int:
-        """Where a column of `ast`, counted in bytes, is in the text."""
+        """The character index of an `ast` column, which counts UTF-8 bytes."""
         read = self._readable.lstrip()
         return self._indent + len(read.encode(errors="surrogatepass")[:column].decode(errors="replace"))
 
     def _pointing(self, why: str, place: int, *, hint: str) -> InputError:
-        """An error with the text below it, and a caret below its place."""
+        """An error followed by the text and a caret below the position."""
         place = min(place, len(self.line))
         begin = max(0, min(place - _WINDOW // 2, len(self.line) - _WINDOW))
         part = re.sub(r"\s", " ", self.line[begin : begin + _WINDOW])
         return InputError(f"{why}\n  {part}\n  {' ' * (place - begin)}^", hint=hint)
 
     def _respelled(self) -> str:
-        """The text in Python's words where it has those of SQL or JavaScript, else an example."""
+        """The text with operators of SQL or JavaScript replaced by Python's, else the example."""
         better = _FOREIGN.sub(lambda match: _WORDS.get(match[0], match[0]), self.line)
         return better if better != self.line else self.example
 
