@@ -49,7 +49,7 @@ async def body(model_id: str, count: int) -> AsyncIterator[bytes]:
 
 async def send(lab: Session, address: Address, model_id: str, count: int) -> str:
     url = f"{address.base_url}/v1/preview/training-jobs"
-    job = await lab._http.request("POST", url, token=address.token, content=body(model_id, count), patience=600.0)
+    job = await lab._http.request("POST", url, token=address.token, content=body(model_id, count), timeout=600.0)
     return str(job["id"])
 
 

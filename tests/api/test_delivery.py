@@ -111,7 +111,7 @@ def test_a_job_that_was_lost_on_its_way_is_sent_once_more_whole_and_under_the_sa
 @pytest.mark.parametrize("then", [REFUSED, LOST, 500, 401])
 def test_where_nothing_more_can_be_learned_the_job_stays_listed_and_is_found_later(scored, service, proxy, then):
     proxy.after, proxy.lookups = [LOST], [then] * 4
-    with pytest.raises(BrokenOffError, match="may have been accepted, but the answer was lost") as lost:
+    with pytest.raises(BrokenOffError, match="may have been accepted, but the response was lost") as lost:
         train(scored)
     proxy.lookups = []
     [key] = proxy.keys

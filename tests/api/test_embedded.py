@@ -328,7 +328,7 @@ def test_a_service_that_hangs_is_told_in_words_and_can_be_stopped(attach, settin
     client = attach()
     client.address()
     suspend(client.pid())
-    hanging = Embedded(settings, client._http, patience=0.5)
+    hanging = Embedded(settings, client._http, timeout=0.5)
     with pytest.raises(UnreachableError) as told:
         hanging.address()
     hanging.close()

@@ -144,7 +144,7 @@ def test_a_stream_that_breaks_off_is_no_completion(listen, trouble):
     ("error", "said"), [({"message": "out of memory", "code": 500}, "out of memory"), ("out of memory", "out of mem")]
 )
 def test_an_error_in_the_middle_is_told_in_the_services_words(listen, error, said):
-    with pytest.raises(ServiceError, match=f"the answer broke off: {said}"):
+    with pytest.raises(ServiceError, match=f"the response broke off: {said}"):
         listen(told(*HELLO[:2], {"error": error}, *HELLO[2:]))
 
 

@@ -536,7 +536,7 @@ def test_an_endpoint_at_a_host_that_can_be_none_is_refused_before_anybody_is_ask
 
 def test_link_local_addresses_are_not_asked_though_encrypted(access, world):
     world.changed["token_endpoint"] = "https://169.254.169.254/token"
-    with pytest.raises(UnreachableError, match="must not lead us into"):
+    with pytest.raises(UnreachableError, match="must not send requests to"):
         asyncio.run(access.sign_in())
 
 

@@ -136,7 +136,7 @@ def test_a_service_whose_jobs_can_be_looked_at_is_followed_without_events(tmp_pa
 def test_what_answers_neither_is_no_service(tmp_path, status):
     http = HttpClient(httpx.MockTransport(lambda request: httpx.Response(status)), backoff=0)
     session = Session(Settings(home=tmp_path), http=http)
-    with pytest.raises(Exception, match="is no such service"):
+    with pytest.raises(Exception, match="is not such a service"):
         session.connect("http://nothing.example")
     session.close()
 

@@ -56,7 +56,7 @@ def send(embedded, trajectory):
         count = megabytes * 1_000_000 // len(text)
         content = sized(head, text, count)
         url = f"{address.base_url}/v1/preview/training-jobs"
-        job = await http.request("POST", url, token=token, content=content, patience=300.0)
+        job = await http.request("POST", url, token=token, content=content, timeout=300.0)
         return job["id"], count * len(text)
 
     return post

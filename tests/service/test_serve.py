@@ -109,7 +109,7 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         refused = httpx.get(health, timeout=60)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
-        client = Embedded(Settings(home=tmp_path), HttpClient(), patience=0.2)
+        client = Embedded(Settings(home=tmp_path), HttpClient(), timeout=0.2)
         with pytest.raises(UnreachableError, match="does not answer: it is suspended or overloaded"):
             client.running()
         client._http.close()

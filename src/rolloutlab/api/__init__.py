@@ -1,1 +1,1 @@
-"""Calls become HTTP: inference, training, and finding or starting the embedded service."""
+"""Client of a service: inference, training, and finding or starting the embedded service."""

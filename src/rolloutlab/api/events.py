@@ -1,4 +1,4 @@
-"""State of a training job, folded from its events: status, progress, the checkpoint it made."""
+"""State of a training job from its events: status, progress, checkpoint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _STATUS = {
 
 
 def since_restart(events: Sequence[Event]) -> Sequence[Event]:
-    """The events from the last restart on: a job that starts over makes its steps again."""
+    """The events from the last restart on, as a restarted job repeats its steps."""
     restarts = [i for i, event in enumerate(events) if event.type == "restarted"]
     return events[restarts[-1] :] if restarts else events
 
@@ -27,7 +27,7 @@ def status(events: Sequence[Event]) -> str:
 
 
 def step_made(events: Sequence[Event]) -> int | None:
-    """The checkpoint that a job made, once it has ended well."""
+    """The step of the checkpoint of a job that has succeeded."""
     made: int | None = last_value(events, "training_ended", "step")
     return made
 

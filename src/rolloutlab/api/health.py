@@ -1,4 +1,4 @@
-"""What answers at an address."""
+"""Capabilities of a service: its models, and whether it trains."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,25 +7,23 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import NotFoundError, NotOfferedError, RefusedError, ServiceError
 from rolloutlab.settings import Address
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a service offers: the models that can be sampled by name, or None where it lists none; whether it trains."""
+    """What a service offers. models: names that it lists; None where it has no list."""
 
     models: tuple[str, ...] | None
     trains: bool
 
 
 async def ask(http: HttpClient, address: Address) -> Offer:
-    """What answers at an address: GET {inference_base_url}/models, and whether {base_url} takes training jobs.
-
-    A service that lists no models is asked for a chat completion instead.
+    """GET {inference_base_url}/models, else a try of chat completions; and a try of training jobs at {base_url}.
 
     Raises:
-        UnreachableError: nothing answers. SignInError: it wants a key, or another one.
-        ServiceError: what answers is no such service.
+        UnreachableError: no connection. SignInError: it requires a key, or another one. ServiceError: it is no service
+            for chat completions.
     """
     url = f"{address.inference_base_url}/models"
     try:
@@ -33,25 +31,25 @@ async def ask(http: HttpClient, address: Address) -> Offer:
     except (NotFoundError, RefusedError) as error:
         if await _chats(http, address):
             return Offer(None, await _trains(http, address))
-        raise _no_such_service(url, error.message) from error
+        raise _not_such(url, error.message) from error
     listed = body.get("data") if isinstance(body, dict) else None
     if not isinstance(listed, list):
-        raise _no_such_service(url, "it lists no models")
+        raise _not_such(url, "it lists no models")
     models = tuple(str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card)
     return Offer(models, await _trains(http, address))
 
 
 async def _once(http: HttpClient, address: Address, method: str, url: str, body: Any = None) -> Any:
     return await http.request(
-        method, url, token=address.token, headers=address.headers, json=body, patience=_PATIENCE, retry=False
+        method, url, token=address.token, headers=address.headers, json=body, timeout=_TIMEOUT, retry=False
     )
 
 
 async def _chats(http: HttpClient, address: Address) -> bool:
-    """Whether chats are answered there; that the model is not known, or the request otherwise wrong, is an answer."""
-    asked = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
+    """Whether it has chat completions; an error about the model or the request means that it does."""
+    body = {"model": "none", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
     try:
-        await _once(http, address, "POST", f"{address.inference_base_url}/chat/completions", asked)
+        await _once(http, address, "POST", f"{address.inference_base_url}/chat/completions", body)
     except NotOfferedError:
         return False
     except NotFoundError:
@@ -62,14 +60,11 @@ async def _chats(http: HttpClient, address: Address) -> bool:
 
 
 async def _trains(http: HttpClient, address: Address) -> bool:
-    """Whether jobs can be created there: a service that does not list them says 405.
-
-    One that says 404 to that is sent a job without anything, which it can only refuse.
-    """
+    """Whether jobs can be created; tried by GET, then, after 404, by an empty job, which cannot be accepted."""
     url = f"{address.base_url}/v1/preview/training-jobs"
     try:
         await _once(http, address, "GET", url)
-    except NotOfferedError as error:
+    except NotOfferedError as error:  # 405: jobs can be created, but not listed
         return error.status == 405 or await _refuses_an_empty_job(http, address, url)
     except NotFoundError:
         return await _refuses_an_empty_job(http, address, url)
@@ -88,8 +83,8 @@ async def _refuses_an_empty_job(http: HttpClient, address: Address, url: str) ->
     return False
 
 
-def _no_such_service(url: str, said: str) -> ServiceError:
+def _not_such(url: str, reason: str) -> ServiceError:
     return ServiceError(
-        f"what answers at {url.removesuffix('/v1/models')} is no such service: {said} (GET {url})",
+        f"{url.removesuffix('/v1/models')} is not such a service: {reason} (GET {url})",
         hint="%connect URL --inference URL, where chat completions have an address of their own",
     )

@@ -1,4 +1,4 @@
-"""The inference half of a service."""
+"""Inference API of a service: models and chat completions, streamed or whole."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from rolloutlab.settings import Address
 
 
 class StreamedCompletion:
-    """Folds the chunks of one streamed completion, read leniently: services differ in what they repeat."""
+    """Assembles the chunks of one streamed completion, leniently, as services differ in what they repeat."""
 
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
@@ -24,10 +24,10 @@ class StreamedCompletion:
         self.text = ""
 
     def add(self, data: str) -> bool:
-        """Take the `data:` of one event, or a completion that came in one piece; whether there is more text now.
+        """Add the `data:` of one event, or a whole completion; whether it has added text.
 
         Raises:
-            ServiceError: it is no chunk, or the service reports an error in the middle.
+            ServiceError: it is not a chunk, or reports an error of the service.
         """
         before = len(self.text)
         try:
@@ -36,20 +36,21 @@ class StreamedCompletion:
                 self._whole = chunk
                 return False
             if chunk.get("error"):
-                raise ServiceError(f"the answer broke off: {_problem_told(chunk['error'])}")
+                problem = chunk["error"].get("message") if isinstance(chunk["error"], Mapping) else chunk["error"]
+                raise ServiceError(f"the response broke off: {problem or 'no reason given'}")
             self._head |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
             for choice in chunk.get("choices") or []:
                 self._fold(self._choices.setdefault(choice.get("index", 0), {"tool_calls": {}, "logprobs": {}}), choice)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise ServiceError("the answer has a chunk that cannot be read") from error
+            raise ServiceError("the response has an invalid chunk") from error
         return len(self.text) > before
 
     def whole(self) -> dict[str, Any]:
-        """The completion as it would have come in one piece; ServiceError when its end is missing."""
+        """The completion as a response without streaming; ServiceError when its end is missing."""
         if self._whole:
             return self._whole
         if not self._choices or any("finish_reason" not in choice for choice in self._choices.values()):
-            raise ServiceError("the answer broke off before its end")
+            raise ServiceError("the response broke off before its end")
         choices = [_choice(index, parts) for index, parts in sorted(self._choices.items())]
         return {"created": 0, **self._head, "object": "chat.completion", "choices": choices}
 
@@ -67,100 +68,86 @@ class StreamedCompletion:
         parts |= {name: value for name, value in choice.items() if name not in others and value is not None}
 
 
-def _problem_told(error: Any) -> str:
-    """What an error in the middle says."""
-    words = error.get("message") if isinstance(error, Mapping) else error
-    return str(words or "it does not say why")
-
-
 def _fold_call(parts: dict[str, Any], call: Mapping[str, Any]) -> None:
-    """A call comes whole, or its arguments come in pieces."""
+    """Add a tool call, whose arguments may be split over chunks."""
     function = call.get("function") or {}
-    told = parts.setdefault("function", {"arguments": ""})
-    told["arguments"] += function.get("arguments") or ""
-    told |= {"name": function["name"]} if function.get("name") else {}
+    folded = parts.setdefault("function", {"arguments": ""})
+    folded["arguments"] += function.get("arguments") or ""
+    folded |= {"name": function["name"]} if function.get("name") else {}
     parts |= {name: call[name] for name in ("id", "type") if call.get(name)}
 
 
 def _choice(index: int, parts: dict[str, Any]) -> dict[str, Any]:
     calls = [{"type": "function", **call} for _, call in sorted(parts.pop("tool_calls").items())]
     message = {"role": "assistant", "content": parts.pop("content", None), "refusal": parts.pop("refusal", None)}
-    said = {name: value for name, value in message.items() if value is not None}
-    return {"index": index, **parts, "message": {**said, **({"tool_calls": calls} if calls else {})}}
+    present = {name: value for name, value in message.items() if value is not None}
+    return {"index": index, **parts, "message": {**present, **({"tool_calls": calls} if calls else {})}}
 
 
-_LONGEST_ANSWER = 600.0
+TIMEOUT = 600.0
+"""Seconds without any byte of a response; a service that samples sends none for long."""
 SELECT = "%model UUID, the id of a model that it has"
 
 
-def not_offered(error: NotOfferedError, words: str, hint: str | None = None) -> NotOfferedError:
-    """The same, with what is missing in words."""
-    return NotOfferedError(words, hint=hint, status=error.status)
-
-
 async def models(
-    http: HttpClient, address: Address, *, patience: float = 60.0, retry: bool | None = None
+    http: HttpClient, address: Address, *, timeout: float = 60.0, retry: bool | None = None
 ) -> list[ModelCard]:
-    """GET {inference_base_url}/models: what can be sampled. patience: seconds without any byte of an answer.
-
-    Raises:
-        ServiceError: the answer is no list of models; NotOfferedError: the service gives none; and all that
-        `Http.request` raises.
-    """
+    """GET {inference_base_url}/models; raises as `HttpClient.request`, and ServiceError for no list of models."""
     url = f"{address.inference_base_url}/models"
     headers = address.headers
     try:
-        body = await http.request("GET", url, token=address.token, headers=headers, patience=patience, retry=retry)
+        body = await http.request("GET", url, token=address.token, headers=headers, timeout=timeout, retry=retry)
     except NotOfferedError as error:
-        raise not_offered(error, f"{address.inference_base_url} does not list its models", SELECT) from error
+        message = f"{address.inference_base_url} does not list its models"
+        raise NotOfferedError(message, hint=SELECT, status=error.status) from error
     try:
         return ModelCardList.model_validate(body).data
     except ValidationError as error:
-        raise ServiceError(f"the answer is no list of models: {error.errors()[0]['msg']}") from error
+        raise ServiceError(f"the response is not a list of models: {error.errors()[0]['msg']}") from error
 
 
 async def complete(http: HttpClient, address: Address, request: ChatRequest) -> ChatCompletion:
-    """POST {inference_base_url}/chat/completions. Tried again when the connection breaks: a completion has no effect.
+    """POST {inference_base_url}/chat/completions. Retried when the connection breaks, as it has no side effect.
 
     Raises:
-        ServiceError: the answer is not a chat completion; and all that `Http.request` raises.
+        ServiceError: the response is not a chat completion; and as `HttpClient.request`.
     """
-    with _told(request):
+    with _explained(request):
         body = await http.request(
             "POST",
             _url(address),
             token=address.token,
             headers=address.headers,
             content=request.to_json(),
-            patience=_LONGEST_ANSWER,
+            timeout=TIMEOUT,
             retry=True,
         )
         return _checked(body)
 
 
 async def stream(
-    http: HttpClient, address: Address, request: ChatRequest, said: Callable[[str], None]
+    http: HttpClient, address: Address, request: ChatRequest, on_text: Callable[[str], None]
 ) -> ChatCompletion:
-    """The same as `complete`; `said` gets the text so far whenever there is more of it."""
-    asked = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
+    """As `complete`; `on_text` gets all text so far whenever there is more."""
+    streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
     streamed = StreamedCompletion()
-    with _told(request):
+    with _explained(request):
         async for data in http.events(
             _url(address),
             token=address.token,
             headers=address.headers,
-            content=asked.to_json(),
-            patience=_LONGEST_ANSWER,
+            content=streaming.to_json(),
+            timeout=TIMEOUT,
         ):
             if streamed.add(data):
-                said(streamed.text)
+                on_text(streamed.text)
         return _checked(streamed.whole())
 
 
 def _checked(body: Any) -> ChatCompletion:
     completion = ChatCompletion.model_validate(body)
     if not completion.choices:
-        raise ServiceError("the answer has no choices")
+        raise ServiceError("the response has no choices")
     return completion
 
 
@@ -169,8 +156,8 @@ def _url(address: Address) -> str:
 
 
 @contextmanager
-def _told(request: ChatRequest) -> Iterator[None]:
-    """Says what the model's absence, or an answer of another shape, means here."""
+def _explained(request: ChatRequest) -> Iterator[None]:
+    """Add what to type to 404, and turn a response of another shape into ServiceError."""
     try:
         yield
     except NotFoundError as error:
@@ -178,4 +165,4 @@ def _told(request: ChatRequest) -> Iterator[None]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ServiceError(f"the answer is not a chat completion: {where}: {first['msg']}") from error
+        raise ServiceError(f"the response is not a chat completion: {where}: {first['msg']}") from error

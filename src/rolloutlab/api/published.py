@@ -1,4 +1,4 @@
-"""What the embedded service publishes in its folder, and whether what answers there is that service."""
+"""Addresses and token that the embedded service publishes in its folder, and the check that it is that service."""
 
 import json
 import secrets
@@ -10,12 +10,12 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.proof import proves
 from rolloutlab.errors import RolloutlabError, UnreachableError
 
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 
 
 @dataclass(frozen=True)
 class Published:
-    """The addresses of a service, the policy that it runs, its process, what tells it from others, and its token."""
+    """A running service. instance: differs with every start."""
 
     base_url: str
     inference_base_url: str
@@ -24,31 +24,31 @@ class Published:
     instance: str
     token: str = field(repr=False)
 
-    async def answers(self, http: HttpClient, patience: float = _PATIENCE) -> bool:
-        """Whether the service answers at its address and proves that it knows the token, which is not sent.
+    async def answers(self, http: HttpClient, timeout: float = _TIMEOUT) -> bool:
+        """Whether the process at the address proves that it knows the token, which is not sent.
 
-        patience: seconds without any byte of an answer. RolloutlabError when nothing answers, or nothing that is JSON.
+        RolloutlabError without a response that is JSON.
         """
         nonce, url = secrets.token_hex(16), f"{self.base_url}/v1/health"
-        answer = await http.request("GET", url, params={"nonce": nonce}, patience=patience, retry=False)
-        return proves(answer, self.token, nonce, self.base_url) and answer.get("instance") == self.instance
+        health = await http.request("GET", url, params={"nonce": nonce}, timeout=timeout, retry=False)
+        return proves(health, self.token, nonce, self.base_url) and health.get("instance") == self.instance
 
 
 def read_published(folder: Path) -> Published | None:
-    """What is in a service's folder; None where no service has published itself, or only half is there."""
+    """The service published in a folder; None without one, or while its files are being written."""
     try:
-        known = dict(json.loads((folder / "service.json").read_text()))
-        texts = {name: str(known[name]) for name in ("base_url", "inference_base_url", "policy", "instance")}
-        return Published(**texts, pid=int(known["pid"]), token=(folder / "token").read_text())
+        document = dict(json.loads((folder / "service.json").read_text()))
+        texts = {name: str(document[name]) for name in ("base_url", "inference_base_url", "policy", "instance")}
+        return Published(**texts, pid=int(document["pid"]), token=(folder / "token").read_text())
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @dataclass
 class FolderToken:
-    """The token for one address. Where it is refused the folder is read again: the service may have started anew there.
+    """The token of an embedded service. After a 401 the folder is read again, as the service may have been restarted.
 
-    Another token is sent only to what has proved that it knows it.
+    A new token is used only once the service has proved that it knows it.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class FolderToken:
     http: HttpClient = field(repr=False, compare=False)
 
     def of(self, url: str) -> "FolderToken | None":
-        """Itself for addresses of the service; see `Bearers`."""
+        """Itself for URLs of the service; see `Bearers`."""
         return self if url.startswith(f"{self.base_url}/") else None
 
     async def token(self) -> str | None:
@@ -65,19 +65,18 @@ class FolderToken:
         return self.current
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:  # noqa: ARG002
-        """Whether the token was refused and there is another one by now; see `Bearer`.
+        """Whether the token was refused and there is a new one; see `TokenSource`.
 
         Raises:
-            UnreachableError: what refused it is not the service that it is the token of, which has ended.
+            UnreachableError: the service of this token has ended, and another program refused it.
         """
         if status != 401:
             return False
         if token == self.current:
-            await self._read_again()
-        return token != self.current  # another request may have read it meanwhile
+            await self._reload()
+        return token != self.current  # a concurrent request may have reloaded it
 
-    async def _read_again(self) -> None:
-        """Take the token of the service that is there now, which may go on to refuse that one."""
+    async def _reload(self) -> None:
         published = read_published(self.folder)
         try:
             proved = published and published.base_url == self.base_url and await published.answers(self.http)
@@ -85,8 +84,8 @@ class FolderToken:
             proved = False
         if not (published and proved):
             raise UnreachableError(
-                f"the embedded service at {self.base_url} has ended: the request was broken off, and what answers now "
-                "is another program, or a service that is still starting",
+                f"the embedded service at {self.base_url} has ended during the request; another program, or a service "
+                "that is still starting, answers there now",
                 hint="run the cell again, or %%chat NAME --resume where some completions had arrived",
             )
         self.current = published.token

@@ -1,4 +1,4 @@
-"""The training half of a service."""
+"""Training API of a service: models, checkpoints, jobs and their events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
-from rolloutlab.api.inference import SELECT, not_offered
+from rolloutlab.api.inference import SELECT
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import (
     Checkpoint,
@@ -40,8 +40,7 @@ from rolloutlab.errors import (
 from rolloutlab.settings import Address
 
 _PAGE = 1000
-_AT_ONCE = 256 * 1024
-"""Bytes of a job that are made together."""
+_CHUNK_BYTES = 256 * 1024
 _NO_LOST = "keeps no lost checkpoints"
 
 
@@ -56,16 +55,15 @@ async def register_model(http: HttpClient, address: Address, model: RegisterMode
 async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[Checkpoint]:
     """All checkpoints of a model, oldest first."""
     path = f"models/{model_id}/checkpoints"
-    found: list[Checkpoint] = []
+    listed: list[Checkpoint] = []
     more = True
     while more:
-        after = {"after": found[-1].id} if found else {}
-        params = {"limit": _PAGE, **after}
+        params = {"limit": _PAGE, **({"after": listed[-1].id} if listed else {})}
         answer = await _call(http, address, "GET", path, params=params, lacks="lists no checkpoints")
         page = CheckpointList.model_validate(answer)
-        found += page.data
+        listed += page.data
         more = page.has_more
-    return found
+    return listed
 
 
 async def delete_checkpoints(
@@ -79,7 +77,7 @@ async def delete_checkpoints(
 
 
 async def lost_checkpoints(http: HttpClient, address: Address) -> list[LostCheckpoint]:
-    """GET /v1/preview/lost-checkpoints; none where a service knows of no such thing."""
+    """GET /v1/preview/lost-checkpoints; empty where a service has no such endpoint."""
     try:
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except NotFoundError:
@@ -89,13 +87,13 @@ async def lost_checkpoints(http: HttpClient, address: Address) -> list[LostCheck
 
 async def recover_checkpoints(http: HttpClient, address: Address) -> RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
-    answer = await _call(http, address, "POST", "lost-checkpoints/recover", patience=300.0, lacks=_NO_LOST)
+    answer = await _call(http, address, "POST", "lost-checkpoints/recover", timeout=300.0, lacks=_NO_LOST)
     return RecoveredCheckpoints.model_validate(answer)
 
 
 async def purge_checkpoints(http: HttpClient, address: Address) -> list[LostCheckpoint]:
     """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
-    answer = await _call(http, address, "DELETE", "lost-checkpoints", patience=300.0, retry=False, lacks=_NO_LOST)
+    answer = await _call(http, address, "DELETE", "lost-checkpoints", timeout=300.0, retry=False, lacks=_NO_LOST)
     return LostCheckpointList.model_validate(answer).data
 
 
@@ -113,9 +111,8 @@ async def create_job(
 ) -> str:
     """POST /v1/preview/training-jobs; the id of the job. `key` makes a repeated request the same job.
 
-    groups: what is sent in the place of the job's own, from their beginning each time; what they raise is raised here.
-    The body is sent as it is made, some trajectories at a time. The penalty on the change of logprobs is sent under
-    both of its names: services read the one or the other.
+    groups: replace the job's own; iterated again for each try. Exceptions of theirs are raised here. The body is
+    streamed while it is made. The k2 tau is sent under both of its names, as services read one or the other.
     """
     sent = job.trajectory_groups if groups is None else groups
     headers, body = {"Idempotency-Key": key}, partial(_body, _under_both_names(job), sent)
@@ -126,18 +123,18 @@ async def create_job(
         "training-jobs",
         content=body,
         headers=headers,
-        patience=300.0,
+        timeout=300.0,
         lacks="trains no models",
     )
     return str(TrainingJobResponse.model_validate(answer).id)
 
 
 async def job(
-    http: HttpClient, address: Address, job_id: str, *, patience: float = 60.0, retry: bool = True
+    http: HttpClient, address: Address, job_id: str, *, timeout: float = 60.0, retry: bool = True
 ) -> TrainingJob:
-    """GET /v1/preview/training-jobs/{id}. patience: seconds without any byte of an answer."""
+    """GET /v1/preview/training-jobs/{id}."""
     path = f"training-jobs/{job_id}"
-    answer = await _call(http, address, "GET", path, patience=patience, retry=retry, lacks="shows no jobs")
+    answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
     return TrainingJob.model_validate(answer)
 
 
@@ -149,18 +146,18 @@ async def cancel_job(http: HttpClient, address: Address, job_id: str) -> Trainin
 
 
 async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[Event]:
-    """The events of a job that came after the event with that id."""
+    """The events of a job after the one with the id `after`."""
     path = f"training-jobs/{job_id}/events"
-    found: list[Event] = []
+    listed: list[Event] = []
     more = True
     while more:
-        last = found[-1].id if found else after
+        last = listed[-1].id if listed else after
         params: dict[str, str | int] = {"limit": _PAGE, **({"after": last} if last else {})}
         answer = await _call(http, address, "GET", path, params=params, lacks="reports no events of jobs")
         page = EventList.model_validate(answer)
-        found += page.data
+        listed += page.data
         more = page.has_more
-    return found
+    return listed
 
 
 async def _call(
@@ -174,16 +171,12 @@ async def _call(
     headers: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """One request to the training half, with the token and the project of the address.
-
-    Raises:
-        NotOfferedError: the service has no such endpoint: it `lacks` that; and all that `Http.request` raises.
-    """
+    """One request to the training API; `lacks` is the message of NotOfferedError when it has no such endpoint."""
     url, headers = f"{address.base_url}/v1/preview/{path}", {**address.headers, **(headers or {})}
     try:
         return await http.request(method, url, token=address.token, headers=headers, **options)
     except NotOfferedError as error:
-        raise not_offered(error, f"{address.base_url} {lacks}", hint) from error
+        raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint, status=error.status) from error
 
 
 def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
@@ -195,24 +188,24 @@ def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
 
 
 async def _body(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
-    """The JSON of a job, some pieces at a time; they are made in a thread, as its groups may be read from a disk."""
+    """The JSON of a job in chunks, made in a thread, as its groups may be read from a disk."""
     pieces = _pieces(job, groups)
-    while some := await asyncio.to_thread(_some, pieces):
-        yield some
+    while chunk := await asyncio.to_thread(_next_chunk, pieces):
+        yield chunk
 
 
-def _some(pieces: Iterator[bytes]) -> bytes:
-    """The next pieces together, about `_AT_ONCE` bytes; none at their end."""
-    some = bytearray()
+def _next_chunk(pieces: Iterator[bytes]) -> bytes:
+    """The next pieces together, about `_CHUNK_BYTES`; empty at the end."""
+    chunk = bytearray()
     for piece in pieces:
-        some += piece
-        if len(some) >= _AT_ONCE:
+        chunk += piece
+        if len(chunk) >= _CHUNK_BYTES:
             break
-    return bytes(some)
+    return bytes(chunk)
 
 
 def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterator[bytes]:
-    """The JSON of a job: its head, each trajectory, and what lies between them."""
+    """The JSON of a job: its head, each trajectory, and the separators."""
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
         yield b"," * bool(i) + _begin(group, "trajectories")
@@ -223,7 +216,7 @@ def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterat
 
 
 def _begin(whole: Wire, array: str) -> bytes:
-    """The JSON of an object up to the first item of an array, which comes last."""
+    """The JSON of an object up to the first item of an array, its last member."""
     rest = whole.model_dump_json(by_alias=True, exclude_unset=True, exclude={array})[:-1]
     return f'{rest}{"," * (len(rest) > 1)}"{array}":['.encode()
 
@@ -235,24 +228,21 @@ async def deliver(
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
-    """The id of the job once it is accepted; `key` is a UUID. groups: as in `create_job`.
+    """Create a job exactly once, also when a response is lost; its id. key: a UUID. groups: as in `create_job`.
 
-    Where the answer is lost the service is asked for the job of that key. Where it has none it is sent once more, but
-    only to a service on this machine: rolloutlab's own, which takes the same key for the same job.
+    After a lost response the job is looked up by its key. If it is missing it is sent again, but only to a service on
+    this machine: rolloutlab's own, for which the key is idempotent.
 
     Raises:
-        BrokenOffError: it is not known whether it was accepted; and all that `Http.request` raises. What `groups` raise
-        is raised as it is: no service accepts a job whose body did not end.
+        BrokenOffError: it is unknown whether the job was accepted; and as `create_job`.
     """
     try:
         return await create_job(http, address, body, key, groups)
     except ServiceError as error:
         if never_arrived(error):
             raise
-        why = error.message
-    lost = BrokenOffError(
-        f"the job {key[:8]} may have been accepted, but the answer was lost: {why}", hint=f"%job {key[:8]}"
-    )
+        message = f"the job {key[:8]} may have been accepted, but the response was lost: {error.message}"
+    lost = BrokenOffError(message, hint=f"%job {key[:8]}")
     try:
         return str((await job(http, address, key)).id)
     except NotFoundError as error:
@@ -269,7 +259,7 @@ async def deliver(
 
 
 def never_arrived(error: RolloutlabError) -> bool:
-    """Whether it is certain, after this error, that no job was accepted."""
+    """Whether this error means for certain that no job was accepted."""
     if isinstance(error, UnreachableError):
         return not isinstance(error, BrokenOffError)
     return isinstance(error, RefusedError | SignInError | FullError) or not isinstance(error, ServiceError)

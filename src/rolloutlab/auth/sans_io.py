@@ -121,7 +121,7 @@ async def _sent(request: Request, reach: NetworkScope) -> Fetched:
         request.url,
         headers=request.headers,
         content=request.body,
-        reachable=lambda address: may_contact(reach, address),
-        most=_MOST,
-        patience=_PATIENCE,
+        is_allowed_ip=lambda address: may_contact(reach, address),
+        max_bytes=_MOST,
+        timeout=_PATIENCE,
     )

@@ -4,7 +4,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from rolloutlab.api.http.ip_scope import on_this_machine
-from rolloutlab.api.http.urls import acts, canonical_resource, host_of
+from rolloutlab.api.http.urls import canonical_resource, host_of, is_ambiguous
 from rolloutlab.errors import InputError, SignInError
 
 
@@ -53,7 +53,7 @@ def checked_endpoint(what: str, url: str, server: str) -> str:
         whole = host_of(parts) is not None and (parts.port or True)
     except ValueError:
         whole = False
-    odd = acts(url) or not url.isascii()
+    odd = is_ambiguous(url) or not url.isascii()
     if odd or not whole or parts.username is not None or parts.fragment:
         raise SignInError(f"{host(server)} names a {what} that is no address")
     here = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)

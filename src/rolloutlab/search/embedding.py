@@ -151,7 +151,7 @@ def _request_embeddings(http: HttpClient, url: str, model: str, token: str | Non
     """POST /embeddings (OpenAI API reference, Embeddings): `data[i].embedding` belongs to text `data[i].index`."""
     body = {"model": model, "input": list(texts), "encoding_format": "float"}
     answer = http.run(
-        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, patience=_TIMEOUT)
+        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, timeout=_TIMEOUT)
     )
     try:
         rows = sorted(answer["data"], key=lambda each: each["index"])

@@ -68,7 +68,7 @@ async def with_status(http: HttpClient, address: Address, jobs: Sequence[Submitt
     async def one(job: SubmittedJob) -> SubmittedJob:
         try:
             async with free:
-                response = await training.job(http, address, job.id, patience=_TIMEOUT, retry=False)
+                response = await training.job(http, address, job.id, timeout=_TIMEOUT, retry=False)
         except NotFoundError:
             return replace(job, status=UNKNOWN)
         except UnreachableError:
@@ -93,7 +93,7 @@ async def trained_models(
     async def one(job: SubmittedJob) -> wire.TrainingJob | None:
         try:
             async with free:
-                return await training.job(http, address, job.id, patience=_TIMEOUT)
+                return await training.job(http, address, job.id, timeout=_TIMEOUT)
         except (NotFoundError, RefusedError, SignInError):
             return None
 

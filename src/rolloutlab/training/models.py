@@ -224,7 +224,7 @@ class Models:
         if address := self._connector.running():
             http = self._connector.http
             with suppress(RolloutlabError):
-                cards = http.run(inference.models(http, address, patience=_TIMEOUT, retry=False))
+                cards = http.run(inference.models(http, address, timeout=_TIMEOUT, retry=False))
                 return next((card.newest_step for card in cards if card.id == self.selected), None)
         return None
 

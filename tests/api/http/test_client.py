@@ -421,7 +421,7 @@ def test_what_does_not_speak_http_is_an_error_of_ours(http, serve, answer):
 def test_a_service_that_says_nothing_is_waited_for_only_so_long(http, serve):
     url = serve(silent)
     with pytest.raises(UnreachableError, match=f"nothing answers at {url}"):
-        http.run(http.request("GET", url, patience=0.01, retry=False))
+        http.run(http.request("GET", url, timeout=0.01, retry=False))
 
 
 def test_a_request_may_take_longer_than_a_tick(http, serve):
@@ -635,7 +635,7 @@ def test_what_fails_in_the_background_is_logged(caplog):
     with pytest.raises(LookupError):
         http.begin(fail()).result(10)
     http.close()
-    assert "what ran in the background failed" in caplog.text
+    assert "a background task failed" in caplog.text
 
 
 class Renewing:

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from rolloutlab.api.http.errors import refusal
+from rolloutlab.api.http.errors import status_error
 from rolloutlab.errors import RefusedError, RolloutlabError, SignInError
 
 SERVICE = "http://train.example"
 
 
 def refused(status: int, body: bytes = b"", token: str | None = None) -> RolloutlabError:
-    return refusal(SERVICE, status, "Unprocessable Entity", body, token)
+    return status_error(SERVICE, status, "Unprocessable Entity", body, token)
 
 
 def test_a_refused_token_comes_with_what_to_do_about_it():

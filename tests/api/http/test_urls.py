@@ -60,5 +60,5 @@ def test_what_has_no_scheme_or_has_a_fragment_is_no_canonical_address(wrong):
     ],
 )
 def test_what_can_be_no_host_or_is_read_by_everybody_in_another_way_is_no_address(wrong):
-    with pytest.raises(InputError, match="the address of a server has a "):
+    with pytest.raises(InputError, match="the URL of a server has an "):
         canonical_resource(wrong)

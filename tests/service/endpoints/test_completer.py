@@ -208,7 +208,7 @@ def test_others_are_answered_while_a_stream_waits_to_be_counted(service, monkeyp
     client.start()
     try:
         assert waits.wait(PATIENCE)
-        assert service.call("GET", "/v1/health", patience=PATIENCE)["status"] == "ok"
+        assert service.call("GET", "/v1/health", timeout=PATIENCE)["status"] == "ok"
     finally:
         released.set()
         client.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""Why a service refused or did not answer, in words."""
+"""Errors for HTTP status codes and failed connections."""
 
 import json
 import socket
@@ -17,13 +17,11 @@ from rolloutlab.errors import (
 )
 from rolloutlab.fsutil import NONE_LEFT, short_of_descriptors
 
-_NO_SUCH_PAGE = "Not Found"
 
+def status_error(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
+    """The error for a response without success; it never shows the token.
 
-def refusal(origin: str, status: int, reason: str, body: bytes, token: str | None) -> RolloutlabError:
-    """The error for an answer that is no success; it never shows the token.
-
-    origin: the service, such as `http://127.0.0.1:8000`. reason: what the status is called, for a body without words.
+    origin: the service, such as `http://127.0.0.1:8000`. reason: the reason phrase, for a body without a message.
     """
     words = _message(body) or reason
     if token:
@@ -37,15 +35,15 @@ def refusal(origin: str, status: int, reason: str, body: bytes, token: str | Non
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:
-        return NotOfferedError(words) if words in {reason, _NO_SUCH_PAGE} else NotFoundError(words)
-    answered = f"{origin} answered {status} {words}"
+        return NotOfferedError(words) if words in {reason, "Not Found"} else NotFoundError(words)
+    message = f"{origin} answered {status} {words}"
     if status == 507:
-        return FullError(answered)
-    return RefusedError(answered, status=status) if status < 500 else ServiceError(answered)
+        return FullError(message)
+    return RefusedError(message, status=status) if status < 500 else ServiceError(message)
 
 
 def root_cause(error: BaseException) -> str | None:
-    """What lies at the bottom of a failure to connect, where that says more than the failure."""
+    """The cause at the bottom of a failure to connect, if it is one of those that mean more than the failure."""
     root, seen = error, {error}
     while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below
@@ -63,13 +61,13 @@ def root_cause(error: BaseException) -> str | None:
     return None
 
 
-def what_to_look_at(url: str) -> str:
+def connection_hint(url: str) -> str:
     """What to type where nothing answers; the embedded service is the one on this machine."""
     return "%service log, where it is the embedded one; %connect" if on_this_machine(url) else "%connect names another"
 
 
 def _message(body: bytes) -> str:
-    """What an error body says: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`; or none."""
+    """The message in an error body: OpenAI's `error.message`, Chroma's `message`, the specification's `detail`."""
     try:
         answer = json.loads(body)
     except ValueError:

@@ -1,24 +1,24 @@
-"""Where requests may go: what a server names must not lead into a network that the server itself is not in."""
+"""SSRF rule: a URL supplied by a server may not resolve to a more private network than the server's own."""
 
 import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
 from urllib.parse import urlsplit
 
-_SITE = ipaddress.IPv6Network("fec0::/10")
-"""What `fc00::/7` has replaced, and the standard library takes for public."""
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_SITE_LOCAL = ipaddress.IPv6Network("fec0::/10")
+"""Deprecated by RFC 3879; the standard library counts it as public."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _OWN = [
     ipaddress.ip_network(each)
     for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "169.254.0.0/16", "fe80::/10")
 ]
 """Private (RFC 1918, RFC 4193) and link-local (RFC 3927, RFC 4291) networks."""
-_OF_THE_CLOUD = ipaddress.ip_address("169.254.169.254")
-"""Where the metadata service of a cloud answers, in every network of its machines."""
+_CLOUD_METADATA = ipaddress.ip_address("169.254.169.254")
+"""Metadata service of clouds; it is in the link-local network, but no host of the user."""
 
 
 class NetworkScope(IntEnum):
-    """Networks, from the public one to that of this machine alone."""
+    """Networks, from public to private."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -26,11 +26,10 @@ class NetworkScope(IntEnum):
 
 
 def on_this_machine(url: str) -> bool:
-    """Whether the host of an address can be nothing but the machine that asks: what goes there leaves it on no wire.
+    """Whether a URL's host is loopback, so that no request to it leaves this machine.
 
     Loopback addresses (RFC 1122, 3.2.1.3; RFC 4291, 2.5.3), `localhost` and names below it (RFC 6761, 6.3). Not
-    0.0.0.0, which is no destination, nor an IPv6 address by which a relay is asked for an IPv4 one, nor what is no
-    address at all.
+    0.0.0.0, which is no destination, nor an IPv6 address that a relay translates to IPv4, nor an invalid URL.
     """
     try:
         host = (urlsplit(url).hostname or "").removesuffix(".")
@@ -43,52 +42,49 @@ def on_this_machine(url: str) -> bool:
 
 
 def in_own_network(address: str) -> bool:
-    """Whether an IP address is of a private or link-local network, or of this machine.
-
-    The shared addresses of providers (RFC 6598) and those of documentation and tests (RFC 5737) are not one's own.
-    """
+    """Whether an IP address is private, link-local or loopback; shared (RFC 6598) and test ones (RFC 5737) are not."""
     plain = _unmapped(address)
-    return plain.is_loopback or (plain != _OF_THE_CLOUD and any(plain in network for network in _OWN))
+    return plain.is_loopback or (plain != _CLOUD_METADATA and any(plain in network for network in _OWN))
 
 
 def scope_of(address: str) -> NetworkScope | None:
-    """Which network an IP address belongs to; None where no server can be meant: link-local, multicast, reserved."""
+    """The network of an IP address; None for link-local, multicast and reserved ones, which no server may name."""
     parsed = _plain(_parsed(address))
     if parsed.is_loopback:
         return NetworkScope.LOOPBACK
     if parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified or parsed.is_reserved:
         return None
-    return NetworkScope.PUBLIC if parsed.is_global and parsed not in _SITE else NetworkScope.PRIVATE
+    return NetworkScope.PUBLIC if parsed.is_global and parsed not in _SITE_LOCAL else NetworkScope.PRIVATE
 
 
 def scope_of_all(addresses: Iterable[str]) -> NetworkScope | None:
-    """The network of a server with several addresses: the one that reaches least."""
-    return min((reach for reach in map(scope_of, addresses) if reach is not None), default=None)
+    """The network of a server with several addresses: the most public one."""
+    return min((scope for scope in map(scope_of, addresses) if scope is not None), default=None)
 
 
 def may_contact(server: NetworkScope, address: str) -> bool:
-    """Whether a server in one network may have us ask an address: its own network, or a more public one."""
-    reach = scope_of(address)
-    return reach is not None and reach <= server
+    """Whether a server may name an IP address for a request of ours: one in its own network, or a more public one."""
+    scope = scope_of(address)
+    return scope is not None and scope <= server
 
 
 def _unmapped(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IP address, an IPv4 one where it is written as one of IPv6; ValueError where it is none."""
+    """An IP address, as IPv4 where it is IPv4-mapped; ValueError for anything else."""
     parsed = _parsed(address)
     return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
 
 def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IP address without its zone, which only one of IPv6 has (RFC 6874): `127.0.0.1%00.example` is a name."""
+    # only IPv6 has a zone (RFC 6874): `127.0.0.1%00.example` is a name
     return ipaddress.ip_address(address.partition("%")[0] if ":" in address else address)
 
 
 def _plain(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that is written as, or reached through, an IPv6 one."""
+    """The IPv4 address that an IPv6 one maps, translates or tunnels to."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    if address in _TRANSLATED:
+    if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else address)

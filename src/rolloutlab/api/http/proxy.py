@@ -1,4 +1,4 @@
-"""Which proxy of the environment a request goes through; none on this machine."""
+"""Proxy for a request, from the environment; never for this machine."""
 
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -8,30 +8,30 @@ from rolloutlab.errors import UnreachableError
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`) names, unless `NO_PROXY` has the host.
+    """The proxy in `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`), unless `NO_PROXY` has the host.
 
-    As the standard library reads them: in lower case too, `*` for every host, `.example` for all below it. This
-    machine never has one: a proxy elsewhere would look for the service on a machine of its own.
+    As the standard library reads them: in lower case too, `*` for every host, `.example` for all below it. Never for
+    this machine, which would be another one to a proxy elsewhere.
 
     Raises:
-        UnreachableError: it is of a kind that is not spoken here, such as SOCKS.
+        UnreachableError: the proxy is of an unsupported kind, such as SOCKS.
     """
-    there = _split(url)
-    host, named = there.hostname or "", getproxies()
-    address = named.get(there.scheme) or named.get("all")
-    if not address or on_this_machine(there.geturl()) or proxy_bypass(f"{host}:{there.port}" if there.port else host):
+    target = _split(url)
+    host, proxies = target.hostname or "", getproxies()
+    address, place = proxies.get(target.scheme) or proxies.get("all"), f"{host}:{target.port}" if target.port else host
+    if not address or on_this_machine(target.geturl()) or proxy_bypass(place):
         return None
     proxy = _split(address)
     if proxy.scheme not in {"http", "https"} or not proxy.hostname:
         raise UnreachableError(
-            f"the proxy of the environment for {there.scheme} is no address that begins with http://",
-            hint=f"{there.scheme.upper()}_PROXY=http://proxy.example:3128, or NO_PROXY={host}",
+            f"the proxy for {target.scheme} in the environment is not a URL that begins with http://",
+            hint=f"{target.scheme.upper()}_PROXY=http://proxy.example:3128, or NO_PROXY={host}",
         )
     return proxy.geturl()
 
 
 def through(url: str) -> str:
-    """The words that name the proxy of an address, without its user and password; none where it has no proxy."""
+    """` through the proxy HOST` for the message of an error; empty without a proxy."""
     try:
         proxy = proxy_of(url)
     except UnreachableError:

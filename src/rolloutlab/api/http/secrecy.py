@@ -1,4 +1,4 @@
-"""Where a key may be sent: over https, or on this machine; over http elsewhere only where a person has allowed it."""
+"""Rule for secrets in headers: https or this machine only; http elsewhere only where a person has allowed it."""
 
 import socket
 import warnings
@@ -9,29 +9,24 @@ from rolloutlab.api.http.ip_scope import in_own_network, on_this_machine
 from rolloutlab.errors import InputError
 
 _SECRET = ("auth", "cookie", "key", "token", "secret", "password", "credential")
-"""What the names of headers that carry a key or a token have in them."""
-_OPEN = {"idempotency-key"}
-"""Names that have some of it and yet carry none."""
+"""Parts of the names of headers that carry secrets."""
+_NOT_SECRET = {"idempotency-key"}
 
 
 class Unencrypted:
-    """The http addresses in one's own network that keys may go to, as long as this object lives; none of it is stored.
-
-    Raises:
-        InputError: from `check`, a key would be readable on its way; from `allow`, the address is in no own network.
-    """
+    """The http hosts in private networks that keys may go to; not stored beyond this object."""
 
     def __init__(self) -> None:
         self._allowed: set[tuple[str, int]] = set()
 
     def allow(self, url: str) -> None:
-        """Let keys go to an http address in a private network from now on, with a warning; https needs no leave."""
+        """Allow keys on http to a host, with a warning; InputError when it is not in a private network."""
         if urlsplit(url).scheme != "http" or on_this_machine(url):
             return
         host, port = place = _place(url)
         if not _in_own_network(host):
             raise InputError(
-                f"{host} is in no network of your own: a key would be read on the way", hint=f"https://{host}"
+                f"{host} is not in a private network: a key could be read on the way", hint=f"https://{host}"
             )
         self._allowed.add(place)
         warnings.warn(
@@ -39,29 +34,29 @@ class Unencrypted:
         )
 
     def allows(self, url: str) -> bool:
-        """Whether keys may go to an http address because a person said so: then no proxy of the environment does."""
+        """Whether a person allowed keys on http to this host; such requests bypass proxies."""
         return urlsplit(url).scheme == "http" and _place(url) in self._allowed
 
     def check(self, url: str, headers: Iterable[str] = ("Authorization",)) -> None:
-        """InputError where a request with headers of these names would show a key to machines on its way."""
+        """InputError where a request with headers of these names would send a secret unencrypted."""
         if not any(map(is_secret, headers)):
             return
         try:
-            sealed = urlsplit(url).scheme == "https" or on_this_machine(url) or self.allows(url)
+            safe = urlsplit(url).scheme == "https" or on_this_machine(url) or self.allows(url)
         except ValueError:
-            raise InputError("that is no address to send a key to", hint="https://train.example") from None
-        if not sealed:
+            raise InputError("a key would be sent to an invalid URL", hint="https://train.example") from None
+        if not safe:
             host, port = _place(url)
             raise InputError(
-                f"http://{host}:{port} is not encrypted: a key would be read on the way",
+                f"http://{host}:{port} is not encrypted: a key could be read on the way",
                 hint=f"https://{host}; or --insecure-http, inside your own network",
             )
 
 
 def is_secret(header: str) -> bool:
-    """Whether a header of this name may carry a key, a token or a password: such names are not a closed list."""
+    """Whether a header of this name may carry a secret; a guess by parts of names, as there is no closed list."""
     name = header.lower()
-    return name not in _OPEN and any(part in name for part in _SECRET)
+    return name not in _NOT_SECRET and any(part in name for part in _SECRET)
 
 
 def _place(url: str) -> tuple[str, int]:
@@ -70,7 +65,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _in_own_network(host: str) -> bool:
-    """Whether all addresses of a host are in networks of one's own, or on this machine."""
+    """Whether all addresses of a host are private or loopback."""
     try:
         resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

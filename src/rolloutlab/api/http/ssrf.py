@@ -1,4 +1,4 @@
-"""Asking somebody who is not trusted: once, briefly, and only where it may lead us."""
+"""Fetch a URL from an untrusted party: no redirects, size and time limits, SSRF check on the resolved IP."""
 
 import asyncio
 import ipaddress
@@ -11,20 +11,20 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from rolloutlab.api.http.client import SAID_OF_US
+from rolloutlab.api.http.client import DEFAULT_HEADERS
 from rolloutlab.api.http.ip_scope import NetworkScope, scope_of
 from rolloutlab.api.http.proxy import proxy_of
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import checked, origin, proxied, unanswered
+from rolloutlab.api.http.transport import checked, connection_error, origin, proxied
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 
-_EITHER = 32 + zlib.MAX_WBITS
-"""Tells zlib to find out whether it is gzip or deflate."""
+_GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS
+"""zlib detects which by the header."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """An answer as it is. headers: a name as often as it came. addresses: IP addresses, one of which has given it."""
+    """A response. headers: names may be repeated. addresses: the IP addresses of the host, one of which sent it."""
 
     status: int
     addresses: tuple[str, ...]
@@ -38,63 +38,65 @@ async def fetch_untrusted(
     *,
     headers: Mapping[str, str],
     content: bytes = b"",
-    reachable: Callable[[str], bool],
-    most: int,
-    patience: float,
+    is_allowed_ip: Callable[[str], bool],
+    max_bytes: int,
+    timeout: float,
 ) -> Fetched:
-    """The answer, whatever its status; where it redirects to is not asked.
+    """The response, whatever its status; redirects are not followed.
 
-    reachable: whether an IP address may be talked to; asked of the very address that is connected to. most: bytes of
-    the answer's body, unpacked; that of a stream of events, which has no end, is left out. patience: seconds in all.
+    is_allowed_ip: whether an IP address may be contacted; called with the very address that is connected to, so that
+    DNS cannot change between check and use. max_bytes: limit of the decoded body; that of an event stream, which has no
+    end, is not read. timeout: seconds in all.
 
     Raises:
-        InputError: a secret would go there unencrypted. UnreachableError: nothing answers, or nothing that may be
-            talked to. ServiceError: the answer is too large, or
-            packed in a way that nobody asked for.
+        InputError: a secret would go there unencrypted. UnreachableError: no connection, or no allowed address.
+        ServiceError: the response is too large, or has an encoding that was not asked for.
     """
-    there = _address(url)
-    if _is_address(there.host) and not reachable(there.host):  # no name that would be looked up
-        raise _unreachable(there.host)
-    Unencrypted().check(str(there), {name.lower() for name in headers})
-    extensions = {"timeout": httpx.Timeout(patience).as_dict()}
-    request = httpx.Request(method, there, headers={**SAID_OF_US, **headers}, content=content, extensions=extensions)
-    guard = _Guard(reachable)
+    target = _parsed(url)
+    if _is_ip(target.host) and not is_allowed_ip(target.host):  # without a name the resolver is not called
+        raise _forbidden(target.host)
+    Unencrypted().check(str(target), {name.lower() for name in headers})
+    extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
+    headers = {**DEFAULT_HEADERS, **headers}
+    request = httpx.Request(method, target, headers=headers, content=content, extensions=extensions)
+    guard = _Guard(is_allowed_ip)
     try:
-        async with asyncio.timeout(patience):
-            proxy = await _proxy(there, guard)
+        async with asyncio.timeout(timeout):
+            proxy = await _proxy(target, guard)
     except OSError as error:  # a TimeoutError too
-        raise UnreachableError(unanswered(url, error).message) from error
-    connections = await _guarded(guard, proxy, encrypted=there.scheme == "https")
+        raise UnreachableError(connection_error(url, error).message) from error
+    connections = await _guarded(guard, proxy, encrypted=target.scheme == "https")
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             response = await connections.handle_async_request(request)
-            return await _read(response, tuple(guard.addresses) or (there.host,), most)
+            return await _read(response, tuple(guard.addresses) or (target.host,), max_bytes)
     except TimeoutError as error:
-        raise BrokenOffError(f"{origin(url)} did not answer in {patience:g} s") from error
+        raise BrokenOffError(f"{origin(url)} did not answer in {timeout:g} s") from error
     except (httpx.RequestError, aiohttp.ClientError) as error:
-        raise type(found := unanswered(url, error))(found.message) from error  # its hint is for our own services
+        failure = connection_error(url, error)
+        raise type(failure)(failure.message) from error  # its hint is for our own services
     finally:
         await connections.aclose()
 
 
 class _Guard(aiohttp.abc.AbstractResolver):
-    """Names become addresses, of those that may be talked to: aiohttp connects to these and asks nobody else."""
+    """A resolver that returns allowed addresses only; aiohttp connects to these without resolving again."""
 
-    def __init__(self, reachable: Callable[[str], bool]) -> None:
-        self._reachable = reachable
+    def __init__(self, is_allowed_ip: Callable[[str], bool]) -> None:
+        self._is_allowed_ip = is_allowed_ip
         self.addresses: list[str] = []
-        """Those that a connection was made to, or might have been."""
+        """Every address that was returned; a connection goes to one of them."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[aiohttp.abc.ResolveResult]:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+            results = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
         except UnicodeError as error:
-            raise UnreachableError(f"{host} is no name of a host") from error
-        allowed = [each for each in found if self._reachable(str(each[4][0]))]
+            raise UnreachableError(f"{host} is not a host name") from error
+        allowed = [each for each in results if self._is_allowed_ip(str(each[4][0]))]
         if not allowed:
-            raise _unreachable(host)
+            raise _forbidden(host)
         self.addresses += [str(each[4][0]) for each in allowed]
         return [
             {
@@ -112,14 +114,14 @@ class _Guard(aiohttp.abc.AbstractResolver):
         pass
 
 
-def _address(url: str) -> httpx.URL:
+def _parsed(url: str) -> httpx.URL:
     try:
         return checked(url)
-    except UnreachableError:  # its hint is for our own services, and all of an address may be much
-        raise UnreachableError(f"{ascii(url.partition('?')[0])[:200]} is no address that can be asked") from None
+    except UnreachableError:  # its hint is for our own services, and the URL may be long
+        raise UnreachableError(f"{ascii(url.partition('?')[0])[:200]} is not an http or https URL") from None
 
 
-def _is_address(host: str) -> bool:
+def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -127,56 +129,53 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _unreachable(host: str) -> UnreachableError:
-    return UnreachableError(f"{host} is in a network that a server elsewhere must not lead us into")
+def _forbidden(host: str) -> UnreachableError:
+    return UnreachableError(f"{host} is in a private network that a server outside it must not send requests to")
 
 
-async def _proxy(there: httpx.URL, guard: _Guard) -> str | None:
-    """The proxy that the request goes through, once its host is known to be one that may be talked to.
-
-    A proxy looks the name up by itself, where nothing can be checked: so it is looked up here first, and a name that is
-    not known here is not asked for. This machine is asked directly, whatever it is called.
+async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
+    """The proxy for the request; None to connect directly, as always to this machine.
 
     Raises:
-        UnreachableError: the host may not be talked to. OSError: it has no address.
+        UnreachableError: the host has no allowed address. OSError: it cannot be resolved.
     """
-    proxy = proxy_of(str(there))
-    if proxy and not _is_address(there.host):
-        await guard.resolve(there.host, there.port or 0)
+    proxy = proxy_of(str(target))
+    if proxy and not _is_ip(target.host):  # the proxy resolves the name itself, unchecked, so it is checked here first
+        await guard.resolve(target.host, target.port or 0)
     return None if NetworkScope.LOOPBACK in map(scope_of, guard.addresses) else proxy
 
 
 async def _guarded(guard: _Guard, proxy: str | None, *, encrypted: bool) -> httpx.AsyncBaseTransport:
-    """Connections that only the guard's addresses are taken for, or to the proxy, whose own address is the user's."""
-    context = await asyncio.to_thread(httpx.create_ssl_context) if encrypted else False  # it takes a while to make
+    """Connections to the guard's addresses only, or to the proxy, whose own address the user chose."""
+    context = await asyncio.to_thread(httpx.create_ssl_context) if encrypted else False  # reads files for 20 ms or more
     resolver = None if proxy else guard
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True, ssl=context)
     client = aiohttp.ClientSession(connector=connector, trust_env=False)
     return AiohttpTransport(client=client, proxy=proxied(proxy))
 
 
-async def _read(response: httpx.Response, addresses: tuple[str, ...], most: int) -> Fetched:
+async def _read(response: httpx.Response, addresses: tuple[str, ...], max_bytes: int) -> Fetched:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw)
     try:
         endless = "text/event-stream" in response.headers.get("Content-Type", "")
-        body = b"" if endless else await _body(response, most)
+        body = b"" if endless else await _body(response, max_bytes)
     finally:
         await response.aclose()
     return Fetched(response.status_code, addresses, headers, body)
 
 
-async def _body(response: httpx.Response, most: int) -> bytes:
-    """The body, unpacked no further than allowed: httpx would unpack a piece whole, and as often as it was packed."""
-    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packed not in {"identity", "gzip", "deflate"}:
-        raise ServiceError(f"an answer that is packed as {ascii(packed)[:50]} was not read")
-    unpacking = zlib.decompressobj(_EITHER)
+async def _body(response: httpx.Response, max_bytes: int) -> bytes:
+    """The body, decompressed up to the limit: httpx would decompress a whole chunk, as often as it was compressed."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in {"identity", "gzip", "deflate"}:
+        raise ServiceError(f"a response with content encoding {ascii(encoding)[:50]} was not read")
+    decompressor = zlib.decompressobj(_GZIP_OR_DEFLATE)
     body = b""
-    async for piece in response.aiter_raw():
+    async for chunk in response.aiter_raw():
         try:
-            body += piece if packed == "identity" else unpacking.decompress(piece, most + 1 - len(body))
+            body += chunk if encoding == "identity" else decompressor.decompress(chunk, max_bytes + 1 - len(body))
         except zlib.error as error:
-            raise ServiceError("an answer could not be unpacked") from error
-        if len(body) > most:
-            raise ServiceError(f"an answer of more than {most >> 10:,} KiB was not read")
+            raise ServiceError("a response could not be decompressed") from error
+        if len(body) > max_bytes:
+            raise ServiceError(f"a response of more than {max_bytes >> 10:,} KiB was not read")
     return body

@@ -1,4 +1,4 @@
-"""The connections that requests go over, and what a failure of one of them means."""
+"""Transport of requests: connection pools per proxy, and the errors of a connection."""
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -8,22 +8,22 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from rolloutlab.api.http.errors import root_cause, what_to_look_at
+from rolloutlab.api.http.errors import connection_hint, root_cause
 from rolloutlab.api.http.proxy import proxy_of, through
 from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.errors import BrokenOffError, UnreachableError
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE
 
 
-class Ways(httpx.AsyncBaseTransport):
-    """The connections to each host: direct ones, or those through the proxy that the environment names for it.
+class ProxyRouter(httpx.AsyncBaseTransport):
+    """Connections to each host, direct or through the proxy that the environment names for it.
 
-    most: connections at once to the hosts of one way. unencrypted: the addresses that keys go to without encryption:
-    directly, since a proxy would read them.
+    max_connections: limit of each pool. unencrypted: the http addresses that keys go to; directly, since a proxy could
+    read them.
     """
 
-    def __init__(self, most: int, unencrypted: Unencrypted) -> None:
-        self._most = most
+    def __init__(self, max_connections: int, unencrypted: Unencrypted) -> None:
+        self._max_connections = max_connections
         self._unencrypted = unencrypted
         self._of_hosts: dict[tuple[str, str, int | None], AiohttpTransport] = {}
         self._of_proxies: dict[str | None, AiohttpTransport] = {}
@@ -39,7 +39,9 @@ class Ways(httpx.AsyncBaseTransport):
 
     def _through(self, proxy: str | None) -> AiohttpTransport:
         if proxy not in self._of_proxies:
-            limits = httpx.Limits(max_connections=self._most, max_keepalive_connections=self._most)
+            limits = httpx.Limits(
+                max_connections=self._max_connections, max_keepalive_connections=self._max_connections
+            )
             self._of_proxies[proxy] = AiohttpTransport(limits=limits, proxy=proxied(proxy))
         return self._of_proxies[proxy]
 
@@ -49,7 +51,7 @@ class Ways(httpx.AsyncBaseTransport):
 
 
 def proxied(proxy: str | None) -> httpx.Proxy | None:
-    """A proxy as the transport takes it. Its user and password are a header, which aiohttp renames for the proxy."""
+    """The proxy for httpx. Its user and password become a header, which aiohttp sends as Proxy-Authorization."""
     if proxy is None:
         return None
     parsed = httpx.Proxy(proxy)
@@ -59,11 +61,11 @@ def proxied(proxy: str | None) -> httpx.Proxy | None:
     return httpx.Proxy(parsed.url, headers={"Authorization": f"Basic {credentials}"})
 
 
-async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The lines of a stream of events. Python and httpx would also end one at U+2028, which JSON may hold."""
+async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The lines of an event stream; httpx's `aiter_lines` splits at U+2028 too, which JSON may contain."""
     rest = b""
-    async for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.decode(errors="replace")
     yield rest.decode(errors="replace")
@@ -71,43 +73,42 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 @lru_cache(maxsize=64)
 def checked(url: str) -> httpx.URL:
-    """The address, or UnreachableError when nothing can be there."""
+    """The URL; UnreachableError when it is no http or https URL with a host."""
     try:
         parsed = httpx.URL(url)
-        whole = parsed.scheme in {"http", "https"} and bool(parsed.host)
-    except (httpx.InvalidURL, UnicodeError):  # a host is not read before it is asked for
-        whole = False
-    if not whole:
-        raise UnreachableError(f"{url} is no address of a service", hint="check ROLLOUTLAB_URL")
+        valid = parsed.scheme in {"http", "https"} and bool(parsed.host)  # `host` is decoded only now
+    except (httpx.InvalidURL, UnicodeError):
+        valid = False
+    if not valid:
+        raise UnreachableError(f"{url} is not a service URL", hint="check ROLLOUTLAB_URL")
     return parsed
 
 
-def unanswered(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
-    """The error for a request that the transport could not get answered. direct: it went through no proxy."""
-    kind = UnreachableError if _unconnected(error) else BrokenOffError
-    hint, why = what_to_look_at(url), why_not(error)
-    if why == NONE_LEFT:
-        return UnreachableError(f"no connection to {origin(url)} can be made: {why}", hint=TO_HAVE_MORE)
-    way = "" if direct else through(url)
-    return kind(f"nothing answers at {origin(url)}{way}: {why}", hint=hint)
+def connection_error(url: str, error: Exception, *, direct: bool = False) -> UnreachableError:
+    """The error for a request without a response. direct: it went through no proxy."""
+    kind, reason = UnreachableError if _not_connected(error) else BrokenOffError, failure_reason(error)
+    if reason == NONE_LEFT:
+        return UnreachableError(f"no connection to {origin(url)} can be made: {reason}", hint=TO_HAVE_MORE)
+    proxy = "" if direct else through(url)
+    return kind(f"nothing answers at {origin(url)}{proxy}: {reason}", hint=connection_hint(url))
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of an address, without a user."""
+    """Scheme, host and port of a URL, without a user."""
     parsed = httpx.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
-def _unconnected(error: Exception) -> bool:
-    """Whether no connection was made. The transport reports that, and any that breaks, as a time-out of connecting."""
+def _not_connected(error: Exception) -> bool:
+    """Whether no connection was made; httpx-aiohttp reports broken connections as connect timeouts as well."""
     cause = error.__cause__
     if cause is None:
         return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
     return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
-def why_not(error: Exception) -> str:
-    """The transport reports every failure to connect as a time-out; what lies below it knows better."""
-    unconnected = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-    otherwise = "the connection could not be made" if unconnected else str(error) or type(error).__name__
-    return root_cause(error) or otherwise
+def failure_reason(error: Exception) -> str:
+    """Why a request failed: the root cause, as httpx-aiohttp reports every failure to connect as a timeout."""
+    not_connected = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+    default = "the connection could not be made" if not_connected else str(error) or type(error).__name__
+    return root_cause(error) or default

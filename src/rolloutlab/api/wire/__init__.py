@@ -1,5 +1,4 @@
-"""What travels between the notebook and a service: inert pydantic models of the specification.
+"""Wire format: pydantic models of the training and chat specification, without behaviour.
 
-Nothing here knows a clock, generates an id or does I/O. The objects and their field names are those of the
-training and chat specification; unknown properties are kept wherever the specification lets clients add some.
+No clock, no ids, no I/O. Names are those of the specification; unknown properties are kept wherever it allows them.
 """

@@ -1,4 +1,4 @@
-"""The three rules every wire object follows: unknown properties, nulls and numbers."""
+"""Base class of wire models: unknown properties, nulls, numbers and dates."""
 
 import re
 from collections.abc import Mapping
@@ -24,19 +24,14 @@ Number = StrictFloat
 
 
 class Wire(BaseModel):
-    """An inert object of the wire.
-
-    - Properties the specification does not name are kept and sent on.
-    - A null in an optional field is the same as an absent one, and what is absent is not sent.
-    - Numbers are finite: JSON has no NaN and no Infinity.
-    """
+    """A JSON object. Unknown properties are kept; null in an optional field means absent; numbers are finite."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, sent: Any) -> Any:
-        if type(sent) is dict and None not in sent.values():  # told at once: most are, one for each token
+        if type(sent) is dict and None not in sent.values():  # the fast path, taken once per token
             return sent
         if not isinstance(sent, Mapping):
             return sent
@@ -67,15 +62,11 @@ _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 def moment(text: str) -> datetime:
-    """A date-time of RFC 3339, section 5.6, also with a lower-case t or z or a leap second; UTC without an offset.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A date-time of RFC 3339, section 5.6, also with lower-case t or z or a leap second; UTC without an offset."""
     if not _DATE_TIME.match(text):
         raise ValueError("a date-time such as 2026-01-31T12:00:00Z is expected")
-    read = datetime.fromisoformat(_LEAP.sub(r"\1:59", text.upper()))
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
+    parsed = datetime.fromisoformat(_LEAP.sub(r"\1:59", text.upper()))
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def _is_date_time(text: str) -> str:
@@ -84,4 +75,4 @@ def _is_date_time(text: str) -> str:
 
 
 DateTime = Annotated[str, AfterValidator(_is_date_time)]
-"""A date-time kept as the text it arrived as, so that a round trip changes nothing."""
+"""A date-time as its original text, so that a round trip changes nothing."""

@@ -93,7 +93,7 @@ def _text_or_parts(content: Any) -> str:
 
 
 _BY_SHAPE = Discriminator(_text_or_parts)
-"""A string or an array of parts, told apart by shape, so that an error is about one of them only."""
+"""Distinguishes a string from an array of parts by shape, so that errors are about one of them only."""
 
 Text = Annotated[str, Tag("text")]
 UserPart = Annotated[TextPart | ImagePart | InputAudioPart | FilePart, Field(discriminator="type")]
@@ -197,7 +197,7 @@ class CompletionAudio(Wire):
 
 
 class CompletionMessage(Wire):
-    """ChatCompletionMessage of the specification: what a model said."""
+    """ChatCompletionMessage of the specification."""
 
     role: Literal["assistant"]
     content: str | None = None
@@ -237,10 +237,8 @@ _OF_MESSAGES = {"content", "refusal", "audio", "tool_calls", "function_call", "t
 
 
 def kind(item: Any) -> str | None:
-    """The kind of a conversation item; a Choice is told from a message by `finish_reason` and `message`.
-
-    A message may have further properties of those names: it has a role, and a field that messages have.
-    """
+    """The kind of a conversation item; a Choice has `finish_reason` and `message`."""
+    # a message may have unknown properties of those names, but it has a role and a field of messages as well
     if isinstance(item, Wire):
         return "choice" if isinstance(item, Choice) else getattr(item, "role", None)
     if not isinstance(item, Mapping):
@@ -277,7 +275,7 @@ class NamedFunction(Wire):
 
 
 class NamedToolChoice(Wire):
-    """The wish that one function be called."""
+    """The choice of one function."""
 
     type: Literal["function"]
     function: NamedFunction
@@ -314,7 +312,7 @@ class ChatRequest(Wire):
     stream_options: StreamOptions | None = None
 
     def stops(self) -> tuple[str, ...]:
-        """The stop strings; an empty one instead of a list is none, as forms of clients send it."""
+        """The stop strings; "" instead of a list, as forms of clients send it, is none."""
         stop = [self.stop] if isinstance(self.stop, str) and self.stop else self.stop
         return tuple(stop or ())
 
@@ -328,9 +326,9 @@ class Usage(Wire):
 
 
 class AnsweredChoice(Choice):
-    """A Choice as services answer it: for a chat the specification lets `finish_reason` be any string.
+    """A Choice of a response, whose `finish_reason` may be any string.
 
-    One that it does not have for jobs is kept as `reported_finish_reason`, beside the nearest that it has.
+    One that jobs do not accept is kept as `reported_finish_reason`, beside the nearest that they do.
     """
 
     @model_validator(mode="before")
@@ -344,7 +342,7 @@ class AnsweredChoice(Choice):
 
 
 class ChatCompletion(Wire):
-    """Answer of a chat completion; `created` is in seconds since the epoch."""
+    """Response of chat completions; `created` is in seconds since the epoch."""
 
     id: str
     object: Literal["chat.completion"]

@@ -1,4 +1,4 @@
-"""Answers that refuse a request, and the path from a body to the value that is wrong in it."""
+"""Error bodies, and the path from a request's body to an invalid value in it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ class HTTPValidationError(Wire):
 
 
 class Problem(Wire):
-    """Any other refusal of the training side."""
+    """Any other error of the training side."""
 
     detail: str
 
@@ -35,7 +35,7 @@ class ChatError(Wire):
 
 
 class ChatProblem(Wire):
-    """A refusal of the chat side, as OpenAI's clients read it."""
+    """An error of the chat side, in the format of OpenAI's clients."""
 
     error: ChatError
 
@@ -43,8 +43,8 @@ class ChatProblem(Wire):
 def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | int, ...] = ()) -> list[ValidationError]:
     """Pydantic's errors with a `loc` that is a path into `body`.
 
-    Pydantic puts the tag of the union member it tried into the path; a client that looks the path up in what it sent
-    would miss. Such tags are left out, and an unknown tag is reported at the field that should have named one.
+    Pydantic's paths contain the tags of union members, which the client's body does not. They are left out, and an
+    unknown tag is reported at the field that should contain it.
     """
     return [
         ValidationError(loc=[*prefix, *_path(error, body)], msg=str(error["msg"]), type=str(error["type"]))
@@ -53,7 +53,7 @@ def locate(errors: Iterable[Mapping[str, Any]], body: Any, prefix: tuple[str | i
 
 
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
-    """The longest reading of pydantic's `loc` that ends at the value pydantic refused."""
+    """The longest reading of pydantic's `loc` that ends at the invalid value."""
     missing = error["loc"][-1:] if error["type"] == "missing" else ()
     readings = _readings(error["loc"][: len(error["loc"]) - len(missing)], body)
     path, here = max(readings, key=lambda reading: (_same(reading[1], error["input"]), len(reading[0])))
@@ -80,5 +80,5 @@ def _holds(here: Any, part: str | int) -> bool:
     return isinstance(here, list) and isinstance(part, int) and part < len(here)
 
 
-def _same(value: Any, refused: Any) -> bool:
-    return value is refused or (type(value) is type(refused) and value == refused)
+def _same(value: Any, invalid: Any) -> bool:
+    return value is invalid or (type(value) is type(invalid) and value == invalid)

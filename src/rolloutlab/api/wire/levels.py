@@ -1,4 +1,4 @@
-"""At what level an importance ratio is taken; without pydantic, since help and completion name the levels at once."""
+"""Levels of importance sampling; without pydantic, as help and completion need them before a first cell."""
 
 from typing import Literal
 

@@ -14,7 +14,7 @@ from rolloutlab.api.wire.trajectories import TrajectoryGroup
 NAME = r"^[\w.-]+$"
 LONGEST_NAME = 255
 LARGEST_STEP = 999_999_999
-"""Of a checkpoint that is listed again: what trains after it has larger ones."""
+"""Limit for a recovered checkpoint, as later jobs count on from it."""
 _OTHER_TAU = "kimi_k2_tau"
 
 
@@ -128,16 +128,16 @@ class DeleteCheckpoints(Wire):
 
 
 class DeletedCheckpoints(Wire):
-    """What was deleted; `not_found_steps` were asked for and are not there."""
+    """`not_found_steps` were requested but do not exist."""
 
     deleted_count: Integer
     not_found_steps: list[Integer]
 
 
 class LostCheckpoint(Wire):
-    """A checkpoint on disk that the service's database does not list; rolloutlab's own.
+    """A checkpoint on disk that the service's database does not list; rolloutlab's own extension.
 
-    model: its name, absent where its files do not say it. bytes: of all its files. reason: why it is not listed.
+    model: its name, absent where its files do not have it. bytes: of all its files. reason: why it is not listed.
     """
 
     model: str | None = None
@@ -153,7 +153,7 @@ class LostCheckpointList(Wire):
 
 
 class RecoveredCheckpoints(Wire):
-    """What is listed again, and what could not be, each with the reason."""
+    """Checkpoints that are listed again, and those that could not be, with the reason."""
 
     recovered: list[LostCheckpoint]
     remaining: list[LostCheckpoint]
@@ -185,7 +185,7 @@ class ModelCardList(Wire):
 
 
 class UsageEntry(Wire):
-    """What the chats of one project with one model came to; `project` is the request's project header, or empty."""
+    """Usage of one model by one project; `project` is the request's project header, or empty."""
 
     project: str
     model: str
@@ -218,4 +218,4 @@ class EventList(Wire):
 
 
 ENDINGS = frozenset({"training_ended", "training_failed", "training_cancelled"})
-"""Types of the event after which a job reports nothing more."""
+"""Types of the last event of a job."""

@@ -135,7 +135,7 @@ class Chroma:
     def _request(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
         content = None if body is None else json.dumps(body)  # lone surrogates too: the server refuses them
         request = self.http.request(
-            method, url, content=content, headers=self._headers(), patience=_TIMEOUT, retry=retry
+            method, url, content=content, headers=self._headers(), timeout=_TIMEOUT, retry=retry
         )
         try:
             return self.http.run(request)

@@ -67,9 +67,9 @@ class Documents:
                 "GET",
                 url,
                 headers={"Accept": "application/json"},
-                reachable=self._reachable,
-                most=_LARGEST,
-                patience=_PATIENCE,
+                is_allowed_ip=self._reachable,
+                max_bytes=_LARGEST,
+                timeout=_PATIENCE,
             )
         except ServiceError as error:
             raise OAuthRefusal("invalid_client", f"{url} was not fetched: {error.message}") from error
