@@ -198,7 +198,7 @@ def test_a_lab_that_fails_while_a_job_is_sent_says_so_and_no_job_is_listed(
         if number == failing:
             raise LabError("lab.db cannot be read: disk I/O error", hint="%service check")
 
-    monkeypatch.setattr(training, "_AT_ONCE", 1)
+    monkeypatch.setattr(training, "_CHUNK_BYTES", 1)
     with pytest.raises(LabError, match="disk I/O error") as error:
         over_a_socket.train("capitals", say=lambda _: before_each_read(over_a_socket, monkeypatch, fail))
     assert error.value.hint == "%service check"
@@ -221,7 +221,7 @@ def test_while_a_job_is_read_from_the_disk_other_requests_go_on(over_a_socket, m
 
 @pytest.mark.parametrize("at_once", [1, 1000, 256 * 1024])
 def test_a_body_is_the_same_in_whatever_pieces_it_is_made(scored, proxy, monkeypatch, at_once):
-    monkeypatch.setattr(training, "_AT_ONCE", at_once)
+    monkeypatch.setattr(training, "_CHUNK_BYTES", at_once)
     assert train(scored).status == "succeeded"
     [body] = proxy.bodies
     assert [len(group["trajectories"]) for group in json.loads(body)["trajectory_groups"]] == [4]

@@ -150,7 +150,7 @@ def test_an_error_in_the_middle_is_told_in_the_services_words(listen, error, sai
 
 @pytest.mark.parametrize("nonsense", ["{", "[]", '"text"', "null", '{"choices": [1]}', '{"choices": {"a": 1}}'])
 def test_a_chunk_that_is_none_is_the_services_error(listen, nonsense):
-    with pytest.raises(ServiceError, match="chunk that cannot be read"):
+    with pytest.raises(ServiceError, match="the response has an invalid chunk"):
         listen(f"data: {nonsense}\n\n".encode() + told(*HELLO))
 
 

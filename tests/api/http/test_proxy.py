@@ -114,6 +114,6 @@ def test_a_proxy_for_all_is_one_for_both_and_one_of_another_kind_is_an_error(mon
     monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
     assert proxy_of("https://train.example/") == proxy_of("http://train.example/") == "http://proxy.example:3128"
     monkeypatch.setenv("HTTPS_PROXY", "socks5://proxy.example")
-    with pytest.raises(UnreachableError, match="no address that begins with http://") as wrong:
+    with pytest.raises(UnreachableError, match="not a URL that begins with http://") as wrong:
         proxy_of("https://train.example/")
     assert "NO_PROXY=train.example" in wrong.value.hint

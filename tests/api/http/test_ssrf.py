@@ -112,7 +112,7 @@ def test_what_is_packed_small_and_unpacks_large_is_not_read_nor_unpacked(served)
 @pytest.mark.parametrize("kind", ["gzip, gzip", "br", "zstd", "x\x1b[2J"])
 def test_what_is_packed_in_a_way_that_nobody_asked_for_is_not_read(served, kind):
     served.answer = told(200, [("Content-Encoding", kind)], gzip.compress(gzip.compress(b"x")))
-    with pytest.raises(ServiceError, match="is packed as"):
+    with pytest.raises(ServiceError, match="content encoding"):
         asked(served.url)
 
 
