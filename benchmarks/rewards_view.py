@@ -19,8 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from rolloutlab.api.wire.chat import ChatCompletion, UserMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score
-from rolloutlab.trajectories.rewards_rows import NamedTrajectory
+from rolloutlab.store.models import Arrival, NewGroup, Ref, Score
 
 sys.path.insert(0, str(ROOT))
 from tests.browser.conftest import FLAGS
@@ -118,7 +117,7 @@ def fill(path: Path) -> None:
 
     lab.at_once(put)
     rows = lab.outlines.of(collection, None)
-    named = [NamedTrajectory(row.id, f"letters/{row.group}/{row.position}") for row in rows]
+    named = [Ref(row.id, f"letters/{row.group}/{row.position}") for row in rows]
     lab.rewards.give([Score(one, one.id * 7919 % 97 / 97) for one in named], "function")
     lab.close()
 

@@ -26,24 +26,24 @@ def test_the_table_says_what_is_there(filled):
 
 def test_what_is_deleted_comes_back_as_the_line_says(filled, capsys):
     assert list(filled.run("%collections --delete capitals").index) == ["rivers"]
-    said = capsys.readouterr().out.splitlines()[0]
-    assert said == "deleted capitals, capitals:1; undo: %collections --restore capitals"
+    message = capsys.readouterr().out.splitlines()[0]
+    assert message == "deleted capitals, capitals:1; undo: %collections --restore capitals"
     assert filled.error("%group capitals/0").startswith("NotFoundError")
     capsys.readouterr()
-    assert list(filled.run(said.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
-    said = capsys.readouterr().out.splitlines()[0]
-    assert said == "restored capitals, capitals:1; undo: %collections --delete capitals"
+    assert list(filled.run(message.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
+    message = capsys.readouterr().out.splitlines()[0]
+    assert message == "restored capitals, capitals:1; undo: %collections --delete capitals"
 
 
 def test_a_rename_is_undone_as_the_line_says(filled, capsys):
     assert list(filled.run("%collections --rename capitals cities").index) == ["cities", "rivers", "cities:1"]
-    said = capsys.readouterr().out.splitlines()[0]
-    assert said == "renamed capitals to cities; undo: %collections --rename cities capitals"
-    assert list(filled.run(said.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
+    message = capsys.readouterr().out.splitlines()[0]
+    assert message == "renamed capitals to cities; undo: %collections --rename cities capitals"
+    assert list(filled.run(message.partition("undo: ")[2]).index) == ["capitals", "rivers", "capitals:1"]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("--delete nobody", "NotFoundError: there is no collection 'nobody'\n  -> %collections lists them"),
         ("--restore rivers", "NotFoundError: no collection 'rivers' is deleted\n"),
@@ -51,8 +51,8 @@ def test_a_rename_is_undone_as_the_line_says(filled, capsys):
         ("--rename capitals a/b", "InputError: 'a/b' is not a valid collection name"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(filled, line, said):
-    assert filled.error(f"%collections {line}").startswith(said)
+def test_what_cannot_be_done_changes_nothing(filled, line, message):
+    assert filled.error(f"%collections {line}").startswith(message)
     assert list(filled.run("%collections").index) == ["capitals", "rivers", "capitals:1"]
 
 

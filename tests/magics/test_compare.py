@@ -24,10 +24,10 @@ def trained(notebook):
 
 
 def test_the_newest_checkpoint_is_compared_with_the_first_by_the_function_that_scored_last(trained, session):
-    found = trained.run("%compare capitals -o found")
-    assert (found.before, found.after) == ("lab/practice@0", "lab/practice@1")
-    assert [pair.prompt for pair in found.pairs] == ["Capital of France?", "Capital of Peru?"]
-    assert trained["found"] is found
+    result = trained.run("%compare capitals -o found")
+    assert (result.before, result.after) == ("lab/practice@0", "lab/practice@1")
+    assert [pair.prompt for pair in result.pairs] == ["Capital of France?", "Capital of Peru?"]
+    assert trained["found"] is result
     original = session.collection("capitals").trajectories
     again = session.collection("compare.capitals.step0").trajectories
     assert [t.answer for t in again] == [t.answer for t in original]
@@ -35,8 +35,8 @@ def test_the_newest_checkpoint_is_compared_with_the_first_by_the_function_that_s
 
 
 def test_other_rows_and_another_function_may_be_compared(trained):
-    found = trained.run("%%compare capitals --over countries[:1] -n 3 --before 1 --after 0\nreturn 1.0")
-    assert (found.before, found.after, len(found.pairs), found.pairs[0].after) == (
+    result = trained.run("%%compare capitals --over countries[:1] -n 3 --before 1 --after 0\nreturn 1.0")
+    assert (result.before, result.after, len(result.pairs), result.pairs[0].after) == (
         "lab/practice@1",
         "lab/practice@0",
         1,
@@ -49,10 +49,10 @@ CHAD = {"country": "Chad", "capital": "N'Djamena"}
 
 
 def test_on_the_prompts_that_were_trained_on_there_is_no_verdict(trained):
-    found = trained.run("%compare capitals")
-    assert found.trained == 2
-    assert f": {ALL}" in repr(found)
-    assert f": {ALL.replace('>', '&gt;')}" in found._repr_html_()
+    result = trained.run("%compare capitals")
+    assert result.trained == 2
+    assert f": {ALL}" in repr(result)
+    assert f": {ALL.replace('>', '&gt;')}" in result._repr_html_()
 
 
 def test_rows_that_were_not_trained_on_are_told_from_those_that_were(trained):
@@ -85,9 +85,9 @@ def test_what_was_trained_on_counts_also_once_its_collection_is_renamed_and_dele
 
 def test_a_model_called_by_its_id_was_trained_on_the_same_prompts(trained, session):
     model_id = session.model().id
-    found = trained.run(f"%compare capitals -m {model_id}")
-    assert found.trained == 2
-    assert ALL in repr(found)
+    result = trained.run(f"%compare capitals -m {model_id}")
+    assert result.trained == 2
+    assert ALL in repr(result)
 
 
 def test_a_job_that_was_submitted_under_the_id_counts_for_the_name(notebook, session):
@@ -108,10 +108,10 @@ def test_the_same_service_at_another_address_trained_on_the_same_prompts(trained
 
 def test_equal_prompts_count_once(trained):
     trained.shell.user_ns["new"] = [{"country": f"Country {i % 8}", "capital": "x"} for i in range(16)]
-    found = trained.run("%compare capitals --over new")
-    assert (len(found.pairs), found.to_frame()["n"].to_list()) == (8, [4] * 8)
-    assert "on 8 prompts (16 rows; equal prompts count once)" in repr(found)
-    assert "no verdict from fewer than 16 prompts" in repr(found)
+    result = trained.run("%compare capitals --over new")
+    assert (len(result.pairs), result.to_frame()["n"].to_list()) == (8, [4] * 8)
+    assert "on 8 prompts (16 rows; equal prompts count once)" in repr(result)
+    assert "no verdict from fewer than 16 prompts" in repr(result)
 
 
 def test_bounds_of_the_rewards_can_be_given(trained):
@@ -142,7 +142,7 @@ def test_an_interval_for_many_looks_can_be_asked_for(trained):
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         ("%compare capitols", "NotFoundError: there is no collection 'capitols'\n  -> capitals"),
         ("%compare capitals --after 9", "NotFoundError: lab/practice has no checkpoint 9; there are 0, 1"),
@@ -150,8 +150,8 @@ def test_an_interval_for_many_looks_can_be_asked_for(trained):
         ("%compare capitals -n 0", "InputError: n: 0 is below 1"),
     ],
 )
-def test_bad_input_stops_the_cell(trained, cell, said):
-    assert trained.error(cell).startswith(said)
+def test_bad_input_stops_the_cell(trained, cell, message):
+    assert trained.error(cell).startswith(message)
 
 
 def test_with_one_checkpoint_there_is_nothing_to_compare(notebook):

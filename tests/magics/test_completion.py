@@ -57,8 +57,8 @@ def tab(shell):
 
     def press(cell: str) -> list[str]:
         with completer.provisionalcompleter():
-            found = list(shell.Completer.completions(cell, len(cell)))
-        return sorted((cell[: c.start] + c.text).rpartition("\n")[2] for c in found)
+            result = list(shell.Completer.completions(cell, len(cell)))
+        return sorted((cell[: c.start] + c.text).rpartition("\n")[2] for c in result)
 
     return press
 

@@ -155,9 +155,9 @@ def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(note
     session.settings = replace(
         session.settings, project="research/capitals", origins={"home": "ROLLOUTLAB_HOME", "project": "/settings.toml"}
     )
-    said = repr(notebook.run("%connect")).splitlines()
-    assert said[0] == "http://127.0.0.1 answers: it samples and trains; 1 model by name"
-    rows = [line.split() for line in said[1:-1]]
+    message = repr(notebook.run("%connect")).splitlines()
+    assert message[0] == "http://127.0.0.1 answers: it samples and trains; 1 model by name"
+    rows = [line.split() for line in message[1:-1]]
     assert [row[:2] for row in rows] == [
         ["service", "http://127.0.0.1"],
         ["inference", "http://127.0.0.1/v1"],
@@ -173,23 +173,23 @@ def test_without_an_argument_it_says_what_is_in_force_and_where_it_was_said(note
 def test_the_embedded_service_is_described_without_starting_it(tmp_path, notebook, session):
     session.settings = Settings(home=tmp_path / "absent")
     session._connector.__dict__.pop("embedded", None)
-    said = repr(notebook.run("%connect"))
-    assert said.startswith("the embedded service is not running; it starts when it is needed\n  service    embedded")
+    message = repr(notebook.run("%connect"))
+    assert message.startswith("the embedded service is not running; it starts when it is needed\n  service    embedded")
     assert repr(notebook.run("%connect embedded --project a/b")).count("a/b") == 1
     assert not (tmp_path / "absent").exists()
 
 
 def test_a_service_that_does_not_answer_is_described_as_such(notebook, answered):
     answered(httpx.ConnectTimeout(""))
-    said = repr(notebook.run("%connect"))
-    assert said.startswith("UnreachableError: nothing answers at http://127.0.0.1: the connection could not be made")
+    message = repr(notebook.run("%connect"))
+    assert message.startswith("UnreachableError: nothing answers at http://127.0.0.1: the connection could not be made")
 
 
 def test_an_address_is_talked_to_once_it_has_answered(notebook, session):
-    found = notebook.run("%connect http://localhost/v1/ --key-env TRAIN_KEY --project research/capitals -o there")
-    assert notebook["there"] is found
-    assert repr(found).startswith("http://localhost answers: it samples and trains")
-    assert "TRAIN_KEY" in repr(found)
+    result = notebook.run("%connect http://localhost/v1/ --key-env TRAIN_KEY --project research/capitals -o there")
+    assert notebook["there"] is result
+    assert repr(result).startswith("http://localhost answers: it samples and trains")
+    assert "TRAIN_KEY" in repr(result)
     assert session.settings.service.base_url == "http://localhost"
     notebook.run(CHAT)
     assert session.store.collections()[0].trajectories == 2
@@ -280,9 +280,9 @@ ANSWERS = {
 def test_a_service_that_does_not_answer_as_one_is_refused_and_the_one_before_stays(notebook, session, answered, answer):
     before = session.settings
     answered(ANSWERS[answer][0])
-    said = notebook.error("%connect http://localhost").splitlines()
-    assert said[0].startswith(ANSWERS[answer][1])
-    assert len(said) == 2 or answer in {"html", "500"}
+    message = notebook.error("%connect http://localhost").splitlines()
+    assert message[0].startswith(ANSWERS[answer][1])
+    assert len(message) == 2 or answer in {"html", "500"}
     assert session.settings is before
 
 
@@ -389,14 +389,14 @@ def test_a_key_that_was_forgotten_is_no_longer_sent(notebook, session, ring, typ
 def test_where_no_keyring_is_or_nobody_types_it_is_said_what_to_type(notebook, ring, monkeypatch):
     env = "-> %connect http://localhost --key-env ROLLOUTLAB_API_KEY"
     monkeypatch.setattr("sys.stdin", None)
-    said = notebook.error("%connect http://localhost --key-keyring")
-    assert "cannot ask for it" in said
-    assert env in said
+    message = notebook.error("%connect http://localhost --key-keyring")
+    assert "cannot ask for it" in message
+    assert env in message
     assert "is not encrypted" in notebook.error("%connect http://train.example --key-keyring")
     monkeypatch.setattr("rolloutlab.auth.api_keys.has_keyring", lambda: False)
-    said = notebook.error("%connect http://localhost --key-keyring")
-    assert "no keyring that programs can use" in said
-    assert env in said
+    message = notebook.error("%connect http://localhost --key-keyring")
+    assert "no keyring that programs can use" in message
+    assert env in message
 
 
 @pytest.mark.parametrize("line", REFUSALS)

@@ -225,8 +225,8 @@ def test_bad_input_stops_the_cell_with_two_lines_and_changes_nothing(notebook, s
 
 
 def test_a_misspelt_choice_is_told_with_the_closest(notebook):
-    said, hint = notebook.error("%service stauts").splitlines()
-    assert said.startswith("InputError: action: invalid choice: 'stauts'")
+    message, hint = notebook.error("%service stauts").splitlines()
+    assert message.startswith("InputError: action: invalid choice: 'stauts'")
     assert hint == "  -> status"
 
 
@@ -252,8 +252,8 @@ MISUSES = {
 def test_a_call_with_a_value_of_another_kind_says_what_it_takes(notebook, session, call):
     notebook.shell.user_ns["lab"] = session
     notebook.run(CHAT)
-    said, hint = notebook.error(call).splitlines()
-    assert said.partition(": ")[2] == MISUSES[call]
+    message, hint = notebook.error(call).splitlines()
+    assert message.partition(": ")[2] == MISUSES[call]
     assert hint.startswith("  -> ")
 
 

@@ -68,7 +68,7 @@ def test_messages_from_elsewhere_train_after_one_line(notebook, folder):
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         ("%export capitals", "InputError: no collection is given\n  -> %export NAME FILE"),
         ("%export nobody a.jsonl", "NotFoundError: there is no collection 'nobody'"),
@@ -79,10 +79,10 @@ def test_messages_from_elsewhere_train_after_one_line(notebook, folder):
         ("%logprobs nobody", "NotFoundError: there is no collection 'nobody'"),
     ],
 )
-def test_what_goes_wrong_is_said_in_two_lines(notebook, folder, cell, said):
+def test_what_goes_wrong_is_said_in_two_lines(notebook, folder, cell, message):
     good = {"messages": [{"role": "user", "content": "a"}]}
     (folder / "bad.jsonl").write_text(f"{json.dumps(good)}\n" + '{"messages": [{"role": "usr"}]}')
-    assert notebook.error(cell).startswith(said)
+    assert notebook.error(cell).startswith(message)
     assert notebook.run("%collections").empty
 
 
@@ -95,6 +95,6 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_in_words(notebook, t
         for _ in range(129):
             file.write(b" " * (1 << 20))
     assert (tmp_path / name).stat().st_size < 1 << 20
-    said = notebook.error(f"%import {tmp_path / name} bomb")
-    assert f"InputError: {place}more than 128 MiB in one piece" in said
-    assert "JSON lines" in said
+    message = notebook.error(f"%import {tmp_path / name} bomb")
+    assert f"InputError: {place}more than 128 MiB in one piece" in message
+    assert "JSON lines" in message

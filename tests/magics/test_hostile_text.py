@@ -17,7 +17,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": f"f{EVIL}", "argumen
 def acting(result):
     """What acts of all that is shown of a result."""
     shown = [repr(result), str(result), result._repr_html_() if hasattr(result, "_repr_html_") else ""]
-    return [ascii(text[max(0, found.start() - 40) :][:80]) for text in shown for found in ACTS.finditer(text)]
+    return [ascii(text[max(0, matches.start() - 40) :][:80]) for text in shown for matches in ACTS.finditer(text)]
 
 
 @pytest.fixture

@@ -50,9 +50,9 @@ def away(bare, served, tmp_path):
 
 
 def test_a_service_that_wants_a_sign_in_says_what_to_type(away, served):
-    said = away.error("%%chat x --max-tokens 4\nuser: hi")
-    assert f"{served[0]}/v1 wants you to sign in" in said
-    assert f"-> %login {served[0]}/v1" in said
+    message = away.error("%%chat x --max-tokens 4\nuser: hi")
+    assert f"{served[0]}/v1 wants you to sign in" in message
+    assert f"-> %login {served[0]}/v1" in message
 
 
 def test_a_service_that_one_is_signed_in_to_samples(away, served, browser):
@@ -95,16 +95,16 @@ def test_tools_of_a_context_server_are_added_listed_and_tried(away, served, brow
 def test_what_a_context_server_refuses_is_told_in_two_lines_and_no_more(away, served, capsys):
     for cell in (f"%tools add {served[0]}/context as memory", "%tools add http://127.0.0.1:9/mcp as nobody"):
         away.shell.run_cell(cell, store_history=False)
-        said = capsys.readouterr()
-        assert len((said.out + said.err).strip().splitlines()) <= 2
+        message = capsys.readouterr()
+        assert len((message.out + message.err).strip().splitlines()) <= 2
 
 
 def test_a_tool_that_needs_more_asks_once_for_it(away, served, browser):
     url = f"{served[0]}/context"
     away.run(f"%login {url}")
     away.run(f"%tools add {url} as memory")
-    said = [{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}]
-    added = away.lab.call_tool("memory.add_trajectory", into="sums", messages=said, reward=1.0)
+    message = [{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}]
+    added = away.lab.call_tool("memory.add_trajectory", into="sums", messages=message, reward=1.0)
     assert "sums:1/0/0" in added
     [standing] = away.lab.whoami()
     assert set(standing.scopes) == {"lab:read", "lab:write"}
@@ -131,7 +131,7 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         ("%login http://tools.example/mcp", "not encrypted"),
         ("%login tools.example", "no https"),
@@ -152,9 +152,9 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
         ("%%chat x --tools nothing\nuser: hi", "no function and no context server 'nothing'"),
     ],
 )
-def test_mistakes_say_what_to_type(away, cell, said):
+def test_mistakes_say_what_to_type(away, cell, message):
     error = away.error(cell)
-    assert said in error
+    assert message in error
     assert "\n  -> " in error
 
 

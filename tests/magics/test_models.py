@@ -40,11 +40,11 @@ def printed(notebook, capsys):
 
 
 def test_models_tells_of_lost_checkpoints_until_they_are_listed_again(printed, notebook):
-    told = printed("%models")
-    assert told[0].endswith(" bytes) in the service's folder models/.lost, which its database does not list:")
-    assert told[1].startswith("  lab/first@7  ")
-    assert told[2] == "  -> %models --recover lists them again; %models --purge removes them"
-    assert printed("%models --delete lab/first@1") == ["model lab/first on tiny: checkpoint 0", *told]
+    response = printed("%models")
+    assert response[0].endswith(" bytes) in the service's folder models/.lost, which its database does not list:")
+    assert response[1].startswith("  lab/first@7  ")
+    assert response[2] == "  -> %models --recover lists them again; %models --purge removes them"
+    assert printed("%models --delete lab/first@1") == ["model lab/first on tiny: checkpoint 0", *response]
     assert printed("%models --recover")[:1] == ["listed again: 1 checkpoint"]
     assert printed("%models -o listed") == []
     assert notebook["listed"].loc["lab/first", "newest"] == 7

@@ -102,9 +102,9 @@ def test_what_was_never_scored_has_an_empty_history(scored):
 
 def test_a_pattern_is_not_taken_and_the_message_says_so(scored):
     for pattern in ("cap*", "'cap*'"):
-        said = scored.error(f"%%reward {pattern}\nreturn 1")
-        assert said.startswith("NotFoundError: there is no collection ")
-        assert said.endswith(": this needs one name, not a pattern\n  -> %collections lists them")
+        message = scored.error(f"%%reward {pattern}\nreturn 1")
+        assert message.startswith("NotFoundError: there is no collection ")
+        assert message.endswith(": this needs one name, not a pattern\n  -> %collections lists them")
 
 
 def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
@@ -136,9 +136,9 @@ def test_a_judge_scores_by_the_rubric_in_the_cell(scored, session):
 
 
 def test_a_group_too_long_for_the_judge_is_named(scored, service):
-    said = scored.error(f"%%reward capitals --judge {service.policy}")
-    assert re.match(r"RewardError: the judge refused the request about capitals/[01]: .* context 128 ", said)
-    assert said.endswith("\n  -> --judge MODEL, another one")
+    message = scored.error(f"%%reward capitals --judge {service.policy}")
+    assert re.match(r"RewardError: the judge refused the request about capitals/[01]: .* context 128 ", message)
+    assert message.endswith("\n  -> --judge MODEL, another one")
 
 
 SNAPSHOTS = {

@@ -55,9 +55,9 @@ def test_what_any_format_brings_in_is_searched(filled, tmp_path, file, kind):
     filled.run(f"%export letters {tmp_path / file} --format {kind}")
     filled.run(f"%import {tmp_path / file} again --format {kind}")
     rewards = "" if kind == "openai" else " and reward >= 0"  # that format has none
-    found = filled.run(f"%search -k 0 letters --where \"collection == 'again'{rewards}\"")
-    assert len(found.names) == 4
-    assert "cannot" not in repr(filled.run("%search --status")) + "".join(found.notes)
+    result = filled.run(f"%search -k 0 letters --where \"collection == 'again'{rewards}\"")
+    assert len(result.names) == 4
+    assert "cannot" not in repr(filled.run("%search --status")) + "".join(result.notes)
 
 
 IMPORTED = {
@@ -92,9 +92,9 @@ def test_what_cannot_be_read_is_left_out_and_listed_and_the_rest_is_searched(fil
     lab.execute("UPDATE trajectories SET items = '{' WHERE id = (SELECT max(id) FROM trajectories)")
     lab.commit()
     filled.run("%search --reindex")
-    found = filled.run("%search -k 0")
-    assert (len(found.names), "letters:1/0/3" in found.names) == (7, False)
-    assert "1 trajectory unreadable and left out of every search -> %search --status" in found.notes
+    result = filled.run("%search -k 0")
+    assert (len(result.names), "letters:1/0/3" in result.names) == (7, False)
+    assert "1 trajectory unreadable and left out of every search -> %search --status" in result.notes
     status = repr(filled.run("%search --status"))
     assert "7 of 8 trajectories are indexed" in status
     assert "up to date" in status
@@ -187,9 +187,9 @@ def test_a_vector_without_an_embedding_model_is_an_error_and_with_one_it_is_comp
 
 def test_a_score_is_explained_on_demand(filled):
     result = filled.run("%search --rank \"knn('sort', limit=4) + 0.5 * field('reward', default=0)\"")
-    told = repr(result.explain(0))
-    assert told.startswith(result.names[0])
-    assert "FieldTerm('reward', default=0)" in told
+    response = repr(result.explain(0))
+    assert response.startswith(result.names[0])
+    assert "FieldTerm('reward', default=0)" in response
     filled.run("%search --where 'step == 0' -o plain")
     assert "nothing was ranked" in filled.error("plain.explain(0)")
 
@@ -204,7 +204,7 @@ def test_a_cell_is_a_whole_dictionary(filled):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("--where 'rewad < 1'", "no record has a field 'rewad'"),
         ("--where 'reward <'", "reward <"),
@@ -214,7 +214,7 @@ def test_a_cell_is_a_whole_dictionary(filled):
         ("x --best 0 --group-by model", "best must be an integer ≥ 1, not 0"),
         ("--rank \"knn('x', key='nosuch')\"", "nosuch"),
         ("' '", "not a text to search for"),
-        ("--where 'step == 99' --into found", "nothing was found"),
+        ("--where 'step == 99' --into found", "the search has no hits to copy into found"),
         ("x --model lab/practice", "belong to --embed-with"),
         ("x --best 2", "best needs group_by"),
         ("x --k 2", "unrecognized arguments: --k"),
@@ -223,9 +223,9 @@ def test_a_cell_is_a_whole_dictionary(filled):
         ("x --group-by 5", "no record has a field '5'"),
     ],
 )
-def test_what_is_wrong_is_said_and_what_to_type(filled, line, said):
+def test_what_is_wrong_is_said_and_what_to_type(filled, line, message):
     error = filled.error(f"%search {line}")
-    assert said in error
+    assert message in error
     assert "\n  -> " in error
 
 
@@ -264,11 +264,11 @@ def test_texts_are_compared_by_the_model_that_is_given(filled):
 
 def test_hits_become_a_collection_that_can_be_scored(filled):
     filled.run("%search 'Sort' -k 3 --into hard")
-    found = filled.lab.collection("hard")
+    result = filled.lab.collection("hard")
     assert filled.run("%search 'Sort' -k 1 --into hard").notes[-1] == "copied to hard:2"
-    found = filled.lab.collection("hard:1")
-    assert {t.reward for t in found.trajectories} <= {t.reward for t in filled.lab.collection("letters").trajectories}
-    assert (len(found), {t.prompt for t in found.trajectories}) == (3, {"Sort these letters: d b a c"})
+    result = filled.lab.collection("hard:1")
+    assert {t.reward for t in result.trajectories} <= {t.reward for t in filled.lab.collection("letters").trajectories}
+    assert (len(result), {t.prompt for t in result.trajectories}) == (3, {"Sort these letters: d b a c"})
     filled.run("%%reward hard --overwrite\nreturn 0.5")
 
 
@@ -336,8 +336,8 @@ def test_what_is_selected_beside_metadata_is_told_with_its_sign(filled):
 def test_a_field_that_is_no_name_is_completed_as_a_condition_wants_it(notebook):
     notebook.shell.user_ns["rows"] = [{"my kind": "sort"}]
     notebook.run("%%chat letters --over rows --max-tokens 4 --seed 1\nSort these letters: d b a c")
-    found = notebook.run("%search --where \"`row.my kind` == 'sort'\"")
-    assert found.names == ["letters:1/0/0"]
+    result = notebook.run("%search --where \"`row.my kind` == 'sort'\"")
+    assert result.names == ["letters:1/0/0"]
     line = '%search --where "row.my'
     assert Matcher(notebook.shell).complete(line, 0, len(line)) == ("row.my", ["`row.my kind`"])
     line = "%search --select row.my"

@@ -157,9 +157,9 @@ class Recorder:
         method = getattr(self._kind, name)
 
         def call(*values: Any, **named: Any) -> Recorder:
-            told = inspect.signature(method).bind(None, *values, **named)
-            told.apply_defaults()
-            self._calls.append((f"{self._kind.__name__}.{name}", dict(told.arguments) | {"self": None}))
+            response = inspect.signature(method).bind(None, *values, **named)
+            response.apply_defaults()
+            self._calls.append((f"{self._kind.__name__}.{name}", dict(response.arguments) | {"self": None}))
             return Recorder({Session.job: Job, Session.branch: Branch}.get(method, object), self._calls)
 
         return call
@@ -235,11 +235,11 @@ def test_a_magic_calls_what_a_script_would(typed, cell):
 def test_every_option_of_a_magic_is_in_some_call_above(magic):
     actions = [action for action in MAGICS[magic].parser._actions if action.dest not in {"help", "output"}]
     words = {word for line in lines_of(magic) for word in line.split()}
-    told = [vars(MAGICS[magic].parser.parse_argstring(line)) for line in lines_of(magic)]
-    assert told, "no call of this magic is above"
+    response = [vars(MAGICS[magic].parser.parse_argstring(line)) for line in lines_of(magic)]
+    assert response, "no call of this magic is above"
     for action in actions:
         spelled = words & set(action.option_strings)
-        assert spelled or (not action.option_strings and any(one[action.dest] for one in told)), action.dest
+        assert spelled or (not action.option_strings and any(one[action.dest] for one in response)), action.dest
 
 
 @pytest.mark.parametrize("magic", MAGICS)

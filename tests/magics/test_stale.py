@@ -40,11 +40,11 @@ def test_the_report_says_how_far_behind_its_completions_are(notebook, capsys):
     train(notebook)
     train(notebook)
     capsys.readouterr()
-    said = f"12 trajectories sampled at step 0, train from step 2: lag 2 -> {REMEDY}"
-    assert said in repr(notebook.run("%%train capitals --dry-run")).splitlines()
-    assert said in repr(notebook.run("%%train capitals --form")).splitlines()
+    message = f"12 trajectories sampled at step 0, train from step 2: lag 2 -> {REMEDY}"
+    assert message in repr(notebook.run("%%train capitals --dry-run")).splitlines()
+    assert message in repr(notebook.run("%%train capitals --form")).splitlines()
     train(notebook)
-    assert said in capsys.readouterr().out.splitlines()
+    assert message in capsys.readouterr().out.splitlines()
 
 
 def test_fresh_completions_have_no_lag(notebook, capsys):
@@ -105,13 +105,13 @@ def test_an_earlier_turn_keeps_the_logprobs_of_the_checkpoint_that_said_it(noteb
     sample(notebook)
     train(notebook)
     continued = notebook.run("%%chat capitals --continue --max-tokens 4 --seed 2\nuser: why?")
-    found, session = continued.trajectories[0], notebook.lab
-    assert found.steps == [0, 1]
-    recorded = [entry.logprob for entry in found.choices[0].sampled_tokens()]
-    told = []
-    for step in found.steps:
-        asked = score(session._connector.http, session.settings.service, f"lab/practice@{step}", found.histories())
+    result, session = continued.trajectories[0], notebook.lab
+    assert result.steps == [0, 1]
+    recorded = [entry.logprob for entry in result.choices[0].sampled_tokens()]
+    response = []
+    for step in result.steps:
+        asked = score(session._connector.http, session.settings.service, f"lab/practice@{step}", result.histories())
         content = session._connector.http.run(asked).data[0].turns[0].logprobs.content
-        told.append([entry.logprob for entry in content])
-    assert told[0] == pytest.approx(recorded, abs=1e-4)
-    assert told[1] != pytest.approx(recorded, abs=1e-3)
+        response.append([entry.logprob for entry in content])
+    assert response[0] == pytest.approx(recorded, abs=1e-4)
+    assert response[1] != pytest.approx(recorded, abs=1e-3)

@@ -45,9 +45,9 @@ def test_an_unknown_option_or_collection_is_refused_at_once(scored):
 
 
 def test_what_would_train_is_told_as_the_dry_run_tells_it(form, scored):
-    told = look(form)
-    assert told["headline"] == "4 of 4 trajectories will train: 16 tokens in 1 of 1 group"
-    assert (told["model"], told["blocked"], told["problems"]) == ("lab/practice", "", {})
+    response = look(form)
+    assert response["headline"] == "4 of 4 trajectories will train: 16 tokens in 1 of 1 group"
+    assert (response["model"], response["blocked"], response["problems"]) == ("lab/practice", "", {})
     assert repr(form.check()) == repr(scored.check("capitals"))
 
 
@@ -59,11 +59,11 @@ def test_the_spread_of_the_advantages_follows_the_options(form):
 
 
 def test_a_wrong_value_is_told_in_the_words_of_the_check_and_nothing_can_be_submitted(form, scored):
-    told = look(form, advantage_balance="2", learning_rate="fast", epsilon="0.3")
-    assert told["problems"] == {"advantage_balance": "2 is outside -1 to 1", "learning_rate": "'fast' is no number"}
-    assert "learning_rate: 'fast' is no number" in told["blocked"]
-    assert told["headline"].startswith("4 of 4")
-    assert told["cell"] == "%%train capitals\nepsilon: 0.3"
+    response = look(form, advantage_balance="2", learning_rate="fast", epsilon="0.3")
+    assert response["problems"] == {"advantage_balance": "2 is outside -1 to 1", "learning_rate": "'fast' is no number"}
+    assert "learning_rate: 'fast' is no number" in response["blocked"]
+    assert response["headline"].startswith("4 of 4")
+    assert response["cell"] == "%%train capitals\nepsilon: 0.3"
     refused = form.answer({"id": 2, "call": "submit", "args": {"texts": {"learning_rate": "fast"}}})
     assert refused["error"] == {"message": "learning_rate: 'fast' is no number", "hint": "learning_rate: 2e-3"}
     assert form.job is None
@@ -77,9 +77,9 @@ def test_what_options_do_together_is_told_beside_them(form):
 
 def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
     scored.reward("capitals", lambda trajectory, answer, messages, row: 1.0, say=lambda _: None)
-    told = look(form)
-    assert told["blocked"] == "nothing would train"
-    assert told["rest"][0]["fix"].startswith("%%reward capitals")
+    response = look(form)
+    assert response["blocked"] == "nothing would train"
+    assert response["rest"][0]["fix"].startswith("%%reward capitals")
     with pytest.raises(NothingTrainsError):
         form.submit()
     assert form.job is None
@@ -87,13 +87,13 @@ def test_where_nothing_trains_it_says_why_and_what_to_type(form, scored):
 
 def test_it_stays_with_its_collection_under_whatever_name(form, scored):
     scored.rename("capitals", "towns", say=lambda _: None)
-    told = look(form)
-    assert (told["names"], told["cell"], told["blocked"]) == (["towns"], "%%train towns", "")
-    assert told["headline"].startswith("4 of 4")
+    response = look(form)
+    assert (response["names"], response["cell"], response["blocked"]) == (["towns"], "%%train towns", "")
+    assert response["headline"].startswith("4 of 4")
     scored.chat("towns", "Capital of Peru?", n=2, max_tokens=4, seed=1)
-    told = look(form, ppo="true")
-    assert (told["names"], told["cell"]) == (["towns:1"], "%%train towns:1\nppo: true")
-    assert told["headline"].startswith("4 of 4")
+    response = look(form, ppo="true")
+    assert (response["names"], response["cell"]) == (["towns:1"], "%%train towns:1\nppo: true")
+    assert response["headline"].startswith("4 of 4")
     form.submit()
     assert list(scored.store.jobs.newest_first()[0].collections) == ["towns:1"]
 
@@ -101,10 +101,10 @@ def test_it_stays_with_its_collection_under_whatever_name(form, scored):
 def test_once_its_collection_is_deleted_it_says_so_and_nothing_can_be_submitted(form, scored):
     look(form)
     scored.delete("capitals", say=lambda _: None)
-    told = look(form, epsilon="0.3")
-    assert told["headline"] == "capitals:1 was deleted -> %collections --restore capitals:1"
-    assert (told["blocked"], told["names"]) == ("nothing would train", ["capitals"])
-    assert told["cell"] == "%%train capitals\nepsilon: 0.3"
+    response = look(form, epsilon="0.3")
+    assert response["headline"] == "capitals:1 was deleted -> %collections --restore capitals:1"
+    assert (response["blocked"], response["names"]) == ("nothing would train", ["capitals"])
+    assert response["cell"] == "%%train capitals\nepsilon: 0.3"
     refused = form.answer({"id": 1, "call": "submit", "args": {"texts": {}}})
     assert refused["error"]["message"] == "capitals:1 was deleted"
     scored.restore("capitals", say=lambda _: None)
@@ -178,6 +178,6 @@ def test_without_scripts_it_reads_as_the_cell_and_what_would_train(scored):
 
 def test_the_model_in_force_is_the_one_that_would_train(form, scored):
     scored.model("lab/other")
-    told = look(form)
-    assert told["model"] == "lab/other"
-    assert any(line["fix"] == "%model lab/practice" for line in told["rest"])
+    response = look(form)
+    assert response["model"] == "lab/other"
+    assert any(line["fix"] == "%model lab/practice" for line in response["rest"])

@@ -123,8 +123,8 @@ def test_an_interrupted_wait_says_that_the_job_goes_on(scored, service, monkeypa
     with pytest.raises(KeyboardInterrupt) as stopped:
         job.wait()
     short = job.id[:8]
-    said, hint = stopped.value._render_traceback_()
-    assert said == "KeyboardInterrupt: the job goes on"
+    message, hint = stopped.value._render_traceback_()
+    assert message == "KeyboardInterrupt: the job goes on"
     assert hint == f"  -> %job {short} --wait follows it, %job {short} --cancel ends it"
 
 

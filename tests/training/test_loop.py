@@ -98,14 +98,14 @@ def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked)
 
 
 @pytest.mark.parametrize(
-    ("reward", "options", "said"),
+    ("reward", "options", "message"),
     [
         (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows does not"),
         (Judge("lab/judge", samples=0), {}, "samples must be an integer >= 1, not 0"),
     ],
 )
-def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(session, reward, options, said):
-    with pytest.raises(InputError, match=said):
+def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(session, reward, options, message):
+    with pytest.raises(InputError, match=message):
         loop(session, reward, **options)
     assert session.collections().empty
 
@@ -274,7 +274,7 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"every": 0}, "every must be an integer >= 1, not 0"),
         ({"patience": 0}, "patience must be an integer >= 1, not 0"),
@@ -288,9 +288,9 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
         ({"reward": 3}, "3 is not a reward function"),
     ],
 )
-def test_wrong_arguments_are_an_error_before_anything_is_sampled(session, wrong, said):
+def test_wrong_arguments_are_an_error_before_anything_is_sampled(session, wrong, message):
     lines = []
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         loop(session, lines=lines, **wrong)
     assert lines == []
     assert session.collections().empty

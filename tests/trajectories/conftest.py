@@ -33,8 +33,8 @@ def sample(lab):
 
     def put(name: str = "capitals", answers: dict[str, list[str]] = ANSWERS, **overrides: Any) -> None:
         prompts = [NewGroup([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
-        for group, said in zip(lab.add_groups(lab.open_collection(name), prompts), answers.values(), strict=True):
-            arrivals = [Arrival(i, [choice(answer, tokens=i + 1, **overrides)]) for i, answer in enumerate(said)]
+        for group, message in zip(lab.add_groups(lab.open_collection(name), prompts), answers.values(), strict=True):
+            arrivals = [Arrival(i, [choice(answer, tokens=i + 1, **overrides)]) for i, answer in enumerate(message)]
             lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
 
     return put

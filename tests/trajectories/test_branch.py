@@ -28,8 +28,8 @@ def lab(tmp_path):
     turns = [said("Paris"), asked("Sure?"), said("Yes"), asked("Really?"), said("Quite")]
     for group in groups:
         lab.put(group, [Arrival(0, turns), Arrival(1, [said("Lyon")])], model="m", step=3, sampling={"seed": 1})
-    found = [t for group in lab.groups(collection) for t in group.trajectories]
-    lab.rewards.give([Score(t, float(i), {"right": float(i)}) for i, t in enumerate(found)], "function")
+    result = [t for group in lab.groups(collection) for t in group.trajectories]
+    lab.rewards.give([Score(t, float(i), {"right": float(i)}) for i, t in enumerate(result)], "function")
     yield lab
     lab.close()
 
@@ -82,11 +82,11 @@ def test_what_the_text_of_a_cell_cannot_say_becomes_a_call(message):
 def test_hits_become_a_collection_whose_groups_share_a_prompt(lab):
     label = gathered(lab, ["capitals:1/1/1", "capitals:1/0/0", "capitals:1/1/0"], "best")
     groups = lab.groups(lab.find(label))
-    told = [
+    response = [
         [(t.prompt, t.answer, t.reward, t.components, t.source, t.step, t.row) for t in g.trajectories] for g in groups
     ]
     peru = "Peru?", {"n": 2}
-    assert told == [
+    assert response == [
         [
             ("Peru?", "Lyon", 3.0, {"right": 3.0}, "function", 3, peru[1]),
             ("Peru?", "Quite", 2.0, {"right": 2.0}, "function", 3, peru[1]),

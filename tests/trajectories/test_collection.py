@@ -30,8 +30,8 @@ def choice(answer: str = "Paris", tokens: int = 2, **overrides: Any) -> Choice:
 def sample(lab: Lab, name: str = "capitals", answers: dict[str, list[str]] = ANSWERS) -> Collection:
     summary = lab.open_collection(name)
     prompts = [NewGroup([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
-    for group, said in zip(lab.add_groups(summary, prompts), answers.values(), strict=True):
-        arrivals = [Arrival(i, [choice(answer, tokens=i + 1)]) for i, answer in enumerate(said)]
+    for group, message in zip(lab.add_groups(summary, prompts), answers.values(), strict=True):
+        arrivals = [Arrival(i, [choice(answer, tokens=i + 1)]) for i, answer in enumerate(message)]
         lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
     return Collection(lab, lab.collection(name))
 

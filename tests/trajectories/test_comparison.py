@@ -48,10 +48,10 @@ def collect(lab: Lab, name: str, *groups: list[float | None], prompts: list[str]
 
 
 def test_the_difference_is_the_mean_over_prompts_of_the_difference_of_means():
-    found = compare(BETTER, WORSE, SAME)
-    assert found.mean_before == pytest.approx((0.25 + 1.0 + 0.5) / 3)
-    assert found.mean_after == pytest.approx((0.75 + 0.25 + 0.5) / 3)
-    assert found.difference == pytest.approx((0.5 - 0.75 + 0.0) / 3)
+    result = compare(BETTER, WORSE, SAME)
+    assert result.mean_before == pytest.approx((0.25 + 1.0 + 0.5) / 3)
+    assert result.mean_after == pytest.approx((0.75 + 0.25 + 0.5) / 3)
+    assert result.difference == pytest.approx((0.5 - 0.75 + 0.0) / 3)
 
 
 def test_the_table_has_a_row_per_prompt_the_largest_loss_first():
@@ -127,7 +127,7 @@ def test_the_interval_of_one_prompt_is_over_its_trajectories():
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "message"),
     [
         ([BETTER] * 16, "better"),
         ([WORSE] * 16, "worse"),
@@ -140,8 +140,8 @@ def test_the_interval_of_one_prompt_is_over_its_trajectories():
         ),
     ],
 )
-def test_it_says_in_words_what_came_of_it(pairs, said):
-    assert compare(*pairs).words()[1].endswith(f": {said}")
+def test_it_says_in_words_what_came_of_it(pairs, message):
+    assert compare(*pairs).words()[1].endswith(f": {message}")
 
 
 def test_one_trajectory_bounds_nothing():

@@ -29,8 +29,8 @@ def test_a_glimpse_is_the_first_page_without_what_depends_on_every_row(lab, coll
     unknown = {"advantage": None, "reason": None, "why": None}
     assert page["rows"] == [{**row, **unknown} for row in whole["rows"]]
     mean, counts = whole["summary"].pop("mean_reward"), ("trajectories", "scored", "groups")
-    told = {name: whole["summary"][name] for name in counts}
-    assert page["summary"] == {**told, "mean_reward": pytest.approx(mean), "trainable": None}
+    response = {name: whole["summary"][name] for name in counts}
+    assert page["summary"] == {**response, "mean_reward": pytest.approx(mean), "trainable": None}
     assert (page["offset"], page["total"], page["filtered"]) == (0, 2 * ALL, 2 * ALL)
 
 

@@ -41,8 +41,8 @@ def groups(lab: Lab) -> Callable[..., list[Group]]:
     def put(*answers: list[Any], name: str = "capitals", **extra: Any) -> list[Group]:
         prompt = [SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Capital?")]
         added = lab.add_groups(lab.open_collection(name), [NewGroup(prompt, {"answer": "Paris"}) for _ in answers])
-        for group, said in zip(added, answers, strict=True):
-            items = [each if isinstance(each, list) else [_choice(each)] for each in said]
+        for group, message in zip(added, answers, strict=True):
+            items = [each if isinstance(each, list) else [_choice(each)] for each in message]
             arrivals = [Arrival(i, each, extra=extra) for i, each in enumerate(items)]
             lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
         return lab.groups(lab.find(name))
@@ -138,10 +138,10 @@ def test_ranks_become_rewards_by_hand_in_one_change_that_is_undone_at_once(lab: 
     (group,) = groups(["Paris", "Lyon", "Nice", "Lille"])
     lab.rewards.give([Score(t, 0.25, {"right": 0.25}) for t in group.trajectories], "function")
     shown = view(lab)
-    told = asked(shown, "rank", position=0, ranking=[[2], [0, 3]])
-    assert column(told, "reward") == [0.25, 0.25, 1.0, 0.25]
-    assert column(told, "source") == ["hand", "function", "hand", "hand"]
-    assert told["said"] == "given by hand: 3 rewards in capitals/0"
+    response = asked(shown, "rank", position=0, ranking=[[2], [0, 3]])
+    assert column(response, "reward") == [0.25, 0.25, 1.0, 0.25]
+    assert column(response, "source") == ["hand", "function", "hand", "hand"]
+    assert response["said"] == "given by hand: 3 rewards in capitals/0"
     assert {edit.change for t in group.trajectories for edit in lab.rewards.history(t)} == {1, 2}
     back = asked(shown, "undo", position=0)
     assert column(back, "reward") == [0.25] * 4
@@ -151,26 +151,26 @@ def test_ranks_become_rewards_by_hand_in_one_change_that_is_undone_at_once(lab: 
 
 def test_advantages_are_those_of_the_frame_of_the_group(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon the second", "Nice", "Lille"], ["Lima"])
-    told = asked(view(lab), "rank", position=0, ranking=[0, [1, 2]])
+    response = asked(view(lab), "rank", position=0, ranking=[0, [1, 2]])
     frame = Collection(lab, lab.find("capitals"), 0).to_frame()
-    assert column(told, "advantage")[:3] == frame["advantage"].tolist()[:3]
-    assert column(told, "why") == [None, None, None, ["no reward", "no reward yet"]]
-    told = asked(view(lab), "rank", position=0, ranking=[[0, 1, 2]])
-    assert [why[0] for why in column(told, "why")] == ["all equal"] * 3 + ["no reward"]
+    assert column(response, "advantage")[:3] == frame["advantage"].tolist()[:3]
+    assert column(response, "why") == [None, None, None, ["no reward", "no reward yet"]]
+    response = asked(view(lab), "rank", position=0, ranking=[[0, 1, 2]])
+    assert [why[0] for why in column(response, "why")] == ["all equal"] * 3 + ["no reward"]
 
 
 def test_one_reward_is_given_by_typing_it(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"])
-    told = asked(view(lab), "give", position=0, seat=1, reward=-2.5)
-    assert (column(told, "reward"), column(told, "source")) == ([None, -2.5], [None, "hand"])
+    response = asked(view(lab), "give", position=0, seat=1, reward=-2.5)
+    assert (column(response, "reward"), column(response, "source")) == ([None, -2.5], [None, "hand"])
     assert asked(view(lab), "give", position=0, seat=1, reward=-2.5)["said"] == "every reward is as it was"
 
 
 def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"])
     shown, table = view(lab), RewardsView(lab, [lab.find("capitals")])
-    told = asked(shown, "give", position=0, seat=1, reward=" 1e-1 ")
-    assert column(told, "reward") == [None, 0.1]
+    response = asked(shown, "give", position=0, seat=1, reward=" 1e-1 ")
+    assert column(response, "reward") == [None, 0.1]
     for typed in ("0x10", "1_0", "much", "0,5", "nan", "1e999", ""):
         with pytest.raises(RewardError) as error:
             table.set("capitals/0/1", typed)
@@ -281,8 +281,8 @@ def test_the_gap_to_the_newest_checkpoint_is_the_new_logprob_minus_the_old(lab: 
         data = [{"turns": [{"index": 2, "logprobs": {"content": now}}]}]
         return ScoredHistories.model_validate({"object": "list", "model": "lab/practice@9", "data": data})
 
-    told = asked(view(lab, ask_logprobs=newest), "gap", position=0, seat=0)
-    assert told == {"model": "lab/practice@9", "turns": [[0.0, 0.25, 0.5, 0.75]]}
+    response = asked(view(lab, ask_logprobs=newest), "gap", position=0, seat=0)
+    assert response == {"model": "lab/practice@9", "turns": [[0.0, 0.25, 0.5, 0.75]]}
     assert wanted == [("lab/practice", [3])]
 
 

@@ -122,8 +122,8 @@ def verdicts(bounds: Callable, draw: Draw, prompts: int) -> float:
 def ever_wrong(bounds: Callable, draw: Draw, looks: tuple[int, ...] = LOOKS) -> float:
     """How often at least one of several looks at a growing comparison does not hold the true mean."""
     values, true = draw(np.random.default_rng(7), max(looks))
-    found = [bounds(values[:, :count]) for count in looks]
-    return 1 - np.mean(np.all([(low <= true + 1e-12) & (true - 1e-12 <= high) for low, high in found], axis=0))
+    result = [bounds(values[:, :count]) for count in looks]
+    return 1 - np.mean(np.all([(low <= true + 1e-12) & (true - 1e-12 <= high) for low, high in result], axis=0))
 
 
 once, always = partial(interval, width=1.0), partial(anytime_interval, width=1.0)

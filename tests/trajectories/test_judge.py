@@ -199,8 +199,8 @@ def test_the_worth_of_a_place_is_found_and_the_hint_comes_where_more_than_half_o
     draw = random.Random(3)
     quality, chance = math.sqrt(1 - share) * 0.1, math.sqrt(2 * share) * 0.1
     line = disagreement_line([heard_twice(draw, quality, chance) for _ in range(2000)])
-    told = float(re.search(r"is worth ([+-]\d\.\d+)", line)[1])
-    assert told == pytest.approx(0.2, abs=0.02)
+    response = float(re.search(r"is worth ([+-]\d\.\d+)", line)[1])
+    assert response == pytest.approx(0.2, abs=0.02)
     assert (" -> --samples 4" in line) == (share > 0.5)
 
 
@@ -464,8 +464,8 @@ def test_scores_are_found_in_whatever_stands_around_them(answer):
     "score", ["1.01", "-0.1", "NaN", "Infinity", "-Infinity", '"0.5"', "null", "true", "[0.5]", "1e400", '{"score": 1}']
 )
 def test_what_is_no_number_from_0_to_1_is_no_score(score):
-    found, problem = parse(f'{{"A": {{"score": {score}}}, "B": {{"score": 1}}}}', ["A", "B"])
-    assert (found, problem) == ({"B": Verdict(1.0, None)}, "")
+    result, problem = parse(f'{{"A": {{"score": {score}}}, "B": {{"score": 1}}}}', ["A", "B"])
+    assert (result, problem) == ({"B": Verdict(1.0, None)}, "")
 
 
 @pytest.mark.parametrize(
@@ -487,8 +487,8 @@ def test_an_answer_of_another_form_is_worth_nothing(answer, said):
 
 
 def test_a_completion_that_is_scored_twice_is_not_scored():
-    found, problem = parse('{"A": {"score": 0}, "A": {"score": 1}, "B": {"score": 0, "score": 1}}', ["A", "B"])
-    assert (found, problem) == ({}, "")
+    result, problem = parse('{"A": {"score": 0}, "A": {"score": 1}, "B": {"score": 0, "score": 1}}', ["A", "B"])
+    assert (result, problem) == ({}, "")
 
 
 def test_more_completions_than_letters_have_labels_of_their_own(lab):

@@ -61,7 +61,7 @@ def test_the_cost_is_shown_where_any_price_is_known():
 
 
 def test_a_pattern_chooses_by_name_or_by_label():
-    found = [summary(), summary(newest=False), summary("rivers")]
-    assert list(catalogue(found, "cap*", {}).index) == ["capitals", "capitals:1"]
-    assert list(catalogue(found, "*:1", {}).index) == ["capitals:1"]
-    assert list(catalogue(found, "x*", {}).index) == []
+    result = [summary(), summary(newest=False), summary("rivers")]
+    assert list(catalogue(result, "cap*", {}).index) == ["capitals", "capitals:1"]
+    assert list(catalogue(result, "*:1", {}).index) == ["capitals:1"]
+    assert list(catalogue(result, "x*", {}).index) == []

@@ -61,8 +61,13 @@ def test_the_answers_become_choices_in_a_new_generation_and_the_old_one_stays(se
 def test_what_was_given_to_the_policy_is_not_trained(session, imported):
     example = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dog", "weight": 0}]
     imported("jumps", prompt=(*example, ASK))
-    ((found,),) = (group.trajectories for group in session.logprobs("foxes").groups)
-    assert [type(item).__name__ for item in found.items] == ["UserMessage", "AssistantMessage", "UserMessage", "Choice"]
+    ((result,),) = (group.trajectories for group in session.logprobs("foxes").groups)
+    assert [type(item).__name__ for item in result.items] == [
+        "UserMessage",
+        "AssistantMessage",
+        "UserMessage",
+        "Choice",
+    ]
 
 
 def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_path):
@@ -70,20 +75,20 @@ def test_further_conversations_of_a_trajectory_get_logprobs_too(session, tmp_pat
     sent = {"messages_and_choices": [ASK, answer], "additional_histories": [{"messages_and_choices": [ASK, answer]}]}
     (tmp_path / "a.jsonl").write_text(json.dumps({**sent, "reward": 1.0, "final_policy_version": 7, "logs": ["x"]}))
     session.import_(tmp_path / "a.jsonl", "foxes")
-    (found,) = session.logprobs("foxes").trajectories
-    assert found.answer == "jumps"
-    main, further = found.history_tokens
+    (result,) = session.logprobs("foxes").trajectories
+    assert result.answer == "jumps"
+    main, further = result.history_tokens
     assert main == further > 0
-    assert found.tokens == main + further
-    assert found.extra.keys() == {"additional_histories", "logs"}
+    assert result.tokens == main + further
+    assert result.extra.keys() == {"additional_histories", "logs"}
 
 
 def test_a_conversation_that_the_policy_cannot_read_is_left_as_it_was_and_named(session, imported):
-    said = []
+    message = []
     imported("jumps", "the lazy dog " * 99, "sleeps")
-    found = session.logprobs("foxes", say=said.append)
-    assert [t.tokens > 0 for t in found.trajectories] == [True, False, True]
-    (line,) = said
+    result = session.logprobs("foxes", say=message.append)
+    assert [t.tokens > 0 for t in result.trajectories] == [True, False, True]
+    (line,) = message
     assert line.startswith("1 trajectory left without logprobs, the first foxes/0/1: ")
 
 
@@ -95,24 +100,24 @@ def test_where_it_can_read_nothing_that_is_an_error_and_nothing_is_written(sessi
 
 
 def test_what_was_sampled_has_logprobs_already(session):
-    said = []
+    message = []
     session.chat("foxes", "hello", n=2, max_tokens=4)
-    assert session.logprobs("foxes", say=said.append).label == "foxes:1"
-    assert said == ["every conversation has logprobs already"]
+    assert session.logprobs("foxes", say=message.append).label == "foxes:1"
+    assert message == ["every conversation has logprobs already"]
 
 
 def test_an_import_can_ask_for_them_at_once(session, imported, tmp_path):
     imported("jumps")
-    found = session.import_(tmp_path / "foxes.jsonl", "others", logprobs=True)
-    assert found.label == "others:2"
-    assert found.trajectories[0].tokens > 0
+    result = session.import_(tmp_path / "foxes.jsonl", "others", logprobs=True)
+    assert result.label == "others:2"
+    assert result.trajectories[0].tokens > 0
 
 
 def test_the_logprobs_of_a_checkpoint_can_be_asked_for_by_its_name(session, imported):
     imported("jumps")
     session.model("lab/practice")
-    (found,) = session.logprobs("foxes", "lab/practice@0").trajectories
-    assert (found.model, found.step) == ("lab/practice", 0)
+    (result,) = session.logprobs("foxes", "lab/practice@0").trajectories
+    assert (result.model, result.step) == ("lab/practice", 0)
     with pytest.raises(NotFoundError) as missing:
         session.logprobs("foxes:1", "lab/nobody")
     assert missing.value.hint == "%model lab/nobody registers it"

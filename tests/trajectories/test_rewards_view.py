@@ -26,8 +26,8 @@ def names(view: RewardsView, **asked: Any) -> list[str]:
 
 
 def row(view: RewardsView, name: str) -> dict[str, Any]:
-    (found,) = view.page(filter={"name": name})["rows"]
-    return found
+    (result,) = view.page(filter={"name": name})["rows"]
+    return result
 
 
 def ask(view: RewardsView, call: str, **args: Any) -> Any:
@@ -176,9 +176,9 @@ def test_one_reward_for_several_rows_is_one_change_and_undone_as_one(view, lab, 
 
 @pytest.mark.parametrize("wrong", ["0,5", "abc", "nan", "", "1e999", "inf", None, float("nan"), [1.0], {}, 10**400])
 def test_what_is_no_finite_number_is_refused_with_the_name_and_changes_nothing(view, lab, wrong):
-    with pytest.raises(RewardError, match=r"the reward of capitals/0/0 is .*, which is no finite number") as told:
+    with pytest.raises(RewardError, match=r"the reward of capitals/0/0 is .*, which is no finite number") as raised:
         view.set("capitals/0/0", wrong)
-    assert told.value.hint == ("0.5" if wrong == "0,5" else "a number such as 0.5")
+    assert raised.value.hint == ("0.5" if wrong == "0,5" else "a number such as 0.5")
     assert lab.rewards.newest_edit() == 0
 
 
@@ -360,8 +360,8 @@ def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was
     assert [r["name"] for r in rows] == [NAMES[0], NAMES[4], NAMES[2]]
     shown = {"ids": [row["id"] for row in rows]}
     answer = ask(view, "set", names=[rows[0]["id"]], reward="-1", shown=shown)
-    told = zip(shown["ids"], [-1.0, 1.0, 0.5], strict=True)
-    assert [(r["id"], r["reward"]) for r in answer["rows"]] == list(told)
+    response = zip(shown["ids"], [-1.0, 1.0, 0.5], strict=True)
+    assert [(r["id"], r["reward"]) for r in answer["rows"]] == list(response)
     texts = {"name", "group", "prompt", "completion", "tokens", "finish_reason"}  # which the browser has
     assert all(row.keys() == rows[0].keys() - texts for row in answer["rows"])
     assert (answer["said"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)

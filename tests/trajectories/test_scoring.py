@@ -41,8 +41,8 @@ def style(trajectory, answer, messages, row):
 
 
 def one(functions: Any, weights: Any = None):
-    (found,) = score(ONE, functions, weights)
-    return found.reward, found.components
+    (result,) = score(ONE, functions, weights)
+    return result.reward, result.components
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_same_functions_in_another_order_give_the_same_scores():
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "text"),
     [
         ({"exakt": 1}, "a weight is given for 'exakt', which is not a component of the reward -> exact"),
         ({"zzz": 1}, "a weight is given for 'zzz', which is not a component of the reward -> exact, brief"),
@@ -115,10 +115,10 @@ def test_the_same_functions_in_another_order_give_the_same_scores():
         ({"exact": "much"}, "the weight of exact is 'much', which is not a finite number -> exact=1.0"),
     ],
 )
-def test_a_wrong_weight_is_named_with_what_to_type(weights, said):
+def test_a_wrong_weight_is_named_with_what_to_type(weights, text):
     with pytest.raises(InputError) as error:
         score(ONE, [exact, brief], weights)
-    assert f"{error.value.message} -> {error.value.hint}" == said
+    assert f"{error.value.message} -> {error.value.hint}" == text
 
 
 def test_a_weight_for_what_is_only_kept_would_do_nothing_and_is_refused():
@@ -183,12 +183,12 @@ def test_an_interrupt_is_told_with_the_trajectory_and_without_a_traceback():
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         score(ONE, interrupted)
-    said = stopped.value._render_traceback_()
-    assert said == [
+    message = stopped.value._render_traceback_()
+    assert message == [
         "KeyboardInterrupt: it was scoring capitals/0/0; no reward was changed",
         "  -> run the cell again",
     ]
-    assert stopped.value.__notes__[0] == said[0].partition(": ")[2]
+    assert stopped.value.__notes__[0] == message[0].partition(": ")[2]
 
 
 def test_nothing_to_score_is_no_score():

@@ -84,9 +84,9 @@ def test_a_condition_keeps_the_rows_that_fit_it(conditions, expected):
 
 @pytest.mark.parametrize("wrong", ["much", "> 0,5", "nan", "> inf", "0..", "1_0", "٣", "> > 1", True, [1.0], {}])
 def test_what_is_no_condition_on_a_number_is_refused_with_those_that_are(wrong):
-    with pytest.raises(InputError, match=r"reward: .* is not a condition on a number") as told:
+    with pytest.raises(InputError, match=r"reward: .* is not a condition on a number") as raised:
         shown(reward=wrong)
-    assert told.value.hint == "> 0.5, <= 1, = 0, 0..1, empty, not empty"
+    assert raised.value.hint == "> 0.5, <= 1, = 0, 0..1, empty, not empty"
 
 
 @pytest.mark.parametrize("wrong", ["hands", ["hand", "nobody"], 5, [None], [["hand"]]])
@@ -109,9 +109,9 @@ def test_a_column_or_a_direction_that_there_is_not_is_refused(sort):
 
 
 def test_a_column_that_was_meant_is_named():
-    with pytest.raises(InputError, match="there is no column 'rewards'") as told:
+    with pytest.raises(InputError, match="there is no column 'rewards'") as raised:
         shown(rewards="> 1")
-    assert told.value.hint == "reward"
+    assert raised.value.hint == "reward"
 
 
 def test_a_number_is_written_with_a_point_and_in_digits():

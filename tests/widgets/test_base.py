@@ -52,15 +52,15 @@ def test_in_colab_an_output_names_the_widget_manager_that_shows_it(tmp_path: Any
     monkeypatch.setattr("rolloutlab.widgets.base.in_notebook", lambda: True)
     for name in ("doubler.js", "doubler.css"):
         (tmp_path / name).write_text("")
-    shown, told = DisplayFormatter().format(Doubler(), include={MIME})
+    shown, response = DisplayFormatter().format(Doubler(), include={MIME})
     assert list(shown) == [MIME]
-    assert told == {}
+    assert response == {}
     url = "https://ssl.gstatic.example/widgets"
     colab = SimpleNamespace(enable_custom_widget_manager=lambda: None, _widgets=SimpleNamespace(_installed_url=url))
     monkeypatch.setitem(sys.modules, "google.colab.output", colab)
-    shown, told = DisplayFormatter().format(Doubler(), include={MIME})
+    shown, response = DisplayFormatter().format(Doubler(), include={MIME})
     assert list(shown) == [MIME]
-    assert told == {MIME: {"colab": {"custom_widget_manager": {"url": url}}}}
+    assert response == {MIME: {"colab": {"custom_widget_manager": {"url": url}}}}
 
 
 def test_a_view_that_has_no_state_tells_why_instead_of_keeping_others_from_loading() -> None:

@@ -242,9 +242,9 @@ def test_the_html_of_a_group_has_tool_calls_their_results_and_the_tools_that_wer
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     asked = Choice.model_validate({"finish_reason": "tool_calls", "index": 0, "message": message})
-    told = ToolMessage(role="tool", content="42", tool_call_id="1")
+    response = ToolMessage(role="tool", content="42", tool_call_id="1")
     tools = [{"type": "function", "function": {"name": "add", "description": "Adds."}}]
-    shown = Page(html("a", [group(trajectory(items=(asked, told), extra={"tools": tools}))])).text
+    shown = Page(html("a", [group(trajectory(items=(asked, response), extra={"tools": tools}))])).text
     for words in ('add({"a": 1})', "tool 42", "1 tool offered", "Adds.", "ended on a tool call"):
         assert words in shown
 

@@ -130,6 +130,6 @@ def test_what_a_browser_is_told_has_no_secret(shown, session, name):
     token = session.settings.service.token
     assert token
     view = getattr(shown[name], "_view", shown[name])  # what a collection shows is a view of its own
-    told = [view.state(), view.state(), repr(shown[name]), shown[name]._repr_html_()]
-    told += [view.answer({"id": 1, "call": call, "args": args}) for call in view.calls() for args in ARGUMENTS]
-    assert token not in json.dumps(told, ensure_ascii=False)
+    response = [view.state(), view.state(), repr(shown[name]), shown[name]._repr_html_()]
+    response += [view.answer({"id": 1, "call": call, "args": args}) for call in view.calls() for args in ARGUMENTS]
+    assert token not in json.dumps(response, ensure_ascii=False)

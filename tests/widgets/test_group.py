@@ -12,8 +12,8 @@ from rolloutlab.widgets.group import ConversationTexts, conversation, piece, tok
 
 def choice(answer: str | None, *tokens: Any, **message: Any) -> Choice:
     content = [{"logprob": -0.5, "top_logprobs": [], **({"token": t} if isinstance(t, str) else t)} for t in tokens]
-    said = {"role": "assistant", "content": answer, **message}
-    record = {"finish_reason": "stop", "index": 0, "message": said, "logprobs": {"content": content}}
+    text = {"role": "assistant", "content": answer, **message}
+    record = {"finish_reason": "stop", "index": 0, "message": text, "logprobs": {"content": content}}
     return Choice.model_validate(record)
 
 
@@ -24,14 +24,14 @@ def trajectory(*items: Any, **overrides: Any) -> StoredTrajectory:
 
 def test_what_a_tool_answered_is_inside_the_call_that_asked() -> None:
     calls = [{"id": str(i), "type": "function", "function": {"name": f"f{i}", "arguments": "{}"}} for i in range(2)]
-    told = [ToolMessage(role="tool", content=f"answer {i}", tool_call_id=str(i)) for i in (1, 0, 7)]
-    found = turns([choice(None, "x", tool_calls=calls), *told], ConversationTexts())
-    assert [(call["name"], call["result"]["text"]) for call in found[0]["calls"]] == [
+    response = [ToolMessage(role="tool", content=f"answer {i}", tool_call_id=str(i)) for i in (1, 0, 7)]
+    matches = turns([choice(None, "x", tool_calls=calls), *response], ConversationTexts())
+    assert [(call["name"], call["result"]["text"]) for call in matches[0]["calls"]] == [
         ("f0", "answer 0"),
         ("f1", "answer 1"),
     ]
-    assert [(turn["role"], turn["said"]["text"]) for turn in found[1:]] == [("tool", "answer 7")]
-    assert found[0]["said"] is None
+    assert [(turn["role"], turn["said"]["text"]) for turn in matches[1:]] == [("tool", "answer 7")]
+    assert matches[0]["said"] is None
 
 
 def test_only_what_was_sampled_with_logprobs_is_said_to_be_sampled() -> None:

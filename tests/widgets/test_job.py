@@ -32,7 +32,7 @@ WHOLE = [started(), PREFLIGHT, gradient_step(), gradient_step(loss=1.5, ratio_ma
 
 
 @pytest.mark.parametrize(
-    ("read", "told", "heading"),
+    ("read", "response", "heading"),
     [
         (0, "queued", "job on lab/practice: queued"),
         (1, "running", "job on lab/practice: running, 0 of 2 gradient steps"),
@@ -43,8 +43,8 @@ WHOLE = [started(), PREFLIGHT, gradient_step(), gradient_step(loss=1.5, ratio_ma
         (6, "succeeded", "job on lab/practice: succeeded, 2 of 2 gradient steps -> lab/practice@1"),
     ],
 )
-def test_a_job_looks_live_as_far_as_its_events_have_been_read(read, told, heading):
-    assert status(WHOLE[:read]) == told
+def test_a_job_looks_live_as_far_as_its_events_have_been_read(read, response, heading):
+    assert status(WHOLE[:read]) == response
     assert text(MODEL, WHOLE[:read]).splitlines()[0] == heading
     assert html(MODEL, WHOLE[:read]).startswith(f"<p><b>{heading.replace('>', '&gt;')}</b></p>")
 
@@ -60,10 +60,10 @@ def test_a_whole_job_is_told_with_what_did_not_train_and_the_means_of_its_steps(
 
 
 def test_the_html_says_what_the_text_says():
-    said = html(MODEL, WHOLE)
+    message = html(MODEL, WHOLE)
     for words in ("1 did not train: no reward yet", "top_p 0.9"):
-        assert f"<p>{words}</p>" in said
-    assert "<tr><th>reward</th><th>loss</th><th>ratio_max</th></tr><tr><td>1</td><td>1</td><td>3</td></tr>" in said
+        assert f"<p>{words}</p>" in message
+    assert "<tr><th>reward</th><th>loss</th><th>ratio_max</th></tr><tr><td>1</td><td>1</td><td>3</td></tr>" in message
 
 
 def test_what_was_read_in_pieces_looks_as_what_was_read_at_once():
@@ -95,17 +95,17 @@ def test_a_job_that_starts_over_waits_until_it_runs_again():
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "response"),
     [
         (ENDED, "succeeded"),
         (event("training_failed", error_message="the disk is full"), "failed"),
         (event("training_cancelled"), "cancelled"),
     ],
 )
-def test_every_ending_has_its_status(end, told):
+def test_every_ending_has_its_status(end, response):
     assert end.type in ENDINGS
-    assert status([started(), end]) == told
-    assert f"job on lab/practice: {told}" in text(MODEL, [started(), end])
+    assert status([started(), end]) == response
+    assert f"job on lab/practice: {response}" in text(MODEL, [started(), end])
 
 
 @pytest.mark.parametrize("show", [text, html])
@@ -186,14 +186,14 @@ def test_html_has_the_course_as_a_picture_that_needs_no_script():
 
 
 def test_the_head_says_why_what_did_not_train_and_what_to_type_about_it():
-    told = head(MODEL, WHOLE, ["capitals"])
-    assert [(note["kind"], note["fix"]) for note in told["notes"]] == [
+    response = head(MODEL, WHOLE, ["capitals"])
+    assert [(note["kind"], note["fix"]) for note in response["notes"]] == [
         ("left out", "%%reward capitals with a finer score, or %%chat with a larger -n or --temperature 1"),
         ("left out", "%%reward capitals"),
         ("warning", ""),
     ]
-    assert (told["done"], told["rows"], told["made"], told["ended"]) == (2, 2, "lab/practice@1", True)
-    assert ("mean reward", "1.000") in told["facts"]
+    assert (response["done"], response["rows"], response["made"], response["ended"]) == (2, 2, "lab/practice@1", True)
+    assert ("mean reward", "1.000") in response["facts"]
 
 
 def test_what_needs_nothing_to_be_typed_is_told_so():
@@ -211,13 +211,13 @@ def test_when_it_has_ended_the_head_says_what_to_type_next():
     begun = event("training_started", num_sequences=2, step=4, learning_rate=0.002)
     made = [begun, event("checkpoint_saved", step=5), ENDED]
     assert head(MODEL, made, ["capitals", "letters"])["next"] == ["%%chat capitals"]
-    told = head(MODEL, made, ["capitals", "letters"], "%compare capitals")
-    assert told["next"] == ["%compare capitals --before 4 --after 5", "%%chat capitals"]
-    assert told["facts"] == [("learning rate", "0.002")]
+    response = head(MODEL, made, ["capitals", "letters"], "%compare capitals")
+    assert response["next"] == ["%compare capitals --before 4 --after 5", "%%chat capitals"]
+    assert response["facts"] == [("learning rate", "0.002")]
     failed = [begun, event("training_failed", error_message="the disk is full")]
-    told = head(MODEL, failed, ["capitals", "letters"])
-    assert told["next"] == ["%%train capitals letters"]
-    assert told["notes"] == [{"kind": "failed", "text": "the disk is full", "fix": "%service log"}]
+    response = head(MODEL, failed, ["capitals", "letters"])
+    assert response["next"] == ["%%train capitals letters"]
+    assert response["notes"] == [{"kind": "failed", "text": "the disk is full", "fix": "%service log"}]
     assert head(MODEL, [begun])["next"] == []
 
 

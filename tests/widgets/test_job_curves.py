@@ -9,17 +9,17 @@ from rolloutlab.api.wire.training import Event
 from rolloutlab.widgets.job_curves import CURVES, curves_with_numbers, numbers_of, oddities
 
 
-def steps(*told: dict[str, Any]) -> list[Event]:
-    return [Event(id=str(i), type="gradient_step", data=data) for i, data in enumerate(told)]
+def steps(*response: dict[str, Any]) -> list[Event]:
+    return [Event(id=str(i), type="gradient_step", data=data) for i, data in enumerate(response)]
 
 
-def titles(*told: dict[str, Any]) -> list[str]:
-    return [curve.title for curve in curves_with_numbers(numbers_of(steps(*told)))]
+def titles(*response: dict[str, Any]) -> list[str]:
+    return [curve.title for curve in curves_with_numbers(numbers_of(steps(*response)))]
 
 
 def test_numbers_have_a_place_for_every_step_also_where_a_step_does_not_tell_one():
-    found = numbers_of(steps({"loss": 1.0}, {"loss": 2, "entropy": 0.123456789}, {"entropy": True}))
-    assert found == {"loss": [1.0, 2.0, None], "entropy": [None, 0.123457, None]}
+    result = numbers_of(steps({"loss": 1.0}, {"loss": 2, "entropy": 0.123456789}, {"entropy": True}))
+    assert result == {"loss": [1.0, 2.0, None], "entropy": [None, 0.123457, None]}
 
 
 def test_only_the_steps_from_one_on_can_be_asked_for():
@@ -73,10 +73,10 @@ def test_every_old_batch_is_told_by_distance_and_correlation_while_its_mean_rati
     """Fifty batches of older policies, fifty of the same one: the mean ratio misses many of the former."""
     random = np.random.default_rng(0)
     old = [first_step(random, moved) for moved in np.linspace(0.4, 1.2, 50)]
-    assert all(told["kl"] > 0.05 for told in old)
-    assert sum(abs(told["ratio_mean"] - 1) <= 0.02 for told in old) >= 5
-    for told in old:
-        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers_of(steps(told))).keys()
+    assert all(response["kl"] > 0.05 for response in old)
+    assert sum(abs(response["ratio_mean"] - 1) <= 0.02 for response in old) >= 5
+    for response in old:
+        assert {"distance (kl)", "old/new correlation"} <= oddities(numbers_of(steps(response))).keys()
     assert [oddities(numbers_of(steps(first_step(random, 1e-3)))) for _ in range(50)] == [{}] * 50
 
 

@@ -19,16 +19,16 @@ class Place:
 @pytest.fixture
 def place(monkeypatch) -> Place:
     """The place of a notebook that this test is in, where nothing is too short to be shown."""
-    found = Place()
+    result = Place()
 
     def display(shown: object, *, display_id: bool) -> Place:
-        found.update(shown)
-        return found
+        result.update(shown)
+        return result
 
     monkeypatch.setattr(progress, "_DELAY", 0)
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", display)
-    return found
+    return result
 
 
 def test_a_bar_goes_on_in_its_place_and_leaves_no_output_behind(place):

@@ -17,10 +17,10 @@ def row():
 
 
 def test_the_passage_is_around_the_words_that_matched():
-    said = passage(LONG, ["needle"])
-    assert (said[:8], said[-2:]) == ("… before", " …")
-    assert "the needle lies here" in said
-    assert len(said) < 170
+    message = passage(LONG, ["needle"])
+    assert (message[:8], message[-2:]) == ("… before", " …")
+    assert "the needle lies here" in message
+    assert len(message) < 170
 
 
 def test_of_several_places_the_one_with_most_words_is_shown():

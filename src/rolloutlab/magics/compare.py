@@ -22,7 +22,7 @@ class CompareMagics(LabMagics):
     @argument("--after", metavar="STEP", default="latest", help="the other checkpoint (default: latest)")
     @argument("-n", type=int, help="completions per prompt; default: as many as the collection has")
     @argument("--over", metavar="ROWS", help="other rows, such as held_out, for the collection's prompt")
-    @argument("--anytime", action="store_true", help="an interval that holds however often it is looked at")
+    @argument("--anytime", action="store_true", help="an interval that stays valid however often you compare")
     @argument("--bounds", nargs=2, type=float, metavar=("LEAST", "LARGEST"), help="rewards, if not within 0 and 1")
     @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")

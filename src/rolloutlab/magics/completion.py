@@ -51,22 +51,10 @@ def _policies(magics: LabMagics) -> Iterable[str]:
     return sorted({*magics.session.seen, *made, *(job.model for job in jobs)})
 
 
-def _models(magics: LabMagics) -> Iterable[str]:
-    return [name for name in _policies(magics) if "@" not in name]
-
-
 def _steps(magics: LabMagics) -> list[str]:
     """The steps of the checkpoints of the selected model."""
     parts = (name.partition("@") for name in _policies(magics))
     return sorted({"0", *(step for name, at, step in parts if at and name == magics.session.selected)}, key=int)
-
-
-def _deleted(magics: LabMagics) -> Iterable[str]:
-    return magics.session.store.lifecycle.deleted() if _has_lab(magics) else ()
-
-
-def _rows(magics: LabMagics) -> Iterable[str]:
-    return _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value))
 
 
 def _functions(magics: LabMagics) -> Iterable[str]:
@@ -88,18 +76,9 @@ def _servers(magics: LabMagics) -> Iterable[str]:
     return list(dict.fromkeys([EMBEDDED, *session.accesses.servers(), *added]))
 
 
-def _tools(magics: LabMagics) -> Iterable[str]:
-    """What a policy may call: functions, and the tools of context servers."""
-    return [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)]
-
-
 def _server_tools(magics: LabMagics) -> list[str]:
     names = (f"{tools.name}.{tool.name}" for tools in magics.session.mcp_servers.values() for tool in tools)
     return [name for name in names if name.isprintable() and " " not in name]
-
-
-def _key_variables(_magics: LabMagics) -> Iterable[str]:
-    return sorted(name for name in os.environ if re.search("KEY|TOKEN", name))
 
 
 def _projects(magics: LabMagics) -> Iterable[str]:
@@ -113,15 +92,15 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     **dict.fromkeys(("groups", "group"), _groups),
     **dict.fromkeys(("job_id", "jobs"), _jobs),
     **dict.fromkeys(("model", "judge"), _policies),
-    "restore": _deleted,
-    "models": _models,
+    "restore": lambda magics: magics.session.store.lifecycle.deleted() if _has_lab(magics) else (),
+    "models": lambda magics: [name for name in _policies(magics) if "@" not in name],
     "before": _steps,
     "after": lambda magics: ["latest", *_steps(magics)],
-    "over": _rows,
-    "tools": _tools,
+    "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
+    "tools": lambda magics: [*_functions(magics), *magics.session.mcp_servers, *_server_tools(magics)],
     "services": _services,
     "servers": _servers,
-    "key variables": _key_variables,
+    "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),
     "projects": _projects,
 }
 """The present values of each kind; a kind that is not here has no completion."""

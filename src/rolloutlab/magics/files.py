@@ -20,7 +20,7 @@ class ExchangeMagics(LabMagics):
     @argument(
         "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
     )
-    @argument("--format", choices=FORMATS, help="default: what the file's name says, .jsonl or .parquet")
+    @argument("--format", choices=FORMATS, help="default: by the file's name, .jsonl or .parquet")
     @argument("--best", action="store_true", help="of each group only what has the highest reward")
     @argument("--min-reward", type=float, metavar="X", help="only what has at least this reward")
     @argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -46,7 +46,7 @@ class ExchangeMagics(LabMagics):
         metavar="file",
         help="a file of %%export, OpenAI fine-tuning JSONL, or groups of openpipe-art",
     )
-    @argument("name", nargs="?", help="what the collection is called; default: what the file says")
+    @argument("name", nargs="?", help="the collection's name; default: the one in the file")
     @argument("--format", choices=FORMATS, help="default: what the first line looks like")
     @argument("--logprobs", action="store_true", help="then %%logprobs, so that it trains")
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection, or a list of several, to this variable")
@@ -69,6 +69,6 @@ class ExchangeMagics(LabMagics):
     @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @line_magic
     def logprobs(self, line: str) -> "Collection":
-        """Give what the assistant said the token ids and logprobs that training needs, in a new generation."""
+        """Give assistant messages the token ids and logprobs that training needs, in a new generation."""
         options = self.options(self.logprobs, line)
         return self.bound(options.output, self.session.logprobs(options.name, options.model))

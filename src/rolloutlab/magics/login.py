@@ -38,7 +38,7 @@ class SignInMagics(LabMagics):
     @argument(
         "--dangerously-without-pkce",
         action="store_true",
-        help="go on where the server does not say that it checks proofs: a code could be stolen",
+        help="go on where the server does not announce PKCE: a code could be stolen",
     )
     @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic

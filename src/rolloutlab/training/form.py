@@ -5,11 +5,11 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from rolloutlab.errors import InputError, NotFoundError, RolloutlabError
-from rolloutlab.objective.option_docs import OPTIONS, effects, problems, proper_name, read, written
+from rolloutlab.errors import NotFoundError, RolloutlabError
+from rolloutlab.objective.option_docs import OPTIONS, effects, proper_name, read, written
 from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.job import Job
-from rolloutlab.training.submission import Submission
+from rolloutlab.training.submission import Submission, check_options
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.widgets import form as render
 from rolloutlab.widgets.base import NotebookView
@@ -169,11 +169,7 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         InputError: an option is unknown; a wrong value is shown in its field instead.
     """
-    if not isinstance(given, Mapping):
-        raise InputError(f"options are a dict, not a {type(given).__name__}", hint='{"learning_rate": 2e-3}')
-    if unknown := problems(dict.fromkeys(given)):
-        messages, hints = zip(*unknown, strict=True)
-        raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
+    check_options(given, names_only=True)
     texts = {proper_name(name): written(value).strip() for name, value in given.items()}
     return {name: texts[name] for name in OPTIONS if texts.get(name)}
 

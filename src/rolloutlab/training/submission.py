@@ -138,17 +138,18 @@ class _Read:
                 self.sampled.update([min(t.steps)] if source == model and t.steps else [])
 
 
-def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
-    """The options of a job.
-
-    Raises:
-        InputError: options are unknown or out of range; the message names every one of them.
-    """
+def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
+    """InputError where options are unknown or, unless `names_only`, out of range; the message names every one."""
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
-    if wrong := problems(options):
+    if wrong := problems(dict.fromkeys(options) if names_only else options):
         messages, hints = zip(*wrong, strict=True)
         raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
+
+
+def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
+    """The options of a job; InputError as of `check_options`."""
+    check_options(options)
     return ExperimentalTrainingConfig.model_validate(dict(options))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rolloutlab.api.wire.trajectories import History, ScoredHistories
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.objective.advantages import Member, TokenWeight
+from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sanitize import escape_control_chars
@@ -156,7 +156,7 @@ class GroupView(NotebookView):
         stored = self._stored
         with self._lock:
             name, read = f"{stored.label}/{_index(position)}", self._read
-            if read is None or read.name != name or not self._is_index(read):
+            if read is None or read.name != name or not self._is_current(read):
                 with uncollected():
                     groups = self._lab.groups(stored, position)
                 if not groups:
@@ -164,7 +164,7 @@ class GroupView(NotebookView):
                 self._read = read = groups[0]
             return read
 
-    def _is_index(self, group: Group) -> bool:
+    def _is_current(self, group: Group) -> bool:
         return [t.id for t in group.trajectories] == [outline.id for outline in self._outlines(group)]
 
     def _outlines(self, group: Group) -> list[TrajectorySummary]:
@@ -173,7 +173,8 @@ class GroupView(NotebookView):
     def _reward_states(self, group: Group) -> dict[str, Any]:
         outlines = self._outlines(group)
         names = {outline.id: f"{group.name}/{outline.position}" for outline in outlines}
-        shares = _shares([Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None])
+        members = [Member(names[o.id], o.reward, o.tokens_H) for o in outlines if o.reward is not None]
+        shares = {share.member.name: share for share in preflight([members], Options()).all_shares()}
         return {"standing": [render.reward_state(o, shares.get(names[o.id])) for o in outlines]}
 
     def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
@@ -195,10 +196,6 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
     places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
     scores = [Score(members[seat], reward) for seat, reward in rewards_of(places).items()]
     return lab.rewards.give(scores, source="hand")
-
-
-def _shares(members: Sequence[Member]) -> dict[str, TokenWeight]:
-    return {share.member.name: share for share in preflight([members], Options()).all_shares()}
 
 
 def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:

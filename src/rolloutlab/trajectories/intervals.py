@@ -137,7 +137,7 @@ def student_interval(values: Values | Sequence[float], level: float = 0.95) -> B
 
 
 def anytime_interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
-    """An interval for the mean that may be looked at after every value: all of them hold it with probability `level`.
+    """A confidence sequence: an interval after every value; all of them hold the mean with probability `level`.
 
     By betting where the values are known to be within -width and +width. Without known bounds it is where the mixture
     t-statistic is below 1 / (1 - level) (Robbins 1970; Lai 1976; for an unknown variance, Wang and Ramdas 2024, arXiv

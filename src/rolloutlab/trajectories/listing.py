@@ -39,17 +39,13 @@ def catalogue(
     """
     if pattern is not None and not isinstance(pattern, str):
         raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
-    listed = [each for each in collections if pattern is None or _fits(each, pattern)]
+    listed = [c for c in collections if not pattern or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)]
     costs = [cost(each, prices) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
     columns["created (UTC)"] = [minute(each.created_at) for each in listed]
     return Frame(columns, index=pd.Index([each.label for each in listed], name="collection"))
-
-
-def _fits(collection: StoredCollection, pattern: str) -> bool:
-    return fnmatchcase(collection.name, pattern) or fnmatchcase(collection.label, pattern)
 
 
 def reward_history(rewards: Rewards, collection: StoredCollection) -> pd.DataFrame:

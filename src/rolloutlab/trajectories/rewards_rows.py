@@ -10,7 +10,7 @@ from rolloutlab.errors import NotFoundError
 from rolloutlab.objective.advantages import Member, Reason, TokenWeight
 from rolloutlab.objective.incremental import IncrementalAdvantages
 from rolloutlab.objective.options import Options
-from rolloutlab.store.models import StoredCollection, TrajectorySummary
+from rolloutlab.store.models import Ref, StoredCollection, TrajectorySummary
 
 
 class CollectionRows(NamedTuple):
@@ -30,13 +30,6 @@ class GroupRows(NamedTuple):
     rows: range
 
 
-class NamedTrajectory(NamedTuple):
-    """The id and name of a trajectory, as the lab's rewards take it."""
-
-    id: int
-    name: str
-
-
 class RewardsRows:
     """Rows in the order of collections, groups and places. Advantages are the trainer's own, with default options."""
 
@@ -54,7 +47,10 @@ class RewardsRows:
     @cached_property
     def _by_name(self) -> dict[str, int]:
         """The index of each group by its names."""
-        return {name: g for g, group in enumerate(self.groups) for name in _names(group)}
+        by_name = {group.name: g for g, group in enumerate(self.groups)}
+        for g, group in enumerate(self.groups):  # with the generation too, which no newer one takes
+            by_name[f"{group.collection.name}:{group.collection.generation}/{group.position}"] = g
+        return by_name
 
     def __len__(self) -> int:
         return len(self.outlines)
@@ -63,8 +59,8 @@ class RewardsRows:
         """`capitals/0/3`."""
         return f"{self.groups[self.group_of[i]].name}/{self.outlines[i].position}"
 
-    def named(self, i: int) -> NamedTrajectory:
-        return NamedTrajectory(self.outlines[i].id, self.name(i))
+    def ref(self, i: int) -> Ref:
+        return Ref(self.outlines[i].id, self.name(i))
 
     def find(self, name: Any) -> int:
         """The row of a trajectory, by its name or its id; NotFoundError when it is not in this view."""
@@ -147,8 +143,3 @@ def _groups(parts: Sequence[CollectionRows]) -> Iterable[GroupRows]:
             name = f"{part.collection.label}/{position}"
             yield GroupRows(part.collection, position, name, range(first, first + size))
             first += size
-
-
-def _names(group: GroupRows) -> tuple[str, str]:
-    """The names of a group: by its label, and with the generation, which no newer one takes."""
-    return group.name, f"{group.collection.name}:{group.collection.generation}/{group.position}"

@@ -111,7 +111,7 @@ class RewardsView(NotebookView):
     def history(self, name: str | int) -> list[Edit]:
         """Every change of a trajectory's reward, newest first; NotFoundError when it is not in this view."""
         with self._current():
-            return self._lab.rewards.history(self._rows.named(self._rows.find(name)))[::-1]
+            return self._lab.rewards.history(self._rows.ref(self._rows.find(name)))[::-1]
 
     def to_frame(self) -> pd.DataFrame:
         """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
@@ -218,7 +218,7 @@ class RewardsView(NotebookView):
             return {"turns": render.turns(trajectory), "history": list(map(render.line, self.history(name)))}
 
     def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
-        edits = self._lab.rewards.give([Score(self._rows.named(i), reward) for i in rows], "hand")
+        edits = self._lab.rewards.give([Score(self._rows.ref(i), reward) for i in rows], "hand")
         self._refresh()
         return edits
 

@@ -98,7 +98,7 @@ def _widget_class(module: str) -> Any:
     from anywidget import AnyWidget
 
     class View(AnyWidget):
-        """Carries a `NotebookView` into the browser. Its state is made anew each time a page asks for it."""
+        """Carries a `NotebookView` into the browser. Its state is made anew for each page."""
 
         _esm = traitlets.Unicode().tag(sync=True)
         _css = traitlets.Unicode().tag(sync=True)

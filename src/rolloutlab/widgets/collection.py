@@ -5,7 +5,7 @@ The HTML reads well without scripts and style sheets too, as on GitHub.
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice
@@ -17,6 +17,7 @@ from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table,
 from rolloutlab.widgets.text import more, number, text_table
 
 MAX_GROUPS = 8
+_HEAD = ("reward", "advantage", "tokens", "finish", Words("completion"))
 _MAX_MESSAGES = 20
 _MAX_WIDTH = 100
 MAX_CHARS = 4_000
@@ -74,7 +75,8 @@ def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | 
         rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
         prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
         summary = f"<summary>{code(group.name)} {escape(_short(_question(group)))}</summary>"
-        parts.append(Html(f"<details open>{summary}{prompt}{_completions(rows) if rows else ''}</details>"))
+        table = html_table(_HEAD, [_row(*row) for row in rows]) if rows else ""
+        parts.append(Html(f"<details open>{summary}{prompt}{table}</details>"))
     return "".join([*parts, paragraphs(_rest(counts))])
 
 
@@ -149,11 +151,6 @@ def _prompt(group: Group) -> Html:
     summary = f"<summary>{count(len(tools), 'tool')} offered</summary>"
     offered = f"<details>{summary}<ul>{listed}</ul></details>" if tools else ""
     return Html(f"{html_table((), rows, labelled=True)}{offered}")
-
-
-def _completions(rows: Iterable[tuple[StoredTrajectory, str, str]]) -> Html:
-    """Each trajectory with its reward and its advantage in words."""
-    return html_table(("reward", "advantage", "tokens", "finish", Words("completion")), (_row(*row) for row in rows))
 
 
 def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:

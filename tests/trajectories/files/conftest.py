@@ -22,9 +22,9 @@ class Desk:
     def write(
         self, path: Path, *names: str, kind: str | None = None, overwrite: bool = False, **choosing: Any
     ) -> Export:
-        found = [self.lab.find(name) for name in names or ("capitals",)]
+        result = [self.lab.find(name) for name in names or ("capitals",)]
         return export(
-            self.lab, found, path, kind, ExportFilter(**choosing), overwrite=overwrite, written=lambda _: None
+            self.lab, result, path, kind, ExportFilter(**choosing), overwrite=overwrite, written=lambda _: None
         )
 
     def read(self, path: Path, name: str | None = None, kind: str | None = None) -> list[str]:

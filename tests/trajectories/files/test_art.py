@@ -49,9 +49,9 @@ def test_what_a_group_has_in_common_is_its_prompt(desk, tmp_path):
     group = {"trajectories": [trajectory(ASK, choice("4")), trajectory(ASK, other, choice("5"))]}
     (tmp_path / "a.jsonl").write_text(json.dumps(group))
     desk.read(tmp_path / "a.jsonl", "sums")
-    ((found,),) = (desk.groups("sums"),)
-    assert len(found.prompt) == 1
-    assert [len(t.items) for t in found.trajectories] == [2, 3]
+    ((result,),) = (desk.groups("sums"),)
+    assert len(result.prompt) == 1
+    assert [len(t.items) for t in result.trajectories] == [2, 3]
 
 
 def test_what_is_wrong_is_named_by_line_and_place(desk, tmp_path):

@@ -35,7 +35,7 @@ def test_a_json_file_may_hold_one_value(written):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         (b"", "f.jsonl is empty"),
         (b"\xef\xbb\xbf\n \n", "f.jsonl is empty"),
@@ -49,10 +49,10 @@ def test_a_json_file_may_hold_one_value(written):
         (b"\x1f\x8bnothing", "f.jsonl is a damaged gzip file"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why_and_where(written, content, said):
+def test_a_file_that_cannot_be_read_says_why_and_where(written, content, text):
     with pytest.raises(InputError) as error:
         list(documents(written(content)))
-    assert said in error.value.message
+    assert text in error.value.message
     assert error.value.hint
 
 

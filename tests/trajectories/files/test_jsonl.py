@@ -138,8 +138,8 @@ def test_a_trajectory_from_elsewhere_trains_as_it_was(desk, tmp_path):
     }
     (tmp_path / "a.jsonl").write_text(json.dumps(sent))
     desk.read(tmp_path / "a.jsonl", "sums")
-    ((found,),) = (each.trajectories for each in desk.groups("sums"))
-    trained = found.to_wire().to_wire()
+    ((result,),) = (each.trajectories for each in desk.groups("sums"))
+    trained = result.to_wire().to_wire()
     metadata = trained.pop("metadata")
     expected = wire.Trajectory.model_validate(sent).to_wire()
     assert expected.pop("metadata").items() <= metadata.items()

@@ -42,14 +42,14 @@ def test_what_has_weight_0_belongs_to_the_prompt(desk, file):
 
 def test_tools_rewards_and_what_else_a_line_holds_are_kept(desk, file):
     desk.read(file({"messages": [ASK, say("4")], "tools": [TOOL], "reward": 0.5, "sum": 4, "deep": [1]}), "sums")
-    ((found,),) = (group.trajectories for group in desk.groups("sums"))
-    assert (found.reward, dict(found.row)) == (0.5, {"sum": 4, "deep": [1]})
-    assert found.extra == {"tools": [TOOL], "metadata": {"sum": 4}}
-    assert found.to_wire().tools[0].function.name == "add"
+    ((result,),) = (group.trajectories for group in desk.groups("sums"))
+    assert (result.reward, dict(result.row)) == (0.5, {"sum": 4, "deep": [1]})
+    assert result.extra == {"tools": [TOOL], "metadata": {"sum": 4}}
+    assert result.to_wire().tools[0].function.name == "add"
 
 
 @pytest.mark.parametrize(
-    ("example", "said"),
+    ("example", "text"),
     [
         ({"messages": [ASK, {"role": "usr", "content": "x"}]}, "messages.1.role: role must be one of"),
         ({"messages": []}, "messages: "),
@@ -57,10 +57,10 @@ def test_tools_rewards_and_what_else_a_line_holds_are_kept(desk, file):
         ({"messages": [ASK, say("4")], "reward": "high"}, "reward: "),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_place(desk, file, example, said):
+def test_what_is_wrong_is_named_by_line_and_place(desk, file, example, text):
     with pytest.raises(InputError) as error:
         desk.read(file({"messages": [ASK, say("4")]}, example), "sums")
-    assert error.value.message.startswith(f"a.jsonl, line 2: {said}")
+    assert error.value.message.startswith(f"a.jsonl, line 2: {text}")
     assert desk.lab.collections() == []
 
 

@@ -11,15 +11,15 @@ from rolloutlab.store.models import Recorded
 
 @pytest.fixture
 def filled(session):
-    prompt, said = UserMessage(role="user", content="2 + 2?"), AssistantMessage(role="assistant", content="4")
+    prompt, message = UserMessage(role="user", content="2 + 2?"), AssistantMessage(role="assistant", content="4")
     with session.store.draft() as draft:
-        draft.add([Recorded("here", "sums", 0, [prompt], [said])])
+        draft.add([Recorded("here", "sums", 0, [prompt], [message])])
         draft.publish()
     return session
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("a.txt", None, "a.txt has no known format"),
         ("a.json", None, "a.json has no known format"),
@@ -30,9 +30,9 @@ def filled(session):
         ("no/a.jsonl", None, "cannot be written"),
     ],
 )
-def test_what_cannot_be_written_is_said_and_leaves_no_file(filled, tmp_path, name, kind, said):
+def test_what_cannot_be_written_is_said_and_leaves_no_file(filled, tmp_path, name, kind, message):
     before = set(tmp_path.iterdir())
-    with pytest.raises(InputError, match=re.escape(said)) as error:
+    with pytest.raises(InputError, match=re.escape(message)) as error:
         filled.export("sums", tmp_path / name, kind)
     assert error.value.hint
     assert set(tmp_path.iterdir()) == before

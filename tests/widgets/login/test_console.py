@@ -131,10 +131,10 @@ def test_of_two_sign_ins_at_once_the_second_is_shown_after_the_first_and_both_le
 
     def tick() -> None:
         broker.tick()
-        found = re.findall(r"redirect=(\S+)", "\n".join(terminal.printed))
-        if found[len(links) :] and not terminal.shows_what_is_typed:
-            links.append(found[-1])
-            terminal.type(f"{found[-1]}?code=c{len(links)}&state=of-{len(links)}")
+        result = re.findall(r"redirect=(\S+)", "\n".join(terminal.printed))
+        if result[len(links) :] and not terminal.shows_what_is_typed:
+            links.append(result[-1])
+            terminal.type(f"{result[-1]}?code=c{len(links)}&state=of-{len(links)}")
 
     async def asks(number: int):
         async def prepare(redirect: str) -> AuthorizationRequest:

@@ -24,9 +24,9 @@ SERVED = {"JPY_SESSION_NAME": "/first.ipynb"}
     ],
 )
 def test_a_kernel_gets_a_widget_a_terminal_text_and_a_program_nothing(around, kind, way):
-    found = front_end(around)
-    assert isinstance(found, kind)
-    assert found.way is way
+    result = front_end(around)
+    assert isinstance(result, kind)
+    assert result.way is way
 
 
 def test_a_notebook_whose_kernel_hears_no_page_can_have_the_address_asked_for():

@@ -7,7 +7,7 @@ from rolloutlab.widgets.login.status import SignInTable
 
 def test_the_id_of_a_client_that_holds_all_that_it_registered_is_shown_by_its_beginning():
     def shown(client: str) -> str:
-        told = SignInStatus(
+        response = SignInStatus(
             server="https://a.example/mcp",
             authority="a.example",
             client=client,
@@ -16,7 +16,7 @@ def test_the_id_of_a_client_that_holds_all_that_it_registered_is_shown_by_its_be
             renews=True,
             place="in memory",
         )
-        return repr(SignInTable([told])) + SignInTable([told])._repr_html_()
+        return repr(SignInTable([response])) + SignInTable([response])._repr_html_()
 
     assert "x" * 58 not in shown("x" * 400)
     assert "x" * 57 + "..." in shown("x" * 400)

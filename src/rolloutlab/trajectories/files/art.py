@@ -33,7 +33,7 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The trajectories of groups for the collection `name`; InputError says where one is wrong."""
+    """The trajectories of groups for the collection `name`; InputError with the place of a wrong one."""
     for number, (place, value) in enumerate(documents):
         group = checked(ArtGroup, value, place)
         parsed = [

@@ -1,6 +1,6 @@
 """OpenAI's fine-tuning JSONL: `{"messages": [...], "tools": [...]}` per line.
 
-An assistant message with `weight` 0 was not said by the policy; what comes before its first own message is the prompt,
+An assistant message with `weight` 0 is not the policy's; the prompt ends before the policy's first message,
 and lines with the same prompt are one group.
 """
 
@@ -34,7 +34,7 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The conversations of lines for the collection `name`; InputError says where one is wrong."""
+    """The conversations of lines for the collection `name`; InputError with the place of a wrong one."""
     for place, value in documents:
         example = checked(Example, value, place)
         items: list[MessageOrChoice] = list(example.messages)

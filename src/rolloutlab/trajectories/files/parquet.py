@@ -33,7 +33,8 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
         [(name, getattr(pyarrow, kind)()) for name, kind in _kinds().items()],
         metadata={"rolloutlab": "trajectories"},
     )
-    rows = (_row(to_columns(collection, group, each)) for collection, group in groups for each in group.trajectories)
+    columns = (to_columns(collection, group, each) for collection, group in groups for each in group.trajectories)
+    rows = ({name: dumped(value) if name in _JSON else value for name, value in row.items()} for row in columns)
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
         while batch := list(islice(rows, _ROWS)):
             file.write_table(pyarrow.Table.from_pylist(batch, schema))
@@ -73,10 +74,6 @@ def _kinds() -> dict[str, str]:
     names = (*own, "source", "start_time", "prompt", "messages_and_choices", *FURTHER, "extra")
     numbers = {**dict.fromkeys(("generation", "group", "position", "step", "prompt"), "int64"), "reward": "float64"}
     return {name: numbers.get(name, "string") for name in names}
-
-
-def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: dumped(value) if name in _JSON else value for name, value in columns.items()}
 
 
 def _columns(place: str, row: Mapping[str, Any]) -> dict[str, Any]:

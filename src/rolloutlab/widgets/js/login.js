@@ -2,7 +2,7 @@
 
 import "./kit/theme.css";
 import "./login.css";
-import { connect, Told } from "./kit/kernel.js";
+import { connect, KernelError } from "./kit/kernel.js";
 import { frame, h, refusal, statusLine } from "./kit/dom.js";
 import { tell } from "./kit/server.js";
 
@@ -58,7 +58,7 @@ function render({ model, el }) {
       await (reached ? tell(door.ticket, call, args) : kernel.ask(call, args));
       paste.clear();
     } catch (error) {
-      paste.complain(error instanceof Told ? error : { message: "the kernel could not be told: interrupt the cell and run it again" });
+      paste.complain(error instanceof KernelError ? error : { message: "the kernel could not be reached: interrupt the cell and run it again" });
     }
   };
   const knock = async () => {

@@ -68,16 +68,14 @@ class ConsoleFrontEnd:
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
         if self._terminal:
             self._say(PASTE)
-            self._prompts[login] = HiddenLines(self._terminal, partial(self._typed, login))
+            pasted = partial(partial, self._pasted, login)
+            self._prompts[login] = HiddenLines(self._terminal, lambda text: self._news.append(pasted(text)))
             if not login.is_open:  # answered meanwhile
                 self._changed(login)
         elif self._ask_for_address:
             self._ask_for_address(login)
         else:
             self._say(f"If it is on another machine, interrupt this and type: %login {login.server} --paste")
-
-    def _typed(self, login: Login, text: str) -> None:
-        self._news.append(lambda: self._pasted(login, text))
 
     def _pasted(self, login: Login, text: str) -> None:
         if not login.is_open:

@@ -6,19 +6,19 @@ const PATIENCE = 2000;
 const OVER = ["restarting", "autorestarting", "terminating", "dead"];
 
 /** An error from Python: its message, and what to type. */
-export class Told extends Error {
+export class KernelError extends Error {
   constructor({ message, hint }) {
     super(message);
     this.hint = hint;
   }
 }
 
-/** Call heard() once the kernel that a model lives in has ended, from here or elsewhere; returns the function that stops listening. */
-function atEnd(model, el, heard) {
+/** Call onEnd() once the kernel of a model has ended, from here or elsewhere; returns the function that stops listening. */
+function atEnd(model, el, onEnd) {
   const kernel = model.widget_manager?.kernel; // JupyterLab and Notebook; elsewhere a page is not notified
-  const changed = (_kernel, status) => OVER.includes(status) && heard();
-  const disposed = () => heard();
-  const left = () => el.classList.contains("jupyter-widgets-disconnected") && heard();
+  const changed = (_kernel, status) => OVER.includes(status) && onEnd();
+  const disposed = () => onEnd();
+  const left = () => el.classList.contains("jupyter-widgets-disconnected") && onEnd();
   kernel?.statusChanged?.connect(changed);
   kernel?.disposed?.connect(disposed);
   model.on("comm_live_update", left);
@@ -32,13 +32,13 @@ function atEnd(model, el, heard) {
 /**
  * The kernel behind a model, shown in `el`. again: what to type where it has ended; all controls are hidden then.
  *
- * id is of this rendering alone. ask(call, args) is a promise of the result; it rejects with Told. on(event, heard) gets the events of Python.
+ * id is of this rendering alone. ask(call, args) is a promise of the result; it rejects with KernelError. on(event, onEvent) gets the events of Python.
  * ended(): whether the kernel has ended.
  * onSilence(changed): changed(true) is called while a response is overdue (a busy or dead kernel), changed(false) after it. close() ends it all.
  */
 export function connect(model, el, again = "run the cell again") {
   const waiting = new Map();
-  const heard = new Map();
+  const handlers = new Map();
   let silent = () => {};
   const mine = crypto.randomUUID?.() ?? String(Math.random()); // undefined in an insecure context
   let last = 0;
@@ -47,7 +47,7 @@ export function connect(model, el, again = "run the cell again") {
 
   const end = () => {
     if (gone) return;
-    gone = new Told({ message: "the kernel has ended or was restarted: this is what it showed last", hint: again });
+    gone = new KernelError({ message: "the kernel has ended or was restarted: this is what it showed last", hint: again });
     el.classList.add("rl-gone"); // its buttons and fields are hidden
     el.prepend(h("p", { class: "rl rl-ended", role: "status" }, `${gone.message} → `, h("code", {}, again)));
     for (const id of [...waiting.keys()]) settle(id).reject(gone);
@@ -60,10 +60,10 @@ export function connect(model, el, again = "run the cell again") {
     return entry;
   };
   const receive = (message) => {
-    if (message.event) heard.get(message.event)?.forEach((each) => each(message));
-    const asked = waiting.has(message.id) && settle(message.id);
-    if (asked && message.error) asked.reject(new Told(message.error));
-    else if (asked) asked.resolve(message.result);
+    if (message.event) handlers.get(message.event)?.forEach((each) => each(message));
+    const request = waiting.has(message.id) && settle(message.id);
+    if (request && message.error) request.reject(new KernelError(message.error));
+    else if (request) request.resolve(message.result);
   };
   model.on("msg:custom", receive);
   const hearNoMore = atEnd(model, el, end);
@@ -85,7 +85,7 @@ export function connect(model, el, again = "run the cell again") {
     },
     ended: () => Boolean(gone),
     on(event, each) {
-      heard.set(event, [...(heard.get(event) ?? []), each]);
+      handlers.set(event, [...(handlers.get(event) ?? []), each]);
     },
     onSilence(changed) {
       silent = changed;

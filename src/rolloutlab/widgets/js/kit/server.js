@@ -1,6 +1,6 @@
 // The Jupyter server that a page comes from: where it has our extension, it reaches a kernel that is busy with a cell.
 
-import { Told } from "./kernel.js";
+import { KernelError } from "./kernel.js";
 
 /** The base path of the server, ending in a slash; null for a page without a Jupyter server. */
 function baseUrl() {
@@ -12,7 +12,7 @@ function baseUrl() {
   }
 }
 
-/** The result from the kernel with this ticket; rejects with Told for an error of the kernel, with another where it cannot be reached. */
+/** The result from the kernel with this ticket; rejects with KernelError for an error of the kernel, with another where it cannot be reached. */
 export async function tell(ticket, call, args = {}) {
   const base = baseUrl();
   if (!base) throw new Error("no Jupyter server");
@@ -27,7 +27,7 @@ export async function tell(ticket, call, args = {}) {
     body: JSON.stringify({ ticket, origin: location.origin, call, args }),
   });
   if (!response.ok) throw new Error(`answered ${response.status}`);
-  const told = await response.json();
-  if (told.error) throw new Told(told.error);
-  return told.result;
+  const body = await response.json();
+  if (body.error) throw new KernelError(body.error);
+  return body.result;
 }

@@ -109,7 +109,7 @@ export const KEYS = [
   ["U, Ctrl Z", "undo the newest change, whoever made it"],
   ["PageUp PageDown", "another page"],
   ["Tab, then ← →, Enter", "to the headers, another header, sort by it"],
-  ["O", "open the current row: all that was said, and the history of its reward"],
+  ["O", "open the current row: the conversation, and the history of its reward"],
 ];
 
 export function keyTable() {
