@@ -183,7 +183,7 @@ InputError: --samples is for a judge
   -> %%reward capitals --judge MODEL
 """,
     "%%reward capitals --judge m --samples 0": """
-InputError: samples must be an integer >= 1, not 0
+InputError: samples must be an integer ≥ 1, not 0
   -> --samples 1
 """,
     "%%reward capitals --judge lab/nobody": """

@@ -101,7 +101,7 @@ def test_a_judge_that_only_likes_places_trains_nothing_in_a_loop(session, asked)
     ("reward", "options", "message"),
     [
         (Judge("lab/judge"), {"held_out": ROWS}, "its mean over held-out rows does not"),
-        (Judge("lab/judge", samples=0), {}, "samples must be an integer >= 1, not 0"),
+        (Judge("lab/judge", samples=0), {}, "samples must be an integer ≥ 1, not 0"),
     ],
 )
 def test_a_judge_that_cannot_judge_a_loop_is_refused_before_anything_is_sampled(session, reward, options, message):
@@ -276,10 +276,10 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"every": 0}, "every must be an integer >= 1, not 0"),
-        ({"patience": 0}, "patience must be an integer >= 1, not 0"),
-        ({"jobs": -1}, "jobs must be an integer >= 0, not -1"),
-        ({"jobs": 1.5}, "jobs must be an integer >= 0, not 1.5"),
+        ({"every": 0}, "every must be an integer ≥ 1, not 0"),
+        ({"patience": 0}, "patience must be an integer ≥ 1, not 0"),
+        ({"jobs": -1}, "jobs must be an integer ≥ 0, not -1"),
+        ({"jobs": 1.5}, "jobs must be an integer ≥ 0, not 1.5"),
         ({"temprature": 0.5}, "there is no setting 'temprature'"),
         ({"model": "lab/other"}, "a loop samples the model that it trains"),
         ({"temperature": 9}, "temperature: 9 is outside 0 to 2"),

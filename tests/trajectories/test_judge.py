@@ -229,7 +229,7 @@ def test_a_rubric_that_names_nothing_known_is_refused_before_anything_is_asked(l
     sample(session)
     with pytest.raises(InputError, match="town"):
         session.judge("capitals", "Like {{town}}", model="judge")
-    with pytest.raises(InputError, match="samples must be an integer >= 1, not 0"):
+    with pytest.raises(InputError, match="samples must be an integer ≥ 1, not 0"):
         session.judge("capitals", model="judge", samples=0)
     assert judge.requests == []
 

@@ -117,7 +117,7 @@ def check_counts(**counts: Any) -> None:
     for name, value in counts.items():
         least = 0 if name == "jobs" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} must be an integer >= {least}, not {value!r}", hint=f"{name}={least or 5}")
+            raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={least or 5}")
 
 
 def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:

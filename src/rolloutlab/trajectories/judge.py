@@ -91,7 +91,7 @@ def dialogs_of(
         InputError: `samples` is not positive, or the rubric names an unknown variable.
     """
     if samples < 1:
-        raise InputError(f"samples must be an integer >= 1, not {samples}", hint="--samples 1")
+        raise InputError(f"samples must be an integer ≥ 1, not {samples}", hint="--samples 1")
     rubrics = [fill_text(rubric.strip() or RUBRIC, group.row, variables) for group in groups]
 
     def order(group: Group, i: int) -> random.Random:

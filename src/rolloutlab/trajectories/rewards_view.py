@@ -287,5 +287,5 @@ class RewardsView(NotebookView):
 
 def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} must be an integer >= {least}, not {value!r}", hint=f"{name}={max(least, 50)}")
+        raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 50)}")
     return value
