@@ -68,7 +68,7 @@ class Job(NotebookView):
 
     def events(self) -> list[Event]:
         """All events so far; only the new ones are requested."""
-        if not self._reader.has_ended:
+        if not self._reader.has_ended:  # an ended job needs no service, which may be gone
             self._http.run(self._reader.read(self._find(True)))
             self._notify()
         return list(self._events)

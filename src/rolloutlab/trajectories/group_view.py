@@ -225,5 +225,5 @@ def _at(group: Group, seat: int) -> StoredTrajectory:
 
 def _index(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InputError(f"{number!r} must be an integer ≥ 0", hint="0")
+        raise InputError(f"a position must be an integer ≥ 0, not {number!r}", hint="0")
     return number

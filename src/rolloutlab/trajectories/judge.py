@@ -95,6 +95,7 @@ def dialogs_of(
     rubrics = [fill_text(rubric.strip() or RUBRIC, group.row, variables) for group in groups]
 
     def order(group: Group, i: int) -> random.Random:
+        # both dialogs of a pair shuffle alike, and the second one reverses
         return random.Random(f"{seed}/{i // 2}/{group.name.rpartition('/')[2]}")
 
     return [

@@ -61,6 +61,7 @@ class RewardsData:
         changes = self._lab.changes()
         if changes == self._changes:
             return False
+        # cursors are read before the rows: a change in between is read twice rather than missed
         stored = [self._lab.by_id(each.id) for each in self.stored]
         labels, there = [each.label for each in stored], self._lab.outlines.newest()
         if labels != [each.label for each in self.stored] or (there != self._there and self._sizes() != self._known):

@@ -281,6 +281,7 @@ class RewardsView(NotebookView):
     def _edited(self, edited: Set[int]) -> None:
         """Rewards were changed in this process; on any thread, so the view itself is left alone."""
         if not self._is_read or edited & self._rows.index.keys():
+            # listeners run on the thread of the edit: an edit of another thread meanwhile is not of this browser
             thread, origin = self._origin or (None, None)
             self.push("changed", origin=origin if thread == threading.get_ident() else None)
 

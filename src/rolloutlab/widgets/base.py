@@ -102,6 +102,7 @@ def _widget_class(module: str) -> Any:
 
         _esm = traitlets.Unicode().tag(sync=True)
         _css = traitlets.Unicode().tag(sync=True)
+        # a page that is loaded later gets the state of that moment, not of the cell
         state = traitlets.Dict().tag(sync=True, to_json=lambda _value, widget: widget.shown.first_state())
 
         def __init__(self, shown: NotebookView) -> None:
