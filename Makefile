@@ -4,6 +4,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 LANES ?= 3
+# Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
+export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
 CLIENTS := openai art schemathesis search conformance
 COMPAT := colab lowest
@@ -11,7 +13,7 @@ COMPAT := colab lowest
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -30,6 +32,10 @@ test-processes: $(READY)
 
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg notebooks
+
+# Tests of properties with 1,000 examples each, other ones at each run; `make test` has the same 50 everywhere.
+test-deep: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile -m hypothesis --hypothesis-profile=deep tests
 
 # What makes the practice policy is not part of the package.
 practice: $(READY)

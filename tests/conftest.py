@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
     from rolloutlab.service.job_queue import Jobs
 
-hypothesis.settings.register_profile("rolloutlab", deadline=None, derandomize=True)  # the same examples everywhere
-hypothesis.settings.load_profile("rolloutlab")
+hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=50)  # the same everywhere
+hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)  # other examples at each run
+hypothesis.settings.load_profile("fast")
 os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull  # not those of whoever runs the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread would only wait
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the suite in its background ignores it
@@ -33,6 +34,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts 
 TOKEN = "of-this-test"
 PASSCODE = "lab1-open-says"
 collect_ignore = ["acceptance"]  # its clients are not installed here: make acceptance
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m process`, modules that have no such test are not imported: they would bring torch and 8,000 tests."""
+    if config.option.markexpr == "process" and collection_path.name.startswith("test_"):
+        return True if "mark.process" not in collection_path.read_text() else None
+    return None
 
 
 @pytest.fixture

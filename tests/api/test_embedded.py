@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, Un
 from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from tests.forked import fork_embedded
 
 pytestmark = pytest.mark.process
 
@@ -35,8 +37,9 @@ def settings(tmp_path, tiny_policy):
 
 
 @pytest.fixture
-def attach(settings):
+def attach(settings, monkeypatch):
     """Make as many clients of the lab's service as a test wants; all let go at its end."""
+    fork_embedded(monkeypatch)
     made = []
 
     def make(**changes):
@@ -57,6 +60,7 @@ def test_the_service_runs_no_module_that_lies_in_the_folder_of_the_notebook(atta
     for name in ("transformers", "torch", "uvicorn", "json"):
         (tmp_path / "notebooks" / f"{name}.py").write_text("open('was-run', 'w').close()\nraise SystemExit(name)\n")
     monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr("rolloutlab.api.embedded.subprocess", subprocess)  # imports are what this is about
     assert attach().address()
     assert not Path("was-run").exists()
 

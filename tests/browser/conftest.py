@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
+from tests.forked import fork_embedded
 
 from .jupyter import Jupyter
 from .notebook import LONGEST, NotebookPage
@@ -52,7 +53,9 @@ def jupyter(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def lab(jupyter: Jupyter) -> Iterator[Session]:
     """The lab that all notebooks share, as this process sees it; it keeps the embedded service running."""
     session = Session(Settings(home=jupyter.notebooks.parent / "lab", linger=1))
-    session.embedded.address()
+    with pytest.MonkeyPatch.context() as patch:
+        fork_embedded(patch)
+        session.embedded.address()
     yield session
     session.close()
 

@@ -1,9 +1,12 @@
 """What policies write about money: MathJax, which a page has for formulas, sees none of it."""
 
+import pytest
 from playwright.sync_api import expect
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.store.models import Arrival, NewGroup
+
+pytestmark = pytest.mark.process
 
 PROMPT = "What do $2 pens and $3 books cost?"
 ANSWER = r"They cost $5 each and together $10, $\phantom{and this is hidden}$ or $$x^2$$, \(y^2\) or \[z^2\]."

@@ -168,7 +168,7 @@ WRONG = st.sampled_from([None, True, *NUMBERS, *TEXTS, *SHAPES])
 
 
 @SIDES
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_wrong_value_at_any_depth_is_refused_where_it_is_or_makes_sense(send, name, data):
     body = ENDPOINTS[name].body

@@ -272,7 +272,7 @@ def test_a_slip_in_the_name_of_a_refused_setting_is_refused_too_but_at_a_value_t
 OFFERED = [name for name in ChatRequest.model_fields if name not in {"model", "messages"}]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_offered_name_is_known_in_any_letters_and_with_a_slip(service, data):
     name = data.draw(st.sampled_from([name for name in OFFERED if len(name) > 2]))
@@ -334,7 +334,7 @@ DOCUMENTED = {
 """The fields of OpenAI's chat request beside model and messages, at values that change nothing of what is sampled."""
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_documented_field_of_an_openai_chat_passes_where_it_changes_nothing(service, data):
     names = data.draw(st.just(set(DOCUMENTED)) | st.sets(st.sampled_from(sorted(DOCUMENTED)), min_size=1))

@@ -23,7 +23,7 @@ CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}
 class Kernel:
     """A kernel with the extension loaded, and cells run in it."""
 
-    def __init__(self, home: Path, policy: Path | str) -> None:
+    def __init__(self, home: Path, policy: Path) -> None:
         environment = {
             **os.environ,
             "ROLLOUTLAB_HOME": str(home),
@@ -100,18 +100,6 @@ def stored(home: Path, label: str = "big") -> int:
         return lab.collection(label).trajectories
     finally:
         lab.close()
-
-
-def test_the_cells_of_the_readme_work_as_they_stand_with_the_policy_of_a_newcomer(tmp_path, readme_cells):
-    kernel = Kernel(tmp_path, "practice")
-    try:
-        said = "".join(kernel.run(cell) for cell in readme_cells)
-        assert len(readme_cells) == 7
-        assert "job on lab/practice: succeeded" in said
-        assert "2 checkpoints" not in said
-        assert "3 checkpoints, newest 2" in kernel.run("%model")
-    finally:
-        kernel.shut_down()
 
 
 def test_an_interrupt_stops_the_cell_keeps_what_arrived_and_does_not_reach_the_service(kernel, home):

@@ -48,10 +48,13 @@ def terminal(tmp_path) -> Iterator[Terminal]:
 
 def test_the_cells_of_the_readme_work_when_they_are_typed_and_80_columns_show_what_matters(terminal, readme_cells):
     said = "".join(terminal.type(cell) for cell in readme_cells)
+    assert len(readme_cells) == 7
     assert "Error" not in said
     assert "choices: 8 completions in 1 group, not scored yet" in said
     assert "job on lab/practice: succeeded, 1 of 1 gradient step -> lab/practice@1" in said
     assert "-> lab/practice@2" in said
+    assert "2 checkpoints" not in said
+    assert "3 checkpoints, newest 2" in terminal.type("%model")
     rewards, jobs, collections = map(terminal.type, ("%rewards choices", "%jobs", "%collections"))
     assert {"reward", "completion"} <= set(rewards.split())
     assert {"status", "step", "succeeded"} <= set(jobs.split())

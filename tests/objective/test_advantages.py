@@ -7,7 +7,7 @@ from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rolloutlab.objective.advantages import Member, Reason, TokenWeight, balanced, group_advantages, token_weights
@@ -117,14 +117,12 @@ def assert_agrees_with_the_naive_one(groups: list[list[Member]], options: Option
 
 
 @given(jobs(PLAIN_REWARD), st.booleans(), BALANCE)
-@settings(deadline=None)
 def test_shares_agree_with_a_naive_implementation(groups, scale_rewards, balance):
     assume(all(map(is_clear, groups)))
     assert_agrees_with_the_naive_one(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
 
 
 @given(jobs(ANY_REWARD | PLAIN_REWARD), st.booleans(), BALANCE)
-@settings(deadline=None)
 def test_shares_agree_with_a_naive_implementation_whatever_the_size_of_the_rewards(groups, scale_rewards, balance):
     assume(all(map(is_clear, groups)))
     assert_agrees_with_the_naive_one(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
@@ -143,7 +141,6 @@ def test_a_job_with_everything_in_it_agrees_with_the_naive_implementation(scale_
 
 
 @given(jobs(ANY_REWARD | PLAIN_REWARD), st.booleans(), BALANCE)
-@settings(deadline=None)
 def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advantage_are_one(
     groups, scale_rewards, balance
 ):
@@ -157,7 +154,6 @@ def test_over_the_trainable_tokens_the_mean_weight_and_the_mean_weighted_advanta
 
 
 @given(jobs(ANY_REWARD), st.booleans(), BALANCE)
-@settings(deadline=None)
 def test_nothing_is_ever_nan_or_infinite_and_what_does_not_train_is_zero(groups, scale_rewards, balance):
     shares = token_weights(groups, Options(scale_rewards=scale_rewards, advantage_balance=balance))
     assert [[share.member for share in group] for group in shares] == groups
@@ -179,7 +175,6 @@ STEPS = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, -1.0))
 
 
 @given(jobs(STEPS), st.booleans(), BALANCE, st.sampled_from((2.0, 1000.0, 1e12, 1e150)))
-@settings(deadline=None)
 def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, balance, factor):
     options = Options(scale_rewards=scale_rewards, advantage_balance=balance)
     scaled = [[m._replace(reward=m.reward * factor) for m in group] for group in groups]
@@ -191,7 +186,6 @@ def test_a_global_scale_of_the_rewards_does_not_matter(groups, scale_rewards, ba
 
 
 @given(jobs(STEPS), st.booleans(), st.sampled_from((-8.0, 0.5, 64.0)))
-@settings(deadline=None)
 def test_a_constant_added_to_the_rewards_of_every_group_does_not_matter(groups, scale_rewards, constant):
     options = Options(scale_rewards=scale_rewards)
     shifted = [[m._replace(reward=m.reward + constant) for m in group] for group in groups]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.objective.advantages import Member, Reason, token_weights
@@ -21,7 +21,6 @@ EDITS = st.lists(st.dictionaries(st.integers(0, 3), GROUP, min_size=1, max_size=
 
 
 @given(st.lists(GROUP, min_size=4, max_size=4), EDITS, OPTIONS)
-@settings(deadline=None)
 def test_after_any_edits_the_shares_are_to_the_last_bit_those_of_the_whole_job(groups, edits, options):
     live = IncrementalAdvantages(groups, options)
     for edit in [{}, *edits]:

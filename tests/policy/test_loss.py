@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.objective.options import Options
@@ -186,7 +186,6 @@ LOGPROB = st.floats(-8, 0)
         epsilon_high=st.floats(0, 5),
     ),
 )
-@settings(deadline=None)
 def test_the_loss_of_any_row_agrees_with_the_naive_implementation(tokens, options):
     new, old, advantage, weight, history = map(list, zip(*tokens, strict=True))
     seen = sorted(set(history))

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mistakes import BEST, KNN, WRONG
 from strategies import SEARCHES, WHERES, dictionaries
@@ -37,7 +37,6 @@ def test_what_is_wrong_is_wrong_in_json_too(rule):
 
 
 @given(search=SEARCHES)
-@settings(max_examples=500)
 def test_a_search_comes_back_from_its_dictionary(search):
     written = dump(search)
     assert parse(written) == search
@@ -46,7 +45,6 @@ def test_a_search_comes_back_from_its_dictionary(search):
 
 
 @given(tree=dictionaries())
-@settings(max_examples=300)
 def test_however_it_is_written_a_search_has_one_dictionary(tree):
     written = dump(parse(tree))
     assert dump(parse(written)) == written
@@ -190,7 +188,6 @@ ANYTHING = st.recursive(
 
 
 @given(where=ANYTHING, rank=ANYTHING, grouping=ANYTHING, rest=ANYTHING)
-@settings(max_examples=1000)
 def test_anything_at_all_is_a_search_or_refused(where, rank, grouping, rest):
     trees = [
         rest,

@@ -3,7 +3,7 @@
 import keyword
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import LEAVES, RANKS, SEARCHES, WHERES
 
@@ -22,20 +22,17 @@ def evaluated(value):
 
 
 @given(search=SEARCHES)
-@settings(max_examples=500)
 def test_python_reads_what_repr_writes(search):
     assert evaluated(search) == search
     assert repr(evaluated(search)) == repr(search)
 
 
 @given(where=WHERES)
-@settings(max_examples=500)
 def test_text_is_read_as_repr_writes_conditions(where):
     assert where_of(repr(where)) == where
 
 
 @given(rank=RANKS)
-@settings(max_examples=300)
 def test_text_is_read_as_repr_writes_ranks(rank):
     assert rank_of(repr(rank)) == rank
 
@@ -170,7 +167,6 @@ WORDS = st.sampled_from([*PIECES.split(), "`a b`", "\n", "(1, 'a')", "knn('a',"]
 
 
 @given(words=st.lists(WORDS | st.text(max_size=2), max_size=8), between=st.sampled_from(["", " "]))
-@settings(max_examples=2000)
 def test_any_text_at_all_is_read_or_refused(words, between):
     for read in (where_of, rank_of):
         try:

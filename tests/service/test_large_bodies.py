@@ -13,18 +13,21 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.training import RegisterModel
 from rolloutlab.errors import SignInError, UnreachableError
 from rolloutlab.settings import Settings
+from tests.forked import fork_embedded
 
 pytestmark = pytest.mark.process
 
 MEGABYTES = 24
 
 
-@pytest.fixture
-def embedded(tmp_path, tiny_policy):
-    """The client of a real service, which has ended when the test has."""
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory, tiny_policy):
+    """The client of a real service, which has ended when the tests have."""
     http = HttpClient()
-    embedded = Embedded(Settings(home=tmp_path, policy=str(tiny_policy), linger=30.0), http)
-    embedded.address()
+    embedded = Embedded(Settings(home=tmp_path_factory.mktemp("lab"), policy=str(tiny_policy), linger=30.0), http)
+    with pytest.MonkeyPatch.context() as patch:
+        fork_embedded(patch)
+        embedded.address()
     yield embedded
     embedded.stop()
     embedded.close()
@@ -49,7 +52,9 @@ def peak(pid: int) -> int:
 def send(embedded, trajectory):
     """Sends a job of so many megabytes; its id and its size in bytes. Rewards are equal: there is nothing to train."""
     http, address = embedded._http, embedded.running()
-    model = http.run(training.register_model(http, address, RegisterModel(project="lab", name="large")))
+    model = http.run(
+        training.register_model(http, address, RegisterModel(project="lab", name="large", return_existing=True))
+    )
     head, text = b'{"model_id": "%s", ' % str(model.id).encode(), json.dumps(trajectory(1.0, tokens=60)).encode()
 
     async def post(megabytes, token=address.token):

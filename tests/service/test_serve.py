@@ -17,6 +17,7 @@ from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import UnreachableError
 from rolloutlab.settings import Settings
+from tests.forked import Forked
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +38,7 @@ lab.close()
 @pytest.fixture
 def serve(tiny_policy: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts a service, after the one before has ended; where it listens, once it says so."""
-    running: list[subprocess.Popen[str]] = []
+    running: list[Forked] = []
 
     def end() -> None:
         for process in running:
@@ -48,7 +49,7 @@ def serve(tiny_policy: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
     def begin(*options: str) -> str:
         end()
         command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), "--policy", str(tiny_policy)]
-        running.append(subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True))
+        running.append(Forked([*command, *options], stdout=subprocess.PIPE))
         stdout = running[0].stdout
         assert stdout
         assert "serves" in stdout.readline()
@@ -125,7 +126,8 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
 @pytest.mark.parametrize("given", ["99999", "-1"])
 def test_a_port_that_is_none_is_told(tmp_path, given):
     command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), f"--port={given}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2
-    assert f"port {given} cannot be used" in ended.stderr
-    assert "-> rolloutlab serve --host 127.0.0.1\n" in ended.stderr
+    process = Forked(command, stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert f"port {given} cannot be used" in errors
+    assert "-> rolloutlab serve --host 127.0.0.1\n" in errors

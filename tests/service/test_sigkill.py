@@ -1,6 +1,5 @@
 """The real service, killed again and again: every job that was accepted ends once, and nothing is left over."""
 
-import multiprocessing
 import random
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ from rolloutlab.cli import main
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.settings import Address, Settings
+from tests.forked import forkserver
 
 pytestmark = pytest.mark.process
 
@@ -38,8 +38,7 @@ class Lives:
         self._http = HttpClient(tries=1)
         self._embedded = Embedded(settings, self._http)
         self._command = ["serve", "--home", str(settings.home), "--policy", settings.policy, "--linger", "30"]
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["rolloutlab.service.serve"])
+        self._context = forkserver()
         self._process: BaseProcess | None = None
 
     def begin(self) -> None:

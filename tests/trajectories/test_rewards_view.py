@@ -275,7 +275,7 @@ EDITS = st.lists(
 
 
 @given(EDITS)
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_after_any_edits_and_undos_the_view_is_what_a_new_one_would_be(view, lab, edits):
     for edit in edits:
         if edit:

@@ -4,7 +4,7 @@ import operator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
@@ -151,7 +151,6 @@ COMPARE = dict(
 
 
 @given(TABLE, KEYS, COMPARISON, st.text("abA", max_size=2), st.sets(st.sampled_from(["hand", "judge", "none"])))
-@settings(deadline=None)
 def test_rows_are_those_that_a_naive_implementation_finds_in_its_order(rows, keys, comparison, part, sources):
     def fits(row: Row) -> bool:
         if comparison and (row["reward"] is None or not COMPARE[comparison[0]](row["reward"], comparison[1])):

@@ -85,21 +85,21 @@ def completion(**overrides: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", OBJECTS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_a_valid_object_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 
 
 @pytest.mark.parametrize("model", [chat.ChatRequest, chat.ChatCompletion, chat.ChatCompletionChunk])
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_a_valid_request_or_completion_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 
 
 @pytest.mark.parametrize("name", ITEM_CLASSES)
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_conversation_item_is_read_as_its_own_kind(valid, name, data):
     sent, _ = data.draw(valid(ITEM_CLASSES[name]))
     assert type(TypeAdapter(chat.MessageOrChoice).validate_python(sent)) is ITEM_CLASSES[name]
@@ -107,7 +107,7 @@ def test_a_conversation_item_is_read_as_its_own_kind(valid, name, data):
 
 @pytest.mark.parametrize("name", ITEM_CLASSES)
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_kind_is_the_same_before_and_after_parsing(valid, name, data):
     sent, _ = data.draw(valid(ITEM_CLASSES[name]))
     assert chat.kind(sent) == chat.kind(ITEM_CLASSES[name].model_validate(sent)) == name

@@ -15,7 +15,7 @@ from rolloutlab.api.wire.trajectories import History, Trajectory
 
 @pytest.mark.parametrize("model", [ValidationError, HTTPValidationError, Problem, ChatError, ChatProblem])
 @given(data=st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_valid_refusal_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 

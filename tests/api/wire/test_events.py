@@ -15,7 +15,7 @@ def events(**overrides: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", [Event, EventList])
 @given(data=st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_valid_event_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 

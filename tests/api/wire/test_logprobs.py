@@ -11,7 +11,7 @@ from rolloutlab.api.wire import trajectories as logprobs
     "model", [logprobs.LogprobsRequest, logprobs.ScoredTurn, logprobs.ScoredHistory, logprobs.ScoredHistories]
 )
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_a_valid_object_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 

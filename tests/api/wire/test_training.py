@@ -216,7 +216,7 @@ WRONG_TYPES = [
     "model", [ExperimentalTrainingConfig, CreateTrainingJob, training.TrainingJobResponse, training.TrainingJob]
 )
 @given(data=st.data())
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_valid_training_object_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 
@@ -238,7 +238,7 @@ def test_a_valid_training_object_survives_the_round_trip(valid, survives, model,
     ],
 )
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_a_valid_model_or_checkpoint_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 

@@ -19,7 +19,7 @@ def trajectory(**overrides: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", [History, Trajectory, TrajectoryGroup])
 @given(data=st.data())
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_valid_record_survives_the_round_trip(valid, survives, model, data):
     survives(model, *data.draw(valid(model)))
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mistakes import WRONG
 from strategies import dictionaries
@@ -38,7 +38,6 @@ def parses(tree: Any) -> bool:
 
 
 @given(tree=dictionaries())
-@settings(max_examples=150)
 def test_what_the_parser_accepts_fits_the_schema(validator, tree):
     assert parses(tree)
     assert validator.is_valid(json.loads(json.dumps(tree)))
@@ -51,7 +50,6 @@ def test_what_the_parser_refuses_does_not_fit_the_schema(validator, rule):
 
 
 @given(tree=dictionaries(), junk=JUNK, data=st.data())
-@settings(max_examples=500)
 def test_a_dictionary_with_something_odd_in_it_is_accepted_by_both_or_by_none(validator, tree, junk, data):
     odd = copy.deepcopy(tree)
     at: Any = odd

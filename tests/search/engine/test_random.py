@@ -97,7 +97,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
     return writes
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(histories(), st.lists(searches(), min_size=8, max_size=8), st.sampled_from(["cosine", "l2", "ip"]))
 def test_searches_find_what_they_mean(history: list[Any], asked: list[Search], space: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
