@@ -1,7 +1,9 @@
-"""The tables of docs/authorization.md are whole, and every test that the page names is there."""
+"""The tables of docs/authorization.md are whole, and have the tests that carry each clause."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -54,6 +56,14 @@ def test_each_clause_is_shown_by_a_test_or_says_why_it_does_not_apply():
 def test_each_clause_says_whom_it_concerns():
     roles = {role for *_, cell, _ in rows() for role in cell.split(", ")}
     assert roles == {"client", "AS", "RS", "all"}
+
+
+def test_the_tables_have_the_tests_that_carry_each_clause_and_no_other_clause_is_carried():
+    code = "import authorization; print(*authorization.marked()); print(authorization.page(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PAGES[0].parent, capture_output=True, text=True, check=True)
+    carried, _, page = done.stdout.partition("\n")
+    assert set(carried.split()) <= {f"{letter}{number}" for letter, number, *_ in rows()}
+    assert PAGES[0].read_text() == page, "run: python docs/authorization.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -62,6 +62,7 @@ def test_a_passcode_that_could_be_found_by_trying_is_refused(tmp_path, capsys):
     assert f"-> rm {file}" in capsys.readouterr().err
 
 
+@pytest.mark.clause("D1", "D6")
 def test_a_client_metadata_document_is_printed_for_its_address(capsys):
     url = "https://example.org/rolloutlab.json"
     assert main(["client-metadata", url, "--redirect", "https://hub.example/user/jo/rolloutlab/callback"]) == 0
@@ -72,12 +73,14 @@ def test_a_client_metadata_document_is_printed_for_its_address(capsys):
     assert said["token_endpoint_auth_method"] == "none"
 
 
+@pytest.mark.clause("D3")
 def test_a_client_metadata_document_without_redirects_is_for_a_notebook_on_this_machine(capsys):
     main(["client-metadata", "https://example.org/rolloutlab.json"])
     uris = json.loads(capsys.readouterr().out)["redirect_uris"]
     assert uris == ["http://127.0.0.1:8888/rolloutlab/callback", "http://localhost:8888/rolloutlab/callback"]
 
 
+@pytest.mark.clause("D1")
 @pytest.mark.parametrize("url", ["http://example.org/c", "https://example.org", "example.org/c"])
 def test_an_address_that_is_none_for_a_document_is_refused(url, capsys):
     assert main(["client-metadata", url]) == 2

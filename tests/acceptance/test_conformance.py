@@ -31,6 +31,7 @@ DRAFTS = ["auth/resource-mismatch", "auth/offline-access-scope", "auth/offline-a
 """Of the specification's next revision, which we follow where it contradicts nothing."""
 
 
+@pytest.mark.clause("Q1")
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *DRAFTS])
 def test_the_client_conforms(scenario: str, tmp_path: Path) -> None:
     command = [NODE, MAIN, "client", "--scenario", scenario, "--command", shlex.join([PYTHON, str(CLIENT)])]

@@ -5,6 +5,7 @@ import pytest
 from rolloutlab.auth.challenges import Challenge, bearer, challenges
 
 
+@pytest.mark.clause("F4")
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -38,6 +39,7 @@ def test_a_header_is_read_scheme_by_scheme(header, expected):
     assert list(challenges(header))[: len(expected) or None] == expected
 
 
+@pytest.mark.clause("G1")
 def test_the_challenge_that_says_where_to_go_on_wins_among_several_headers():
     found = bearer(
         ['Basic realm="x"', 'Bearer realm="y"', 'Bearer resource_metadata="https://a/b", scope="read write"']

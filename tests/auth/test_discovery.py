@@ -29,6 +29,7 @@ def refused(world, challenge=None, **more):
     return str(error.value)
 
 
+@pytest.mark.clause("A8", "A11", "M5")
 def test_clients_must_use_protected_resource_metadata_to_discover_the_authorization_server():
     result, asked = found(USUAL)
     assert (result.resource, result.issuer, result.authority.token_endpoint) == (SERVER, ISSUER, f"{ISSUER}/token")
@@ -36,22 +37,26 @@ def test_clients_must_use_protected_resource_metadata_to_discover_the_authorizat
     assert {request.method for request in asked} == {"GET"}
 
 
+@pytest.mark.clause("G1", "G6")
 def test_the_address_that_a_challenge_names_must_be_used():
     there = "https://tools.example/described"
     _, asked = found({there: RESOURCE, AT_ISSUER: AUTHORITY}, Challenge("bearer", {"resource_metadata": there}))
     assert [request.url for request in asked] == [there, AT_ISSUER]
 
 
+@pytest.mark.clause("G2", "G6")
 def test_without_it_the_address_at_the_path_is_tried_then_that_at_the_root():
     result, asked = found({AT_ROOT: {**RESOURCE, "resource": "https://tools.example"}, AT_ISSUER: AUTHORITY})
     assert [request.url for request in asked] == [AT_RESOURCE, AT_ROOT, AT_ISSUER]
     assert result.resource == "https://tools.example"
 
 
+@pytest.mark.clause("G3")
 def test_a_server_at_the_root_has_one_address_only():
     assert resource_metadata_addresses("https://tools.example", None) == [AT_ROOT]
 
 
+@pytest.mark.clause("G4", "J4")
 def test_if_both_fail_the_client_aborts_or_uses_what_was_configured():
     assert "does not say who signs in for it" in refused({AT_ISSUER: AUTHORITY})
     result, _ = found({AT_ISSUER: AUTHORITY}, issuer=ISSUER)
@@ -71,10 +76,12 @@ def test_a_server_that_nobody_signs_in_for_is_told_what_to_type_and_a_service_is
     assert error.value.hint == hint
 
 
+@pytest.mark.clause("B1")
 def test_authorization_servers_must_be_present():
     assert "authorization_servers" in refused({**USUAL, AT_RESOURCE: {"resource": SERVER, "authorization_servers": []}})
 
 
+@pytest.mark.clause("H1", "H2", "H3")
 def test_an_issuer_with_a_path_is_looked_for_at_three_addresses_in_order():
     assert authority_addresses("https://login.example/tenant") == [
         "https://login.example/.well-known/oauth-authorization-server/tenant",
@@ -83,20 +90,24 @@ def test_an_issuer_with_a_path_is_looked_for_at_three_addresses_in_order():
     ]
 
 
+@pytest.mark.clause("H4", "H5")
 def test_an_issuer_without_a_path_is_looked_for_at_two_addresses_in_order():
     assert authority_addresses(ISSUER) == [AT_ISSUER, f"{ISSUER}/.well-known/openid-configuration"]
 
 
+@pytest.mark.clause("H7")
 def test_clients_must_support_both_metadata_mechanisms():
     result, asked = found({AT_RESOURCE: RESOURCE, f"{ISSUER}/.well-known/openid-configuration": AUTHORITY})
     assert len(asked) == 3
     assert result.authority.issuer == ISSUER
 
 
+@pytest.mark.clause("H7", "M5")
 def test_without_metadata_nothing_is_guessed():
     assert "does not describe itself" in refused({AT_RESOURCE: RESOURCE})
 
 
+@pytest.mark.clause("C4")
 @pytest.mark.parametrize("methods", [None, [], ["plain"]])
 def test_a_server_that_does_not_say_that_it_supports_pkce_must_be_refused(methods):
     world = {**USUAL, AT_ISSUER: {**AUTHORITY, "code_challenge_methods_supported": methods}}
@@ -110,6 +121,7 @@ def test_the_issuer_of_the_metadata_must_be_the_very_issuer_that_was_asked(other
     assert "another authorization server" in refused({**USUAL, AT_ISSUER: {**AUTHORITY, "issuer": other}})
 
 
+@pytest.mark.clause("B4")
 @pytest.mark.parametrize(
     "other",
     [
@@ -146,6 +158,7 @@ def test_the_host_of_the_page_that_opens_is_shown_where_it_is_not_the_issuers():
     assert found({**USUAL, AT_ISSUER: elsewhere})[0].page == "login.example (the page is at bank.example)"
 
 
+@pytest.mark.clause("N9")
 @pytest.mark.parametrize(
     "member", ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"]
 )
@@ -176,6 +189,7 @@ def test_hostile_text_of_a_server_is_told_without_its_control_characters():
     assert "\u202e" not in said
 
 
+@pytest.mark.clause("B2")
 def test_of_several_authorization_servers_one_is_selected():
     several = {**RESOURCE, "authorization_servers": [ISSUER, "https://other.example"]}
     result, asked = found({**USUAL, AT_RESOURCE: several})
@@ -190,6 +204,7 @@ OF_OTHER = {
 }
 
 
+@pytest.mark.clause("B2")
 @pytest.mark.parametrize(
     "first",
     [
@@ -207,6 +222,7 @@ def test_the_next_authorization_server_is_tried_where_the_metadata_of_one_cannot
     assert not [request for request in asked if "plain.example" in request.url]
 
 
+@pytest.mark.clause("B2")
 def test_where_none_can_be_used_each_says_why_and_not_more_than_five_are_asked():
     several = [f"https://{i}.example" for i in range(9)]
     said = refused({**USUAL, AT_RESOURCE: {**RESOURCE, "authorization_servers": several}})
@@ -214,17 +230,20 @@ def test_where_none_can_be_used_each_says_why_and_not_more_than_five_are_asked()
     assert "5.example" not in said
 
 
+@pytest.mark.clause("B2")
 def test_an_authorization_server_without_proofs_of_the_code_is_not_passed_over_for_another():
     several = {**RESOURCE, "authorization_servers": [ISSUER, OTHER]}
     weak = {name: value for name, value in AUTHORITY.items() if name != "code_challenge_methods_supported"}
     assert "S256" in refused({AT_RESOURCE: several, AT_ISSUER: weak, AT_OTHER: OF_OTHER})
 
 
+@pytest.mark.clause("E3")
 def test_a_slash_that_the_resource_itself_names_is_kept():
     result, _ = found({**USUAL, AT_RESOURCE: {**RESOURCE, "resource": f"{SERVER}/"}})
     assert result.resource == f"{SERVER}/"
 
 
+@pytest.mark.clause("N19", "N20")
 def test_extensions_are_optional_and_what_is_not_known_of_a_document_is_passed_over():
     strange = {"of_an_extension": {"version": 7}, "authorization_details_types_supported": ["x"]}
     result, _ = found({AT_RESOURCE: {**RESOURCE, **strange}, AT_ISSUER: {**AUTHORITY, **strange}})

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from rolloutlab.auth.pkce import challenge_of, new_verifier
 
 
+@pytest.mark.clause("J3")
 def test_the_challenge_is_that_of_the_standards_example():
     assert challenge_of("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk") == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 

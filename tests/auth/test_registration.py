@@ -22,17 +22,20 @@ def client(world=None, more=None, **how):
     return played(registered(authority(**(more or {})), REDIRECT, server=SERVER, **how), world or {})
 
 
+@pytest.mark.clause("A13", "I1")
 def test_pre_registered_client_information_is_used_first():
     preset = RegisteredClient("known")
     found, asked = client(more={"client_id_metadata_document_supported": True}, preset=preset, document=DOCUMENT)
     assert (found, asked) == (preset, [])
 
 
+@pytest.mark.clause("A12", "C1", "I2", "I5")
 def test_a_client_id_metadata_document_is_used_second_where_the_server_supports_it():
     found, asked = client(more={"client_id_metadata_document_supported": True}, document=DOCUMENT)
     assert (found.id, found.method, asked) == (DOCUMENT, "none", [])
 
 
+@pytest.mark.clause("A14", "I3")
 def test_dynamic_registration_is_used_third():
     found, [asked] = client({REGISTER: {"client_id": "new"}}, document=DOCUMENT)
     assert (found.id, found.method, found.redirect_uri) == ("new", "none", REDIRECT)
@@ -41,11 +44,13 @@ def test_dynamic_registration_is_used_third():
     assert told["grant_types"] == ["authorization_code", "refresh_token"]
 
 
+@pytest.mark.clause("L3")
 def test_dynamic_registration_does_not_carry_a_scope():
     _, [asked] = client({REGISTER: {"client_id": "new"}})
     assert "scope" not in json.loads(asked.body)
 
 
+@pytest.mark.clause("C2", "I4")
 def test_otherwise_the_person_is_asked_for_a_client():
     with pytest.raises(SignInError) as error:
         client(more={"registration_endpoint": None})
@@ -72,6 +77,7 @@ def test_a_client_says_who_it_is_as_the_server_wants_it(supported, answer, metho
     assert found.method == method
 
 
+@pytest.mark.clause("D9")
 def test_a_way_that_we_do_not_have_is_refused():
     with pytest.raises(SignInError, match="private_key_jwt"):
         client({REGISTER: {"client_id": "new", "token_endpoint_auth_method": "private_key_jwt"}})
@@ -88,6 +94,7 @@ def test_a_refused_registration_says_why_without_what_else_the_server_said(answe
     assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.clause("J2")
 def test_a_client_is_used_for_the_address_that_it_was_registered_with_until_it_expires():
     one = RegisteredClient("a", redirect_uri=REDIRECT, expires_at=10)
     assert one.serves(REDIRECT, now=9)

@@ -42,12 +42,14 @@ async def signed_in(access):
     return access
 
 
+@pytest.mark.clause("O2")
 def test_a_request_without_a_token_says_what_to_type(access):
     with pytest.raises(SignInError) as error:
         asyncio.run(sent(access))
     assert error.value.hint == f"%login {access.server}"
 
 
+@pytest.mark.clause("A2", "F1", "N1")
 def test_signing_in_asks_once_and_every_request_carries_the_token(access, world, person):
     async def story():
         standing = await access.sign_in()
@@ -82,6 +84,7 @@ def test_a_token_that_is_about_to_expire_is_renewed_before_it_is_sent(access, wo
     assert "" not in world.tokens_sent[1:]
 
 
+@pytest.mark.clause("O2")
 def test_a_401_is_answered_by_a_refresh_and_not_by_the_browser(access, world, person):
     async def story():
         await access.sign_in()
@@ -173,6 +176,7 @@ def test_a_refresh_token_that_is_over_ends_the_grant(access, world):
     assert access.standing is None
 
 
+@pytest.mark.clause("K3")
 def test_a_token_without_a_refresh_token_ends_with_its_time_and_says_what_to_type(access, world, clock):
     world.renews = False
 
@@ -202,6 +206,7 @@ def test_a_server_that_is_down_ends_no_grant(access, world, clock):
     assert asyncio.run(story()) == 200
 
 
+@pytest.mark.clause("M1", "M2")
 def test_insufficient_scope_steps_up_once_however_many_requests_need_it(access, world, person):
     async def story():
         await access.sign_in()
@@ -211,6 +216,7 @@ def test_insufficient_scope_steps_up_once_however_many_requests_need_it(access, 
     assert [question.scopes for question in person.questions] == [("lab:read",), ("lab:read", "lab:write")]
 
 
+@pytest.mark.clause("M4", "P1")
 def test_step_ups_are_counted_per_operation_across_requests_and_end(access, world, person):
     world.granting = lambda asked: "lab:read"
 
@@ -225,6 +231,7 @@ def test_step_ups_are_counted_per_operation_across_requests_and_end(access, worl
     assert len(person.questions) == 3
 
 
+@pytest.mark.clause("P1")
 def test_a_second_step_up_asks_once_for_all_that_was_granted_and_challenged(access, world, person):
     world.needs = {"write": "lab:write", "train": "lab:train"}
     world.granting = lambda asked: asked if asked == "lab:read" or "lab:train" in asked else "lab:write"
@@ -253,6 +260,7 @@ def _others(world, **answers):
     world.replaced |= answers
 
 
+@pytest.mark.clause("B2")
 def test_the_second_authorization_server_is_asked_where_the_first_cannot_be_reached(access, world, person):
     _others(world)
     closed = json.dumps(
@@ -265,6 +273,7 @@ def test_the_second_authorization_server_is_asked_where_the_first_cannot_be_reac
     assert world.seen["/.well-known/oauth-authorization-server/second"] == 1
 
 
+@pytest.mark.clause("B2")
 @pytest.mark.parametrize("refusing", ["/register", "/token", "denial"])
 def test_no_other_authorization_server_is_asked_after_a_refusal(access, world, person, refusing):
     refusal = 400, {}, b'{"error": "invalid_request"}'
@@ -276,6 +285,7 @@ def test_no_other_authorization_server_is_asked_after_a_refusal(access, world, p
     assert access.standing is None
 
 
+@pytest.mark.clause("M4")
 def test_a_token_that_has_worked_lets_step_ups_be_tried_again(access, world, person):
     async def story():
         await access.sign_in()
@@ -412,6 +422,7 @@ async def signed_in_as_known(access, world):
     await access.sign_in(SignInOptions(client=RegisteredClient("known"), port=8765))
 
 
+@pytest.mark.clause("J2")
 def test_a_client_that_was_registered_beforehand_is_answered_at_its_address_also_in_a_step_up(access, world, person):
     async def story():
         await signed_in_as_known(access, world)
@@ -456,6 +467,7 @@ def test_signing_out_gives_the_tokens_back_and_forgets_them(access, world):
         asyncio.run(story())
 
 
+@pytest.mark.clause("N13")
 def test_two_kernels_that_share_a_grant_do_not_end_each_others_refresh_token(world, person, clock, tmp_path):
     world.lifetime = 3
     kernels = [OAuthSession(world.url, person, FileStore(tmp_path / "kept"), now=lambda: clock[0]) for _ in range(2)]
@@ -486,6 +498,7 @@ def test_a_kernel_that_was_signed_out_by_another_says_so(world, person, clock, t
         asyncio.run(story())
 
 
+@pytest.mark.clause("A13")
 def test_what_was_configured_is_used(world, person):
     world.clients.add("mine")
     access = OAuthSession(world.url, person, MemoryStore(), SignInOptions(client=RegisteredClient("mine")))
@@ -540,6 +553,7 @@ def test_link_local_addresses_are_not_asked_though_encrypted(access, world):
         asyncio.run(access.sign_in())
 
 
+@pytest.mark.clause("C4", "N8")
 def test_missing_pkce_is_refused_before_anything_is_opened(access, world, person):
     world.changed["code_challenge_methods_supported"] = ["plain"]
     with pytest.raises(SignInError, match="S256"):

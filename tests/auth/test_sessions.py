@@ -29,6 +29,7 @@ def accesses(person, tmp_path):
     return OAuthSessions(person, tmp_path / "sign-in")
 
 
+@pytest.mark.clause("N7")
 def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no_others(http, worlds, accesses):
     for world in worlds:
         http.run(accesses.at(world.url).sign_in())
@@ -40,6 +41,7 @@ def test_each_server_gets_tokens_that_its_own_authorization_server_issued_and_no
         assert set(world.tokens_sent[1:]) == set(world.scopes)
 
 
+@pytest.mark.clause("N7")
 def test_a_request_that_is_for_no_server_one_is_signed_in_to_bears_no_token(worlds, accesses, http):
     http.run(accesses.at(worlds[0].url).sign_in())
     assert accesses.of(f"{worlds[0].url}/read") is not None
@@ -61,6 +63,7 @@ def test_a_request_of_any_client_is_sent_again_once_its_token_is_renewed(http, w
     assert len(person.questions) == 1
 
 
+@pytest.mark.clause("M1")
 def test_a_request_of_any_client_is_sent_again_after_a_step_up(http, worlds, person, accesses):
     world = worlds[0]
     http.run(accesses.at(world.url).sign_in())

@@ -42,6 +42,7 @@ def asked(scopes=("read",), **more):
     return url, {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
 
 
+@pytest.mark.clause("A6", "J1", "J3", "J4", "J6")
 def test_the_authorization_request_has_every_parameter_and_the_resource_always():
     url, parameters = asked()
     assert url.startswith(f"{ISSUER}/authorize?")
@@ -57,6 +58,7 @@ def test_the_authorization_request_has_every_parameter_and_the_resource_always()
     }
 
 
+@pytest.mark.clause("J5")
 def test_no_scope_is_no_parameter():
     assert "scope" not in asked(scopes=())[1]
 
@@ -71,6 +73,7 @@ def test_an_endpoint_that_has_a_query_keeps_it():
     assert parameters["tenant"] == "a"
 
 
+@pytest.mark.clause("A6", "K1", "K2")
 def test_the_token_request_has_the_code_the_verifier_the_client_and_the_resource():
     request = code_request(
         authority(), RegisteredClient("me"), "c", redirect_uri=REDIRECT, resource=SERVER, verifier=VERIFIER
@@ -98,6 +101,7 @@ def test_a_secret_is_sent_as_the_server_wants_it():
     assert "Authorization" not in post.headers
 
 
+@pytest.mark.clause("K2")
 def test_the_resource_is_in_a_refresh_too():
     assert form(refresh_request(f"{ISSUER}/token", RegisteredClient("me"), "r", resource=SERVER)) == {
         "grant_type": "refresh_token",
@@ -124,6 +128,7 @@ def test_an_answer_without_the_issuer_is_refused_where_the_server_says_that_it_n
         code_of(authority(authorization_response_iss_parameter_supported=True), answer, SERVER)
 
 
+@pytest.mark.clause("N7")
 @pytest.mark.parametrize("answer", [{"code": "c"}, {"error": "access_denied"}])
 @pytest.mark.parametrize("advertised", [True, False])
 def test_an_answer_of_another_issuer_is_refused_always(answer, advertised):

@@ -21,6 +21,7 @@ def test_a_server_elsewhere_has_to_be_encrypted():
         checked_server("http://tools.example/mcp")
 
 
+@pytest.mark.clause("N9")
 @pytest.mark.parametrize(
     "url",
     [

@@ -194,6 +194,7 @@ def test_the_address_that_the_browser_ended_on_can_be_pasted_while_the_kernel_is
     assert CODE_AND_STATE in notebook.text_of(out)
 
 
+@pytest.mark.clause("J7")
 @pytest.mark.parametrize("front_end", ["lab"])
 def test_an_answer_with_another_state_is_refused_and_the_right_one_still_counts(notebook, hub):
     login = notebook.start("sign_in()").locator(".rl-login")

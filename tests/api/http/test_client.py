@@ -183,6 +183,7 @@ def test_content_is_sent_as_json_that_is_written_already(ask):
     assert script.sent[0].content == '{"a": "é"}'.encode()
 
 
+@pytest.mark.clause("A1")
 @pytest.mark.parametrize("token", [None, ""])
 def test_without_a_token_none_is_sent(ask, token):
     script = Script(ok())

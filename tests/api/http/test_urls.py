@@ -6,6 +6,7 @@ from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.errors import InputError
 
 
+@pytest.mark.clause("E1", "E2", "E3")
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -23,6 +24,7 @@ def test_the_canonical_form_has_a_lowercase_scheme_and_host_and_no_trailing_slas
     assert canonical_resource(given) == expected
 
 
+@pytest.mark.clause("E4", "E5")
 @pytest.mark.parametrize(
     "wrong",
     [

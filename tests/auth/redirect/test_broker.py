@@ -28,6 +28,7 @@ def test_an_answer_that_says_an_error_is_an_answer(desk):
     assert desk.person.seen[-1] == "denied"
 
 
+@pytest.mark.clause("J7")
 def test_answers_with_a_wrong_or_without_a_state_are_ignored_and_the_right_one_still_counts(desk):
     async def acts(login):
         told = [(await desk.come_back(query)).status_code for query in ("code=evil&state=wrong", "code=evil", RIGHT)]

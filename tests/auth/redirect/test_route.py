@@ -42,6 +42,7 @@ def test_the_redirect_uri_is_under_the_address_of_the_notebook(origin, base_url,
     assert redirect_uri(origin, base_url) == found
 
 
+@pytest.mark.clause("N10")
 @pytest.mark.parametrize("origin", ["http://lab.example:8888", "http://10.0.0.5:8888", "http://localhost.evil.example"])
 def test_redirect_uris_are_https_or_on_this_machine(origin):
     assert redirect_uri(origin, "/") is None

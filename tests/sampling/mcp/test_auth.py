@@ -44,6 +44,7 @@ async def asked(access, *calls):
 SESSION = [("read", "initialize"), ("read", "notifications/initialized"), ("read", "tools/list")]
 
 
+@pytest.mark.clause("F1", "F2")
 def test_every_request_of_one_session_bears_the_token_in_a_header_and_none_in_its_address(access, world):
     async def story():
         await access.sign_in()
@@ -56,6 +57,7 @@ def test_every_request_of_one_session_bears_the_token_in_a_header_and_none_in_it
     assert urls == [f"{world.url}/read"] * len(SESSION)
 
 
+@pytest.mark.clause("M1")
 def test_after_insufficient_scope_the_original_request_is_retried(access, world, person):
     async def story():
         await access.sign_in()
@@ -71,6 +73,7 @@ def test_without_a_sign_in_it_is_said_what_to_type(access):
     assert error.value.hint == f"%login {access.server}"
 
 
+@pytest.mark.clause("M4")
 @pytest.mark.parametrize(
     ("body", "operation"),
     [

@@ -41,6 +41,7 @@ def tool(visitor):
     return call
 
 
+@pytest.mark.clause("Q1")
 def test_a_client_is_initialized_and_no_session_is_kept(visitor, reader):
     said = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a test", "version": "1"}}
     answer = visitor.calls("initialize", reader, said)
@@ -60,6 +61,7 @@ def test_all_tools_are_listed_whatever_the_scope(visitor, reader):
         assert each["annotations"]["readOnlyHint"] is (each["name"] in READING)
 
 
+@pytest.mark.clause("O3", "O4", "O5", "O6", "O7", "O8")
 @pytest.mark.parametrize("name", sorted(WRITING))
 def test_insufficient_scope_gets_403_with_what_is_needed_and_what_was_granted(visitor, tool, reader, challenges, name):
     answer = tool(reader, name)
@@ -71,6 +73,7 @@ def test_insufficient_scope_gets_403_with_what_is_needed_and_what_was_granted(vi
     assert said["error_description"]
 
 
+@pytest.mark.clause("O3", "O6")
 def test_a_token_that_may_only_write_cannot_read(visitor, tool, challenges):
     token = visitor.signs_in(scope="lab:write")["access_token"]
     for answer in (tool(token, "list_groups"), visitor.calls("tools/list", token)):
@@ -84,6 +87,7 @@ def test_after_a_step_up_the_same_request_goes_through(tool, reader, writer):
     assert tool(writer, "add_trajectory", **said).json()["result"]["isError"] is False
 
 
+@pytest.mark.clause("O4")
 @pytest.mark.parametrize(
     "body",
     [
@@ -181,6 +185,7 @@ def test_the_official_client_finds_and_calls_the_tools(visitor, writer):
     assert found["reward"] == 1.0
 
 
+@pytest.mark.clause("Q1")
 def test_the_official_client_of_the_newest_revision_finds_and_calls_them_too(visitor, reader):
     from httpx2 import AsyncClient
     from mcp import Client
@@ -226,6 +231,7 @@ def upstream():
     server.server_close()
 
 
+@pytest.mark.clause("N5")
 def test_a_received_token_must_not_be_passed_on_to_an_upstream_api(visit, upstream):
     url, seen = upstream
     visitor = visit(embedding=Embedding(url, "small"))

@@ -53,6 +53,7 @@ class Memory:
         self.client = client_info
 
 
+@pytest.mark.clause("A2")
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
 def test_the_official_client_signs_in_refreshes_and_steps_up(visitor, method):
     owner, memory = Owner(visitor), Memory()

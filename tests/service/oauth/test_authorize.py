@@ -18,6 +18,7 @@ def test_a_good_request_shows_the_page_that_asks_the_owner(visitor, client_id):
     assert "read and search every conversation" in page.text
 
 
+@pytest.mark.clause("J2", "N11")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -39,6 +40,7 @@ def test_redirect_uris_must_be_compared_exactly_port_included(visitor, client_id
     assert "location" not in answer.headers
 
 
+@pytest.mark.clause("J1", "O1")
 @pytest.mark.parametrize("who", ["nobody", None, "http://a.example/client.json"])
 def test_an_unknown_client_is_told_on_a_page_and_nowhere_else(visitor, who):
     answer = visitor.asks(who)
@@ -47,6 +49,7 @@ def test_an_unknown_client_is_told_on_a_page_and_nowhere_else(visitor, who):
     assert "cannot go on" in answer.text
 
 
+@pytest.mark.clause("O1")
 def test_two_redirect_uris_in_one_request_are_none(visitor, client_id):
     answer = visitor.get(
         f"/oauth/authorize?client_id={client_id}&redirect_uri={CALLBACK}&redirect_uri=https://a.example/c"
@@ -55,6 +58,7 @@ def test_two_redirect_uris_in_one_request_are_none(visitor, client_id):
     assert "location" not in answer.headers
 
 
+@pytest.mark.clause("J3")
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -71,6 +75,7 @@ def test_pkce_with_s256_must_be_used(visitor, client_id, told, said, error):
     assert "code_challenge" in answer["error_description"]
 
 
+@pytest.mark.clause("E1", "E4", "J4", "O1")
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -90,10 +95,12 @@ def test_a_malformed_request_is_refused_at_the_clients_address(visitor, client_i
     assert told(visitor.asks(client_id, **said))["error"] == error
 
 
+@pytest.mark.clause("E5")
 def test_a_resource_with_a_fragment_is_refused(visitor, client_id, told):
     assert told(visitor.asks(client_id, resource=f"{visitor.context}#part"))["error"] == "invalid_target"
 
 
+@pytest.mark.clause("E2")
 def test_a_resource_in_upper_case_or_with_a_slash_should_be_accepted(visitor, client_id):
     upper = visitor.context.replace("http", "HTTP")
     assert visitor.asks(client_id, resource=upper).status_code == 200
@@ -118,6 +125,7 @@ def test_an_error_description_holds_no_character_that_it_may_not(visitor, client
     assert not {'"', "\\"} & set(said)
 
 
+@pytest.mark.clause("J5")
 def test_a_request_without_a_scope_asks_for_what_basic_use_needs(visitor, client_id):
     code = visitor.code(client_id, scope=None)
     assert visitor.redeems(client_id, code).json()["scope"] == "lab:read"

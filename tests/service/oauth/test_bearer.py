@@ -20,6 +20,7 @@ def ask(visitor):
 BOTH = pytest.mark.parametrize(("path", "scope"), [("/context", "lab:read"), ("/v1", "service")])
 
 
+@pytest.mark.clause("A5", "B4", "F3", "F4", "G5", "O2")
 @BOTH
 def test_without_a_token_401_names_metadata_and_scope(visitor, ask, challenges, path, scope):
     answer = ask(path)
@@ -29,6 +30,7 @@ def test_without_a_token_401_names_metadata_and_scope(visitor, ask, challenges, 
     assert visitor.browser.get(said["resource_metadata"]).json()["resource"] == f"{visitor.url}{path}"
 
 
+@pytest.mark.clause("A5", "N2", "N3")
 @BOTH
 @pytest.mark.parametrize("header", ["Bearer made-up", "bearer made-up"])
 def test_an_invalid_token_gets_401_and_invalid_token(ask, challenges, path, scope, header):
@@ -38,6 +40,7 @@ def test_an_invalid_token_gets_401_and_invalid_token(ask, challenges, path, scop
     assert challenges(answer)["scope"] == scope
 
 
+@pytest.mark.clause("F3")
 @BOTH
 @pytest.mark.parametrize("header", ["Basic YTpi", "Bearer", "made-up"])
 def test_other_credentials_are_none(ask, challenges, path, scope, header):
@@ -46,6 +49,7 @@ def test_other_credentials_are_none(ask, challenges, path, scope, header):
     assert "error" not in challenges(answer)
 
 
+@pytest.mark.clause("N3", "O2")
 def test_an_expired_token_gets_401(visitor, challenges):
     token = visitor.signs_in()["access_token"]
     visitor.clock.now += 601
@@ -54,6 +58,7 @@ def test_an_expired_token_gets_401(visitor, challenges):
     assert challenges(answer)["error"] == "invalid_token"
 
 
+@pytest.mark.clause("N2", "N4")
 def test_a_token_of_one_resource_must_be_refused_at_the_other(visitor, challenges):
     context = visitor.signs_in()["access_token"]
     api = visitor.signs_in(resource=f"{visitor.url}/v1", scope="service")["access_token"]
@@ -64,15 +69,18 @@ def test_a_token_of_one_resource_must_be_refused_at_the_other(visitor, challenge
         assert challenges(answer)["error"] == "invalid_token"
 
 
+@pytest.mark.clause("N4")
 def test_the_folders_token_is_good_for_the_api_and_not_for_the_context_server(visitor):
     assert visitor.models(KEY).status_code == 200
     assert visitor.calls("ping", KEY).status_code == 401
 
 
+@pytest.mark.clause("N1")
 def test_a_refresh_token_is_no_access_token(visitor):
     assert visitor.calls("ping", visitor.signs_in()["refresh_token"]).status_code == 401
 
 
+@pytest.mark.clause("F2")
 @BOTH
 def test_a_token_in_a_query_string_is_refused(visitor, ask, path, scope):
     token = visitor.signs_in(resource=f"{visitor.url}{path}", scope=scope)["access_token"]
@@ -80,6 +88,7 @@ def test_a_token_in_a_query_string_is_refused(visitor, ask, path, scope):
     assert ask(path, {"Authorization": f"Bearer {token}"}, f"?access_token={token}").status_code == 400
 
 
+@pytest.mark.clause("F1")
 def test_every_request_needs_its_token_whatever_its_method(visitor):
     for method in ("GET", "DELETE", "PUT", "OPTIONS"):
         assert visitor.browser.request(method, visitor.context).status_code == 401

@@ -81,6 +81,7 @@ def visitor(visit, host):
     return visit(reachable=lambda _address: True)
 
 
+@pytest.mark.clause("A12", "I6")
 def test_a_client_with_a_document_signs_in(visitor, host):
     client_id = host.serves(grant_types=["authorization_code", "refresh_token"])
     page = visitor.asks(client_id)
@@ -91,6 +92,7 @@ def test_a_client_with_a_document_signs_in(visitor, host):
     assert visitor.renews(client_id, told["refresh_token"]).status_code == 200
 
 
+@pytest.mark.clause("D4", "D5", "D6", "D7", "D8")
 def test_what_a_document_may_hold_besides_is_optional_and_no_address_in_it_is_fetched(visitor, host):
     links = {"client_uri": f"{host.url}/about", "logo_uri": f"{host.url}/logo.png"}
     usual = {"grant_types": ["authorization_code"], "response_types": ["code"], "token_endpoint_auth_method": "none"}
@@ -100,6 +102,7 @@ def test_what_a_document_may_hold_besides_is_optional_and_no_address_in_it_is_fe
     assert host.asked == ["/client.json"]
 
 
+@pytest.mark.clause("N16")
 def test_a_client_that_only_answers_on_this_machine_should_be_warned_of(visitor, host):
     warning = "Any program on this computer can claim to be this application"
     assert warning in visitor.asks(host.serves()).text
@@ -108,12 +111,14 @@ def test_a_client_that_only_answers_on_this_machine_should_be_warned_of(visitor,
     assert warning not in visitor.asks(client_id, redirect_uri=elsewhere).text
 
 
+@pytest.mark.clause("I8")
 def test_the_redirect_uri_must_be_in_the_document(visitor, host):
     answer = visitor.asks(host.serves(), redirect_uri="http://127.0.0.1:7778/callback")
     assert answer.status_code == 400
     assert "location" not in answer.headers
 
 
+@pytest.mark.clause("D1", "D2", "D3", "D8", "D9", "I7", "I9", "O9")
 @pytest.mark.parametrize(
     "said",
     [
@@ -136,6 +141,7 @@ def test_a_document_must_equal_its_address_and_have_the_required_fields(visitor,
     assert "location" not in answer.headers
 
 
+@pytest.mark.clause("I9", "O9")
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b"\xff\xfe", b"{" * 2000])
 def test_a_document_must_be_valid_json(visitor, host, body):
     host.puts("/client.json", body)
@@ -144,6 +150,7 @@ def test_a_document_must_be_valid_json(visitor, host, body):
     assert "invalid_client" in answer.text
 
 
+@pytest.mark.clause("N15")
 def test_a_redirect_of_a_document_is_not_followed(visitor, host):
     target = host.serves("/real.json", client_id=f"{host.url}/client.json")
     host.puts("/client.json", b"", 302, Location=target)
@@ -151,6 +158,7 @@ def test_a_redirect_of_a_document_is_not_followed(visitor, host):
     assert host.asked == ["/client.json"]
 
 
+@pytest.mark.clause("N15")
 def test_a_document_of_a_megabyte_is_refused(visitor, host):
     host.serves(client_name="x" * 1_000_000)
     answer = visitor.asks(f"{host.url}/client.json")
@@ -166,6 +174,7 @@ def test_a_document_that_is_not_there_or_whose_host_lies_is_refused(visitor, hos
     assert host.asked == ["/none.json"]
 
 
+@pytest.mark.clause("D1")
 @pytest.mark.parametrize(
     "client_id",
     [
@@ -183,6 +192,7 @@ def test_a_client_id_must_be_an_https_address_with_a_path(visitor, host, client_
     assert not host.asked
 
 
+@pytest.mark.clause("N15")
 @pytest.mark.parametrize(
     "address",
     [
@@ -231,6 +241,7 @@ def test_public_addresses_are_public(address):
     assert is_public(address)
 
 
+@pytest.mark.clause("N15")
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "2130706433", "127.1"])
 def test_a_document_on_this_machine_is_not_fetched(visit, host, name):
     visitor = visit()
@@ -246,6 +257,7 @@ def test_a_host_whose_name_cannot_be_one_is_told(visitor):
     assert "was not fetched" in answer.text
 
 
+@pytest.mark.clause("I10")
 def test_a_document_should_be_kept_as_long_as_its_headers_say(visitor, host):
     client_id = host.serves()
     _, _, body = host.pages["/client.json"]
@@ -264,6 +276,7 @@ def test_a_refusal_is_not_kept(visitor, host):
     assert visitor.asks(host.serves()).status_code == 200
 
 
+@pytest.mark.clause("I10")
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -283,6 +296,7 @@ def test_freshness_is_read_from_the_headers(headers, seconds):
     assert freshness(headers, now=10.0) == seconds
 
 
+@pytest.mark.clause("D2")
 def test_the_document_that_we_print_is_one_that_we_take(visitor, host):
     url = f"{host.url}/rolloutlab.json"
     host.serves("/rolloutlab.json", **document(url, [CALLBACK]))

@@ -21,6 +21,7 @@ def page(visitor, client_id):
     return visitor.asks(client_id)
 
 
+@pytest.mark.clause("A7", "J6")
 def test_an_allowed_request_brings_code_state_and_iss(visitor, page, told):
     answer = told(visitor.decides(page))
     assert answer.keys() == {"code", "state", "iss"}
@@ -32,6 +33,7 @@ def test_a_request_without_state_gets_an_answer_without_state(visitor, client_id
     assert "state" not in told(visitor.decides(visitor.asks(client_id, state=None)))
 
 
+@pytest.mark.clause("N17")
 def test_the_redirect_hostname_must_be_displayed(visitor):
     uri = "https://notebooks.example:8443/callback"
     shown = visitor.asks(visitor.registers(redirect_uris=[uri])["client_id"], redirect_uri=uri).text
@@ -80,6 +82,7 @@ def test_the_page_reads_with_labels_and_a_language(page):
     assert "<main>" in page.text
 
 
+@pytest.mark.clause("N18")
 def test_consent_needs_the_passcode(visitor, page, told):
     for wrong in ("", "wrong", "abcd-efgh-jkm"):
         answer = visitor.decides(page, passcode=wrong)
@@ -217,6 +220,7 @@ def test_the_cookie_is_for_forms_of_our_own_pages_only(page):
     assert "path=/oauth" in cookie
 
 
+@pytest.mark.clause("N14")
 def test_no_cookie_stands_for_the_passcode(visitor, client_id, page, told):
     told(visitor.decides(page))
     assert visitor.decides(visitor.asks(client_id), passcode="").status_code == 403

@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.clause("A9", "A14")
 def test_a_public_client_gets_an_id_and_no_secret(visitor):
     told = visitor.registers()
     assert told["client_id"]
@@ -10,6 +11,7 @@ def test_a_public_client_gets_an_id_and_no_secret(visitor):
     assert told["redirect_uris"] == ["http://127.0.0.1:7777/callback"]
 
 
+@pytest.mark.clause("I3")
 def test_a_client_that_does_not_say_how_it_authenticates_gets_a_secret_for_basic(visitor):
     told = visitor.registers(token_endpoint_auth_method=None)
     assert told["token_endpoint_auth_method"] == "client_secret_basic"
@@ -40,6 +42,7 @@ def test_an_id_that_was_changed_is_nobodys(visitor):
     assert visitor.asks(client_id).status_code == 200
 
 
+@pytest.mark.clause("N10")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -126,6 +129,7 @@ def test_a_client_whose_addresses_do_not_fit_into_an_id_is_refused(visitor):
     assert answer.json()["error"] == "invalid_redirect_uri"
 
 
+@pytest.mark.clause("N20")
 def test_a_registered_scope_does_not_stand_in_the_way_of_a_later_one(visitor):
     client_id = visitor.registers(scope="lab:read")["client_id"]
     assert visitor.asks(client_id, scope="lab:read lab:write").status_code == 200

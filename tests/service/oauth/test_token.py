@@ -15,6 +15,7 @@ def code(visitor, client_id):
     return visitor.code(client_id)
 
 
+@pytest.mark.clause("A7", "K3", "N12")
 def test_a_code_becomes_a_short_lived_access_token_and_a_refresh_token(visitor, client_id, code):
     answer = visitor.redeems(client_id, code)
     told = answer.json()
@@ -25,6 +26,7 @@ def test_a_code_becomes_a_short_lived_access_token_and_a_refresh_token(visitor, 
     assert visitor.calls("ping", told["access_token"]).status_code == 200
 
 
+@pytest.mark.clause("N12")
 def test_the_lifetime_of_access_tokens_is_a_parameter(visit):
     visitor = visit(lifetime=5)
     token = visitor.signs_in()
@@ -33,6 +35,7 @@ def test_the_lifetime_of_access_tokens_is_a_parameter(visit):
     assert visitor.calls("ping", token["access_token"]).status_code == 401
 
 
+@pytest.mark.clause("K1")
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -54,10 +57,12 @@ def test_a_code_is_bound_to_verifier_address_and_resource(visitor, client_id, co
     assert answer.json()["error"] == error
 
 
+@pytest.mark.clause("K2")
 def test_a_code_for_one_resource_is_none_for_the_other(visitor, client_id, code):
     assert visitor.redeems(client_id, code, resource=f"{visitor.url}/v1").json()["error"] == "invalid_target"
 
 
+@pytest.mark.clause("K1")
 def test_a_code_of_another_client_is_refused(visitor, code):
     answer = visitor.redeems(visitor.registers()["client_id"], code)
     assert answer.json()["error"] == "invalid_grant"
@@ -84,6 +89,7 @@ def test_a_code_that_two_redeem_at_once_is_given_to_one_and_ends_all_that_came_o
     assert visitor.calls("ping", first[0].json()["access_token"]).status_code == 401
 
 
+@pytest.mark.clause("N13")
 def test_refresh_tokens_must_be_rotated_for_public_clients(visitor):
     first = visitor.signs_in()
     second = visitor.renews(first["client_id"], first["refresh_token"]).json()
@@ -91,6 +97,7 @@ def test_refresh_tokens_must_be_rotated_for_public_clients(visitor):
     assert visitor.calls("ping", second["access_token"]).status_code == 200
 
 
+@pytest.mark.clause("N13")
 def test_replay_of_a_refresh_token_kills_the_family(visitor):
     first = visitor.signs_in()
     second = visitor.renews(first["client_id"], first["refresh_token"]).json()
@@ -136,11 +143,13 @@ def test_a_refresh_for_another_resource_is_refused(visitor):
     assert answer.json()["error"] == "invalid_target"
 
 
+@pytest.mark.clause("K3")
 def test_a_client_that_does_not_renew_gets_no_refresh_token(visitor):
     client_id = visitor.registers(grant_types=["authorization_code"])["client_id"]
     assert "refresh_token" not in visitor.redeems(client_id, visitor.code(client_id)).json()
 
 
+@pytest.mark.clause("A9")
 def test_a_confidential_client_authenticates_with_basic(visitor):
     client = visitor.registers(token_endpoint_auth_method="client_secret_basic")
     who = (client["client_id"], client["client_secret"])
@@ -148,6 +157,7 @@ def test_a_confidential_client_authenticates_with_basic(visitor):
     assert visitor.redeems(None, code, auth=who).status_code == 200
 
 
+@pytest.mark.clause("A9")
 def test_a_confidential_client_authenticates_in_the_body(visitor):
     client = visitor.registers(token_endpoint_auth_method="client_secret_post")
     code = visitor.code(client["client_id"])
@@ -169,6 +179,7 @@ def test_a_malformed_authorization_header_is_invalid_client(visitor, header):
     assert answer.json()["error"] == "invalid_client"
 
 
+@pytest.mark.clause("A9")
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
 def test_a_confidential_client_cannot_pass_for_a_public_one(visitor, method):
     client = visitor.registers(token_endpoint_auth_method=method)
