@@ -3,8 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
-from rolloutlab.store.models import Arrival, NewGroup
+from rolloutlab.api.wire.chat import UserMessage
+from rolloutlab.store.models import NewGroup
+from tests.labs import lab_with, without_logprobs
 
 pytestmark = pytest.mark.process
 
@@ -30,11 +31,8 @@ WIDGETS = {
 
 
 def test_dollars_in_completions_are_no_formulas(notebook, lab):
-    collection = lab.store.open_collection("dollars")
-    (group,) = lab.store.add_groups(collection, [NewGroup([UserMessage(role="user", content=PROMPT)], {})])
-    record = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": ANSWER}}
-    arrivals = [Arrival(i, [Choice.model_validate(record)]) for i in range(2)]
-    lab.store.put(group, arrivals, model="practice", step=0, sampling={})
+    prompt = NewGroup([UserMessage(role="user", content=PROMPT)], {})
+    lab_with(lab.store, [ANSWER, ANSWER], name="dollars", prompts=[prompt], make=without_logprobs, model="practice")
     notebook.run(SAMPLE)
     outputs = [notebook.run(f"display({code})") for code in STATIC]
     views = {code: notebook.run(code) for code in WIDGETS}

@@ -9,7 +9,8 @@ from playwright.sync_api import Locator, expect
 
 from rolloutlab.api.wire.chat import Choice, SystemMessage, ToolMessage, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import Arrival, NewGroup
+from rolloutlab.store.models import NewGroup
+from tests.labs import lab_with
 
 pytestmark = [pytest.mark.process, pytest.mark.parametrize("front_end", ["lab"])]
 HOSTILE = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'> \x1b[31m \u202eabc"
@@ -33,12 +34,7 @@ def put(lab: Session, request: pytest.FixtureRequest) -> Callable[..., str]:
     def put(*groups: list[Any]) -> str:
         name = request.node.originalname
         prompt = [SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Capital?")]
-        collection = lab.store.open_collection(name)
-        added = lab.store.add_groups(collection, [NewGroup(prompt, {}) for _ in groups])
-        for group, answers in zip(added, groups, strict=True):
-            items = [each if isinstance(each, list) else [said(each)] for each in answers]
-            arrivals = [Arrival(i, each) for i, each in enumerate(items)]
-            lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+        lab_with(lab.store, *groups, name=name, prompts=[NewGroup(prompt, {}) for _ in groups], make=said)
         return name
 
     return put

@@ -9,7 +9,8 @@ from playwright.sync_api import Locator, expect
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.store.models import NewGroup, Score
+from tests.labs import lab_with
 
 pytestmark = pytest.mark.process
 
@@ -36,12 +37,8 @@ def put(lab: Session, request: pytest.FixtureRequest) -> Callable[..., str]:
 
     def put(*groups: list[str], rewards: list[float] = [], parts: dict[str, float] | None = None) -> str:  # noqa: B006
         name = request.node.originalname.removeprefix("test_")[:12].strip("_")
-        stored = lab.store.open_collection(name)
         prompt = [UserMessage(role="user", content="Capital?")]
-        added = lab.store.add_groups(stored, [NewGroup(prompt, {}) for _ in groups])
-        for group, answers in zip(added, groups, strict=True):
-            arrivals = [Arrival(i, [said(answer)]) for i, answer in enumerate(answers)]
-            lab.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
+        lab_with(lab.store, *groups, name=name, prompts=[NewGroup(prompt, {}) for _ in groups], make=said)
         give(lab, name, *rewards, **parts or {})
         return name
 

@@ -19,6 +19,7 @@ from rolloutlab.search.index import Index
 from rolloutlab.search.where import Compare
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Score, SubmittedJob
+from tests.labs import lab_with, without_logprobs
 
 CITIES = ["Paris", "Lyon", "Nice", "Lille"]
 
@@ -35,14 +36,8 @@ def put(lab):
     """Samples answers into a new generation of a collection."""
 
     def put(name, *said):
-        collection = lab.open_collection(name)
-        (group,) = lab.add_groups(collection, [NewGroup([UserMessage(role="user", content="Where?")], {})])
-        told = [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}} for text in said
-        ]
-        lab.put(
-            group, [Arrival(i, [Choice.model_validate(t)]) for i, t in enumerate(told)], model="m", step=0, sampling={}
-        )
+        prompt = NewGroup([UserMessage(role="user", content="Where?")], {})
+        lab_with(lab, said, name=name, prompts=[prompt], make=without_logprobs, model="m")
 
     return put
 

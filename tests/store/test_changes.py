@@ -5,6 +5,7 @@ import pytest
 from rolloutlab.store.changes import Cursor
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Recorded, Score, SubmittedJob
+from tests.labs import lab_with
 
 
 @pytest.fixture
@@ -19,10 +20,8 @@ def put(lab, choice, question):
     """Samples some answers into a new generation of a collection; the ids of its trajectories."""
 
     def put(name, *said, pending=0):
-        collection = lab.open_collection(name)
-        (group,) = lab.add_groups(collection, [NewGroup(question(), {"country": "France"})])
-        arrivals = [Arrival(i, [choice(one)], pending) for i, one in enumerate(said)]
-        lab.put(group, arrivals, model="m", step=3, sampling={})
+        prompts = [NewGroup(question(), {"country": "France"})]
+        collection = lab_with(lab, said, name=name, prompts=prompts, make=choice, model="m", step=3, pending=pending)
         return [each.id for each in lab.groups(collection, unfinished=True)[0].trajectories]
 
     return put

@@ -14,6 +14,7 @@ from rolloutlab.errors import InputError, LabError, NotFoundError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.migrations import FIRST
 from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup, Score, StoredTrajectory, SubmittedJob
+from tests.labs import lab_with
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
 
@@ -42,12 +43,9 @@ def sample(lab, choice, question):
     """Samples a new generation of a collection with so many completions in each group."""
 
     def make(*sizes: int, name: str = "capitals") -> CollectionSummary:
-        collection = lab.open_collection(name)
-        groups = lab.add_groups(collection, [NewGroup(question(f"Question {i}?"), {"n": i}) for i in range(len(sizes))])
-        for group, size in zip(groups, sizes, strict=True):
-            arrivals = [Arrival(i, [choice(f"Answer {i}")]) for i in range(size)]
-            lab.put(group, arrivals, model="lab/practice", step=2, sampling=SAMPLING)
-        return lab.collection(name)
+        prompts = [NewGroup(question(f"Question {i}?"), {"n": i}) for i in range(len(sizes))]
+        groups = [[f"Answer {i}" for i in range(size)] for size in sizes]
+        return lab_with(lab, *groups, name=name, prompts=prompts, make=choice, step=2, sampling=SAMPLING)
 
     return make
 

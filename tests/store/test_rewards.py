@@ -9,17 +9,16 @@ import sys
 import pytest
 
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score, StoredTrajectory
+from rolloutlab.store.models import NewGroup, Score, StoredTrajectory
+from tests.labs import lab_with
 
 
 @pytest.fixture
 def lab(tmp_path, choice, question):
     lab = Lab(tmp_path / "lab.db")
     for name in ("capitals", "rivers"):
-        groups = lab.add_groups(lab.open_collection(name), [NewGroup(question(), {}), NewGroup(question(), {})])
-        for group in groups:
-            arrivals = [Arrival(i, [choice(f"Answer {i}")]) for i in range(2)]
-            lab.put(group, arrivals, model="lab/practice", step=2, sampling={})
+        groups, prompts = [["Answer 0", "Answer 1"]] * 2, [NewGroup(question(), {})] * 2
+        lab_with(lab, *groups, name=name, prompts=prompts, make=choice, step=2)
     yield lab
     lab.close()
 

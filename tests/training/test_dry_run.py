@@ -1,38 +1,27 @@
 """A dry run: every trajectory with what it would train with, or why it would not."""
 
+from itertools import chain
+
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
-from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.store.models import NewGroup
+from tests.labs import completion, lab_with
 
 HOSTILE = "<script>alert(1)</script>"
-
-
-def choice(tokens: int) -> Choice:
-    content = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * tokens
-    message = {"role": "assistant", "content": "Paris"}
-    return Choice.model_validate(
-        {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
-    )
 
 
 @pytest.fixture
 def lab(tmp_path):
     """A session without any service, on a lab with one collection of three groups."""
     session = Session(Settings(home=tmp_path, policy="/nowhere"))
-    summary = session.store.open_collection("capitals")
     groups = [[1.0, 0.0], [0.5, 0.5], [1.0, None]]
     prompts = [NewGroup([UserMessage(role="user", content=HOSTILE)], {}) for _ in groups]
-    for group, rewards in zip(session.store.add_groups(summary, prompts), groups, strict=True):
-        arrivals = [Arrival(i, [choice(2 + i)]) for i in range(len(rewards))]
-        session.store.put(group, arrivals, model="lab/practice", step=0, sampling={})
-    given = [reward for rewards in groups for reward in rewards]
-    trajectories = session.collection("capitals").trajectories
-    scores = [Score(t, r) for t, r in zip(trajectories, given, strict=True) if r is not None]
-    session.store.rewards.give(scores, "function")
+    answers = [[completion("Paris", "a" * (2 + i)) for i in range(len(rewards))] for rewards in groups]
+    lab_with(session.store, *answers, prompts=prompts, rewards=chain(*groups))
     yield session
     session.close()
 

@@ -2,20 +2,21 @@
 
 import math
 import uuid
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.advantages import token_weights
 from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score
 from rolloutlab.training.submission import checked_config, gather, prepare
 from rolloutlab.trajectories.collection import Collection, members_of
+from tests.labs import lab_with
 
 OUT_OF_RANGE = {
     "advantage_balance": -1.5,
@@ -53,16 +54,9 @@ def collect(lab):
     """Makes a collection out of the rewards of each group, None for an unscored trajectory."""
 
     def make(*groups: list[float | None], name: str = "capitals", tokens: int = 2, **sampling: Any) -> Collection:
-        summary = lab.open_collection(name)
-        prompts = [NewGroup([UserMessage(role="user", content=f"Question {i}?")], {}) for i in range(len(groups))]
-        for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
-            arrivals = [Arrival(i, [choice(tokens)]) for i in range(len(rewards))]
-            lab.put(group, arrivals, model=MODEL, step=0, sampling=sampling)
-        collection = Collection(lab, lab.collection(name))
-        given = [reward for rewards in groups for reward in rewards]
-        scores = [Score(t, r) for t, r in zip(collection.trajectories, given, strict=True) if r is not None]
-        lab.rewards.give(scores, "function")
-        return collection
+        answers = [[choice(tokens)] * len(rewards) for rewards in groups]
+        options = {"name": name, "rewards": chain(*groups), "model": MODEL, "sampling": sampling}
+        return Collection(lab, lab_with(lab, *answers, **options))
 
     return make
 

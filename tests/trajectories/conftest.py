@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.store.models import NewGroup, Score
 from rolloutlab.trajectories.rewards_view import RewardsView
+from tests.labs import completion, lab_with
 
 ANSWERS = {"France": ["Paris", "Lyon", "Paris", "It is " + "very " * 60 + "Paris"], "Peru": ["Lima", "Cusco"]}
-
-
-def choice(answer: str = "Paris", tokens: int = 2, **overrides: Any) -> Choice:
-    content = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * tokens
-    message = {"role": "assistant", "content": answer}
-    record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
-    return Choice.model_validate(record | overrides)
 
 
 @pytest.fixture
@@ -33,9 +27,11 @@ def sample(lab):
 
     def put(name: str = "capitals", answers: dict[str, list[str]] = ANSWERS, **overrides: Any) -> None:
         prompts = [NewGroup([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
-        for group, message in zip(lab.add_groups(lab.open_collection(name), prompts), answers.values(), strict=True):
-            arrivals = [Arrival(i, [choice(answer, tokens=i + 1, **overrides)]) for i, answer in enumerate(message)]
-            lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
+        groups = [
+            [completion(answer, "a" * i, **overrides) for i, answer in enumerate(texts, 1)]
+            for texts in answers.values()
+        ]
+        lab_with(lab, *groups, name=name, prompts=prompts, step=3, sampling={"temperature": 1.0})
 
     return put
 

@@ -6,8 +6,9 @@ from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.sampling.prompt import parse_chat
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.store.models import NewGroup, Score
 from rolloutlab.trajectories.branch import Branch, branched, gathered
+from tests.labs import lab_with
 
 
 def said(text):
@@ -23,11 +24,10 @@ def asked(text):
 @pytest.fixture
 def lab(tmp_path):
     lab = Lab(tmp_path / "lab.db")
-    collection = lab.open_collection("capitals")
-    groups = lab.add_groups(collection, [NewGroup([asked("France?")], {"n": 1}), NewGroup([asked("Peru?")], {"n": 2})])
+    prompts = [NewGroup([asked("France?")], {"n": 1}), NewGroup([asked("Peru?")], {"n": 2})]
     turns = [said("Paris"), asked("Sure?"), said("Yes"), asked("Really?"), said("Quite")]
-    for group in groups:
-        lab.put(group, [Arrival(0, turns), Arrival(1, [said("Lyon")])], model="m", step=3, sampling={"seed": 1})
+    groups = [[turns, said("Lyon")]] * 2
+    collection = lab_with(lab, *groups, prompts=prompts, model="m", step=3, sampling={"seed": 1})
     result = [t for group in lab.groups(collection) for t in group.trajectories]
     lab.rewards.give([Score(t, float(i), {"right": float(i)}) for i, t in enumerate(result)], "function")
     yield lab

@@ -3,37 +3,28 @@
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.advantages import token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Score
 from rolloutlab.trajectories.collection import Collection, members_of
+from tests.labs import completion, lab_with
 
 ANSWERS = {"France": ["Paris", "Lyon", "Paris"], "Peru": ["Lima", "Cusco"]}
 
 
-def choice(answer: str = "Paris", tokens: int = 2, **overrides: Any) -> Choice:
-    content = [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * tokens
-    message = {"role": "assistant", "content": answer}
-    record = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
-    return Choice.model_validate(record | overrides)
-
-
 def sample(lab: Lab, name: str = "capitals", answers: dict[str, list[str]] = ANSWERS) -> Collection:
-    summary = lab.open_collection(name)
     prompts = [NewGroup([UserMessage(role="user", content=f"Capital of {c}?")], {"country": c}) for c in answers]
-    for group, message in zip(lab.add_groups(summary, prompts), answers.values(), strict=True):
-        arrivals = [Arrival(i, [choice(answer, tokens=i + 1)]) for i, answer in enumerate(message)]
-        lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
-    return Collection(lab, lab.collection(name))
+    groups = [[completion(answer, "a" * i) for i, answer in enumerate(texts, 1)] for texts in answers.values()]
+    options = {"name": name, "prompts": prompts, "step": 3, "sampling": {"temperature": 1.0}}
+    return Collection(lab, lab_with(lab, *groups, **options))
 
 
 def give(collection: Collection, lab: Lab, *rewards: float, **components: float) -> None:
@@ -207,7 +198,7 @@ def test_the_mean_reward_is_over_what_has_one(collection, lab):
 
 def test_a_collection_reads_the_lab_when_asked(collection, lab):
     assert len(collection) == 5
-    lab.put(collection.groups[0], [Arrival(3, [choice()])], model="m", step=None, sampling={})
+    lab.put(collection.groups[0], [Arrival(3, [completion("Paris")])], model="m", step=None, sampling={})
     assert len(collection) == 6
 
 

@@ -2,18 +2,20 @@
 
 import math
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, NewGroup, Score
+from rolloutlab.store.models import NewGroup
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.comparison import Comparison, Pair, pairs_of
 from rolloutlab.trajectories.intervals import student_interval
+from tests.labs import lab_with, without_logprobs
 
 BETTER = Pair("0", "Capital of France?", (0.0, 0.5), (1.0, 0.5))
 WORSE = Pair("1", "Capital of Peru?", (1.0, 1.0), (0.5, 0.0))
@@ -33,18 +35,11 @@ def lab(tmp_path):
 
 
 def collect(lab: Lab, name: str, *groups: list[float | None], prompts: list[str] | None = None) -> Collection:
-    summary = lab.open_collection(name)
     asked = prompts or [f"Question {i}?" for i in range(len(groups))]
     prompts = [NewGroup([UserMessage(role="user", content=text)], {}) for text in asked]
-    choice = Choice.model_validate(
-        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "x"}}
-    )
-    for group, rewards in zip(lab.add_groups(summary, prompts), groups, strict=True):
-        lab.put(group, [Arrival(i, [choice]) for i in range(len(rewards))], model="m", step=0, sampling={})
-    collection = Collection(lab, lab.collection(name))
-    given = zip(collection.trajectories, [reward for rewards in groups for reward in rewards], strict=True)
-    lab.rewards.give([Score(t, reward) for t, reward in given if reward is not None], "function")
-    return collection
+    answers = [["x"] * len(rewards) for rewards in groups]
+    options = {"name": name, "prompts": prompts, "rewards": chain(*groups), "make": without_logprobs, "model": "m"}
+    return Collection(lab, lab_with(lab, *answers, **options))
 
 
 def test_the_difference_is_the_mean_over_prompts_of_the_difference_of_means():

@@ -14,6 +14,7 @@ from rolloutlab.store.models import Arrival, Group, NewGroup, Score
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.group_view import GroupView
 from rolloutlab.trajectories.rewards_view import RewardsView
+from tests.labs import lab_with
 
 Groups = Callable[..., list[Group]]
 
@@ -40,12 +41,9 @@ def groups(lab: Lab) -> Callable[..., list[Group]]:
 
     def put(*answers: list[Any], name: str = "capitals", **extra: Any) -> list[Group]:
         prompt = [SystemMessage(role="system", content="Be brief."), UserMessage(role="user", content="Capital?")]
-        added = lab.add_groups(lab.open_collection(name), [NewGroup(prompt, {"answer": "Paris"}) for _ in answers])
-        for group, message in zip(added, answers, strict=True):
-            items = [each if isinstance(each, list) else [_choice(each)] for each in message]
-            arrivals = [Arrival(i, each, extra=extra) for i, each in enumerate(items)]
-            lab.put(group, arrivals, model="lab/practice", step=3, sampling={"temperature": 1.0})
-        return lab.groups(lab.find(name))
+        prompts = [NewGroup(prompt, {"answer": "Paris"}) for _ in answers]
+        options = {"name": name, "prompts": prompts, "step": 3, "sampling": {"temperature": 1.0}, "extra": extra}
+        return lab.groups(lab_with(lab, *answers, **options, make=_choice))
 
     return put
 

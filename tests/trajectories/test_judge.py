@@ -21,6 +21,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.models import Arrival, NewGroup
 from rolloutlab.trajectories.judge import Verdict, disagreement_line, parse
+from tests.labs import lab_with
 
 ANSWERS = {"France": ["Paris", "Lyon", "Paris, of course"], "Peru": ["Lima", "Cusco", "Quito"]}
 
@@ -88,14 +89,11 @@ def lab(tmp_path):
 
 
 def sample(session: Session, answers: dict[str, list[Any]] = ANSWERS, name: str = "capitals"):
-    summary = session.store.open_collection(name)
     system = SystemMessage(role="system", content="One word.")
     asked = [[system, UserMessage(role="user", content=f"Capital of {country}?")] for country in answers]
     rows = [{"country": country, "capital": choices[0]} for country, choices in answers.items()]
-    groups = session.store.add_groups(summary, [NewGroup(*both) for both in zip(asked, rows, strict=True)])
-    for group, choices in zip(groups, answers.values(), strict=True):
-        arrivals = [Arrival(i, [said(c) if isinstance(c, str) else c]) for i, c in enumerate(choices)]
-        session.store.put(group, arrivals, model="m", step=0, sampling={})
+    prompts = [NewGroup(*both) for both in zip(asked, rows, strict=True)]
+    lab_with(session.store, *answers.values(), name=name, prompts=prompts, make=said)
     return session.collection(name)
 
 

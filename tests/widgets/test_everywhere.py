@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import rolloutlab
-from rolloutlab.api.wire.chat import Choice, UserMessage
+from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import Arrival, NewGroup
+from rolloutlab.store.models import NewGroup
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
+from tests.labs import lab_with, without_logprobs
 
 HOSTILE = "<script>acted()</script></td></details><img src=x onerror=acted()>& \x1b[31m \u202eabc"
 VIEWS = ("collection", "group", "rewards", "form", "job")
@@ -70,10 +71,7 @@ def shown(session: Session) -> dict[str, NotebookView]:
     """Each view, of a session that has a token; the first three of a collection in which all text is hostile."""
     session.chat("capitals", "Capital?", n=4, max_tokens=4, seed=1)
     prompt = NewGroup([UserMessage(role="user", content=HOSTILE)], {"a": HOSTILE})
-    (group,) = session.store.add_groups(session.store.open_collection("hostile"), [prompt])
-    record = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": HOSTILE}}
-    arrivals = [Arrival(i, [Choice.model_validate(record)]) for i in range(2)]
-    session.store.put(group, arrivals, model=HOSTILE, step=0, sampling={})
+    lab_with(session.store, [HOSTILE, HOSTILE], name="hostile", prompts=[prompt], make=without_logprobs, model=HOSTILE)
 
     def score(trajectory: Any, answer: str, messages: Any, row: Any) -> dict[str, float]:
         return {HOSTILE: float(trajectory.name[-1])}
