@@ -52,7 +52,11 @@ def jupyter(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="package")
 def lab(jupyter: Jupyter) -> Iterator[Session]:
     """The lab that all notebooks share, as this process sees it; it keeps the embedded service running."""
-    session = Session(Settings(home=jupyter.notebooks.parent / "lab", linger=1))
+    yield from running(Session(Settings(home=jupyter.notebooks.parent / "lab", linger=1)))
+
+
+def running(session: Session) -> Iterator[Session]:
+    """A session, as long as it has its embedded service run."""
     with pytest.MonkeyPatch.context() as patch:
         fork_embedded(patch)
         session.embedded.address()

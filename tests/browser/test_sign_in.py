@@ -9,9 +9,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from rolloutlab.service.lifecycle import Folder
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
 
 from .authority import authority
-from .conftest import OPENED
+from .conftest import OPENED, running
 from .jupyter import Jupyter
 from .notebook import NotebookPage
 
@@ -59,9 +61,15 @@ def hub(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jup
     folder = tmp_path_factory.mktemp("hub")
     (folder / "run").mkdir(mode=0o700)
     environment = {"JUPYTER_CONFIG_PATH": str(CONFIG), "XDG_RUNTIME_DIR": str(folder / "run")}
-    server = Jupyter(folder, environment, options=OPTIONS)
+    server = Jupyter(folder, {**environment, "ROLLOUTLAB_HOME": str(folder / "lab")}, options=OPTIONS)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def served(hub: Jupyter) -> Iterator[Session]:
+    """The lab of the kernels, whose embedded service runs."""
+    yield from running(Session(Settings(home=hub.notebooks.parent / "lab", linger=1)))
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +305,7 @@ def test_a_page_that_is_loaded_again_still_shows_what_became_of_it(notebook):
     expect(notebook.outputs(1).get_by_role("link")).to_have_count(0)
 
 
-def test_a_person_signs_in_to_a_lab_and_its_tools_are_there(hub, context, front_end):
+def test_a_person_signs_in_to_a_lab_and_its_tools_are_there(hub, served, context, front_end):
     notebook = NotebookPage(context.new_page(), hub.url, hub.notebooks / f"whole-{front_end}.ipynb", front_end, TOKEN)
     notebook.open()
     told = notebook.run(SERVED)

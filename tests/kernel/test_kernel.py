@@ -11,7 +11,10 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
+from tests.forked import fork_embedded
 
 pytestmark = pytest.mark.process
 
@@ -71,8 +74,14 @@ def _text(message: dict) -> str:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("lab")
+def home(tmp_path_factory, tiny_policy) -> Iterator[Path]:
+    """A lab whose embedded service runs."""
+    session = Session(Settings(home=tmp_path_factory.mktemp("lab"), policy=str(tiny_policy), linger=15.0))
+    with pytest.MonkeyPatch.context() as patch:
+        fork_embedded(patch)
+        session.embedded.address()
+    yield session.settings.home
+    session.close()
 
 
 @pytest.fixture

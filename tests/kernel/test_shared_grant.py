@@ -14,6 +14,8 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
+from tests.forked import Forked
+
 pytest.importorskip("mcp")
 pytest.importorskip("torch")
 
@@ -85,13 +87,13 @@ def environment(tmp_path) -> dict[str, str]:
 
 
 @pytest.fixture
-def short_lived(tmp_path, environment) -> Iterator[Path]:
+def short_lived(tmp_path) -> Iterator[Path]:
     """A lab that is served, with access tokens of three seconds."""
-    command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), "--token-lifetime", "3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout.readline(), "the service ended at its start"
-        yield tmp_path
-        process.terminate()
+    process = Forked(["rolloutlab", "serve", "--home", str(tmp_path), "--token-lifetime", "3"], stdout=subprocess.PIPE)
+    assert process.stdout.readline(), "the service ended at its start"
+    yield tmp_path
+    process.terminate()
+    process.communicate(timeout=LONGEST)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Signing in from cells, on a service that runs as a process of its own; a program plays the browser."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,13 @@ from rolloutlab.errors import LabError
 from rolloutlab.magics import register
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
+from tests.forked import Forked
 from tests.magics.conftest import Notebook
 
 pytest.importorskip("mcp")
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,12 +26,11 @@ ROOT = Path(__file__).parents[2]
 def served(tmp_path_factory):
     """A lab that is served: its address and its folder."""
     home = tmp_path_factory.mktemp("served")
-    command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(home), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout.readline(), "the service ended at its start"
-        yield json.loads((home / "service" / "service.json").read_text())["base_url"], home
-        process.terminate()
+    process = Forked(["rolloutlab", "serve", "--home", str(home), "--port", "0"], stdout=subprocess.PIPE)
+    assert process.stdout.readline(), "the service ended at its start"
+    yield json.loads((home / "service" / "service.json").read_text())["base_url"], home
+    process.terminate()
+    process.communicate(timeout=60)
 
 
 @pytest.fixture

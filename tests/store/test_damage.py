@@ -13,6 +13,7 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded
+from tests.forked import fork_embedded
 
 TO_MEND = "%service check says what is damaged, and what to do"
 
@@ -78,8 +79,12 @@ def test_a_lab_that_does_not_open_points_at_the_check_which_says_what_to_do(sess
     assert line.endswith("move it away, with its -wal and -shm, to begin an empty lab")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("broken", [cut_short, overwritten])
-def test_a_service_whose_database_does_not_open_ends_with_an_error_that_points_at_the_check(tmp_path, broken):
+def test_a_service_whose_database_does_not_open_ends_with_an_error_that_points_at_the_check(
+    tmp_path, broken, monkeypatch
+):
+    fork_embedded(monkeypatch)
     folder = Settings(home=tmp_path).service_folder
     folder.mkdir()
     open_service_database(folder).close()

@@ -21,6 +21,7 @@ from rolloutlab.settings import EMBEDDED, Address, Settings
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import Recorded, SubmittedJob
+from tests.forked import fork_embedded
 
 JOB = "0b7d1c9e-0000-4000-8000-000000000001"
 ELSEWHERE = Address("http://127.0.0.1:9", "http://127.0.0.1:9", None)
@@ -205,7 +206,8 @@ refused(session.service, "stop")
 
 
 @pytest.mark.process
-def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_ends(lab, tiny_policy):
+def test_a_service_that_runs_in_a_lab_that_may_not_be_written_is_used_and_still_ends(lab, tiny_policy, monkeypatch):
+    fork_embedded(monkeypatch)
     settings = Settings(home=lab, policy=str(tiny_policy), linger=0.5)
     owner = Session(settings)
     owner.model("lab/first")
