@@ -15,7 +15,7 @@ from pathlib import Path
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError
 from rolloutlab.search.chroma import connect_search
-from rolloutlab.search.chroma.payload import cloud_payload
+from rolloutlab.search.chroma.cloud import cloud_payload
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records

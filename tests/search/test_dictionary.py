@@ -12,11 +12,10 @@ from strategies import SEARCHES, WHERES, dictionaries
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, MinK, Search, Select, SparseVector, Val
-from rolloutlab.search.dictionary import check, check_fields, check_where, dump, parse, parse_rank, parse_where
-from rolloutlab.search.dictionary.parse import KEYS
-from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
-from rolloutlab.search.dictionary.where import LOGICAL
-from rolloutlab.search.dictionary.where import OPERATORS as ASKED
+from rolloutlab.search.dictionary import check_where, dump, parse, parse_rank, parse_where
+from rolloutlab.search.dictionary.parse import KEYS, LOGICAL
+from rolloutlab.search.dictionary.parse import RANK_OPERATORS as RANKED
+from rolloutlab.search.dictionary.parse import WHERE_OPERATORS as ASKED
 from rolloutlab.search.where import All, Compare
 
 
@@ -219,7 +218,7 @@ def test_nesting_without_end_in_pythons_notation_is_an_error():
     for _ in range(5000):
         rank = rank - 1
     with pytest.raises(InputError, match="nested"):
-        check(Search(rank=rank))
+        parse(Search(rank=rank))
     where = F.a == 1
     for _ in range(200):
         where = ((F.b == 1) | where) & (F.c == 1)
@@ -262,16 +261,16 @@ def test_a_key_that_is_no_text_is_an_error():
 def test_a_field_that_no_record_has_names_the_nearest(tree, path):
     known = ["reward", "model", "step"]
     with pytest.raises(InputError, match=rf"^{path} is .*no record has a field 'rewrad'") as refused:
-        check_fields(tree, known)
+        parse(tree, known)
     assert refused.value.hint == "reward"
-    check_fields(json.loads(json.dumps(tree).replace("rewrad", "reward")), known)
-    check_fields({"rank": {"$knn": {"query": "a", "key": "bm25"}}}, known)
+    parse(json.loads(json.dumps(tree).replace("rewrad", "reward")), known)
+    parse({"rank": {"$knn": {"query": "a", "key": "bm25"}}}, known)
 
 
 def test_a_value_that_no_dictionary_has_is_refused():
     with pytest.raises(InputError, match=r"^where.a.\$gt is"):
-        check(Search(where=Compare("a", "$gt", "b")))
+        parse(Search(where=Compare("a", "$gt", "b")))
     with pytest.raises(InputError, match=r"^rank.\$val is true"):
-        check(Search(rank=Val(True)))
+        parse(Search(rank=Val(True)))
     with pytest.raises(InputError, match="not a condition"):
         check_where("reward > 1")  # type: ignore[arg-type]

@@ -11,11 +11,10 @@ import rolloutlab.search
 from rolloutlab.errors import InputError
 from rolloutlab.search import Rank, Search, SparseVector
 from rolloutlab.search.dictionary import dump, parse
-from rolloutlab.search.dictionary.parse import AGGREGATES
-from rolloutlab.search.dictionary.rank import OPERATORS as RANKED
+from rolloutlab.search.dictionary.parse import AGGREGATES, LOGICAL
+from rolloutlab.search.dictionary.parse import RANK_OPERATORS as RANKED
+from rolloutlab.search.dictionary.parse import WHERE_OPERATORS as ASKED
 from rolloutlab.search.dictionary.schema import json_schema
-from rolloutlab.search.dictionary.where import LOGICAL
-from rolloutlab.search.dictionary.where import OPERATORS as ASKED
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records
 from rolloutlab.search.expression import rank_of, where_of

@@ -98,7 +98,7 @@ class Index:
         return MirroredRecords(self._path, regex_timeout=self._regex_timeout)
 
     @cached_property
-    def _meaning(self) -> VectorUpdater:
+    def _vectors(self) -> VectorUpdater:
         return VectorUpdater(self.records, self._path.with_suffix(".vectors.lock"), self._embedder)
 
     @property
@@ -115,7 +115,7 @@ class Index:
         if embedder is not None:
             _ = embedder.model  # embeds a probe text
         with self._background.stopped():
-            self._embedder = self._meaning.embedder = embedder
+            self._embedder = self._vectors.embedder = embedder
             self._kept_up = self._background.problem = None
         self.keep_up()
 
@@ -140,7 +140,7 @@ class Index:
             LabError: the index is damaged; `rebuild` makes it anew.
         """
         with self._background.stopped():
-            notes = self._looked_up(search, progress)
+            notes = self._query_notes(search, progress)
         executed = resolved(search, self._embedder)
         results = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not results.hits:
@@ -192,7 +192,7 @@ class Index:
                 self._discard()
                 self.update(progress)
             with suppress(Timeout):
-                self._meaning.update(progress, timeout=_LOCK_TIMEOUT)
+                self._vectors.update(progress, timeout=_LOCK_TIMEOUT)
             self._kept_up = self._background.problem = None
         self.keep_up()
         return self.status()
@@ -204,7 +204,7 @@ class Index:
             raise LabError(f"{self._path} cannot be made anew: {error.strerror}", hint="remove it") from error
         if "records" in self.__dict__:
             self.records.close()
-        for name in ("records", "_meaning"):
+        for name in ("records", "_vectors"):
             self.__dict__.pop(name, None)
 
     def status(self) -> IndexStatus:
@@ -246,7 +246,7 @@ class Index:
             while (now := self._lab.changes()) != self._kept_up:
                 with suppress(_IndexMovedError):
                     self.update(self._aside(self._lock, give_way), timeout=0)
-                    self._meaning.update(self._aside(self._meaning.lock, give_way), timeout=0)
+                    self._vectors.update(self._aside(self._vectors.lock, give_way), timeout=0)
                     self._kept_up = now
 
     def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
@@ -331,7 +331,7 @@ class Index:
     def _amend(self, changes: dict[str, dict[str, Any]], *fields: str) -> None:
         self.records.amend(changes, lambda field: field in fields)
 
-    def _looked_up(self, search: Search, progress: Progress) -> list[str]:
+    def _query_notes(self, search: Search, progress: Progress) -> list[str]:
         """Notes on how text queries are compared; InputError for a vector query if there are no vectors."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
@@ -340,16 +340,16 @@ class Index:
                 f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model",
                 hint="%search --embed-with MODEL, or a text as the query",
             )
-        return self._compared(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
+        return self._text_notes(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
-    def _compared(self, progress: Progress) -> list[str]:
+    def _text_notes(self, progress: Progress) -> list[str]:
         """Notes on how texts are compared and on missing vectors."""
         if self._embedder is None:
             return ["texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"]
-        self._meaning.check()
+        self._vectors.check()
         notes = [f"texts are compared by meaning: {self._embedder.name}"]
         try:
-            self._meaning.update(progress, timeout=_LOCK_TIMEOUT)
+            self._vectors.update(progress, timeout=_LOCK_TIMEOUT)
         except Timeout:
             count = f"{self.records.embedded():,} of {self.records.count:,}"
             notes.append(f"{count} trajectories have vectors so far, and only those are compared")
@@ -359,7 +359,7 @@ class Index:
 
     def _mixed(self) -> str | None:
         try:
-            return self._meaning.mixed()
+            return self._vectors.mixed()
         except Exception as error:  # noqa: BLE001 - any error of the model is the problem
             return f"{type(error).__name__}: {error}"
 

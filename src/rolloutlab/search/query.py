@@ -106,7 +106,7 @@ def search_texts(search: Search) -> list[str]:
 
 
 def resolved(search: Search, vectors: Vectors | None) -> Search:
-    """The search with vectors in place of the texts that `#embedding` is asked for; by their words without a model.
+    """Replace text queries on `#embedding` by vectors, or by keyword search without a model.
 
     vectors: a vector for each text; None where there is no model.
     """

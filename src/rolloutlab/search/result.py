@@ -8,7 +8,7 @@ from rolloutlab.search.query import Search
 from rolloutlab.search.where import Among, Compare, Contains, Scalar, conditions_of
 
 _KINDS = {bool: "bool", int: "number", float: "number", str: "str"}
-_SAID = {"bool": "true or false", "number": "a number", "str": "a text", "list": "a list"}
+_TYPE_NAMES = {"bool": "true or false", "number": "a number", "str": "a text", "list": "a list"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Itera
                 yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
         elif kind not in kinds and getattr(each, "operator", "") != "$ne":
             inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
-            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_SAID[kind]}{inside}"
+            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_TYPE_NAMES[kind]}{inside}"
 
 
 def _kind(value: Scalar) -> str:
@@ -48,4 +48,4 @@ def _kind(value: Scalar) -> str:
 
 
 def _listed(kinds: set[str]) -> str:
-    return " or ".join(sorted(_SAID.get(kind, kind) for kind in kinds))
+    return " or ".join(sorted(_TYPE_NAMES.get(kind, kind) for kind in kinds))

@@ -66,7 +66,7 @@ def value_problem(value: Any) -> str | None:
         return None if encodable(value) else "contains half of a surrogate pair"
     if not isinstance(value, int | float):
         return "a value must be a string, a number, true or false"
-    return None if not isinstance(value, float) or math.isfinite(value) else "no record is found by nan or infinity"
+    return None if not isinstance(value, float) or math.isfinite(value) else "nan and infinity match no record"
 
 
 def normalized_value(value: Any) -> Any:

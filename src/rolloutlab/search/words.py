@@ -30,7 +30,7 @@ _LONGEST = 60
 
 
 def explain(search: Search | Mapping[str, Any] | str) -> str:
-    """What a search, or its dictionary, asks for: a few lines.
+    """Describe a search or its dictionary in a few lines.
 
     Raises:
         InputError: it is no search.
@@ -101,7 +101,7 @@ def grouped(group_by: GroupBy) -> str:
 
 
 def page(limit: Limit) -> str:
-    """Which of what was found comes back."""
+    """The page of the results."""
     if not limit.limit:
         return f"All but the first {limit.offset:,}." if limit.offset else "All of them."
     if not limit.offset:

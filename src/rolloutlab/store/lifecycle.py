@@ -75,7 +75,7 @@ class CollectionLifecycle:
             connection.execute("UPDATE collections SET name = ? WHERE name = ?", (new, old))
             for job in connection.execute("SELECT id, collections FROM jobs").fetchall():
                 labels = json.loads(job["collections"])
-                renamed = [f"{new}{label[len(old) :]}" if _name_of(label) == old else label for label in labels]
+                renamed = [f"{new}{label[len(old) :]}" if label.partition(":")[0] == old else label for label in labels]
                 if renamed != labels:
                     values = (json.dumps(renamed), job["id"])
                     connection.execute("UPDATE jobs SET collections = ? WHERE id = ?", values)
@@ -95,10 +95,6 @@ class CollectionLifecycle:
 
         name, generations, newest = self._database.change(move)
         return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
-
-
-def _name_of(label: str) -> str:
-    return label.partition(":")[0]
 
 
 def _label_values(label: str) -> tuple[str, int | None, int | None]:

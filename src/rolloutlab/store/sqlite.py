@@ -23,7 +23,7 @@ _TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """Errors of the disk or of other processes: full, locked, read-only, damaged. Their subclasses are bugs."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_TO_MEND = "%service check says what is damaged, and what to do"
+_CHECK_HINT = "%service check says what is damaged, and what to do"
 
 
 class Database:
@@ -129,7 +129,7 @@ class Database:
             if not any_left():
                 raise self._short(action) from error
             full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            hint = _TO_MEND if _is_damage(error) else "free some disk space" if full else None
+            hint = _CHECK_HINT if _is_damage(error) else "free some disk space" if full else None
             raise LabError(f"{self.path} cannot be {action}: {error}", hint=hint) from error
 
     def _short(self, action: str) -> LabError:
@@ -203,7 +203,11 @@ class Database:
             own(self.path.parent)
             self.read_only = is_read_only(self.path)
             as_opened = readonly.files(self.path) if self.read_only else None
-            self._connection = readonly.connected(self.path, _TIMEOUT) if self.read_only else self._connected()
+            self._connection = (
+                readonly.connected(self.path, _TIMEOUT)
+                if self.read_only
+                else sqlite3.connect(self.path, check_same_thread=False, timeout=_TIMEOUT, isolation_level=None)
+            )
             self._connection.row_factory = Row
             self._file = _file_at(self.path)
             mode = self._configure()
@@ -212,15 +216,12 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             if not any_left():
                 raise self._short("opened") from error
-            hint = _TO_MEND if _is_damage(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
+            hint = _CHECK_HINT if _is_damage(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
             raise LabError(f"{self.path} cannot be used: {error}", hint=hint) from error
         if self.read_only:
             self._check_version()
         self._as_opened = as_opened
         return mode
-
-    def _connected(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, check_same_thread=False, timeout=_TIMEOUT, isolation_level=None)
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._lock, self._translated("read"):

@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.errors import InputError, RefusedError, ServiceError
 from rolloutlab.search.chroma import ChromaCloud, connect_search
-from rolloutlab.search.chroma.payload import cloud_payload
+from rolloutlab.search.chroma.cloud import cloud_payload
 from rolloutlab.search.engine.execute import Hit
 from rolloutlab.search.query import Limit, Search, Select
 from rolloutlab.search.rank import FieldTerm, Knn

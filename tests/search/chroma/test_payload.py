@@ -9,7 +9,7 @@ from strategies import SEARCHES
 
 from rolloutlab.errors import InputError
 from rolloutlab.search import F, FieldTerm, GroupBy, Knn, Limit, MaxK, Rrf, Search, Select, SparseVector
-from rolloutlab.search.chroma.payload import cloud_payload
+from rolloutlab.search.chroma.cloud import cloud_payload
 
 EMPTY: dict[str, Any] = {
     "filter": None, "rank": None, "group_by": {}, "limit": {"offset": 0}, "select": {"keys": []},

@@ -2,17 +2,219 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary import rank, where
-from rolloutlab.search.dictionary.cursor import JsonCursor, nearest, shown, too_deep
-from rolloutlab.search.dictionary.dump import dump
+from rolloutlab.search.dictionary.cursor import JsonCursor, name_problem, nearest, shown, too_deep
+from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
 from rolloutlab.search.query import SCORE, SHOWN, GroupBy, Limit, MaxK, MinK, Search, Select
-from rolloutlab.search.rank import Rank
-from rolloutlab.search.where import Where
+from rolloutlab.search.rank import (
+    APPLIED,
+    COMBINED,
+    EMBEDDING,
+    NEAREST,
+    Applied,
+    Combined,
+    Difference,
+    FieldTerm,
+    Knn,
+    Rank,
+    Ratio,
+    SparseVector,
+    Val,
+)
+from rolloutlab.search.rules import normalized, normalized_value, value_problem, violation
+from rolloutlab.search.where import COMPARISONS, DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
-EXAMPLE = {"where": where.EXAMPLE, "rank": rank.KNN, "limit": 10}
+CONDITION = {"reward": {"$gt": 0.5}}
+LOGICAL = {"$and": All, "$or": AnyOf}
+NEGATED = {
+    "$in": False, "$nin": True, "$contains": False, "$not_contains": True, "$regex": False, "$not_regex": True,
+}  # fmt: skip
+WHERE_OPERATORS = (*COMPARISONS, *NEGATED)
+"""Operators of a field."""
+
+
+def read_where(cursor: JsonCursor) -> Where:
+    """The condition at a cursor: all of its fields must match."""
+    if isinstance(cursor.value, Where):
+        return read_where(replace(cursor, value=dump_where(cursor.value)))
+    cursor = cursor.descend()
+    fields = cursor.mapping(CONDITION)
+    if not fields:
+        raise cursor.error("it has no condition", hint=f"{shown(CONDITION)}, or leave it out")
+    inside = cursor if len(fields) == 1 else cursor.descend()
+    parts = tuple(_condition(name, inside) for name in fields)
+    return parts[0] if len(parts) == 1 else All(parts)
+
+
+def _condition(name: str, cursor: JsonCursor) -> Where:
+    operand = cursor.key(name)
+    if name in LOGICAL:
+        parts = tuple(map(read_where, operand.items([CONDITION, {"model": "lab/practice"}])))
+        return parts[0] if len(parts) == 1 else LOGICAL[name](parts)
+    if name.startswith("$"):
+        raise _operator_without_field(name, cursor)
+    problem = name_problem(name, (ID, DOCUMENT), cursor.known)
+    if problem:
+        raise operand.error(problem[0], hint=problem[1])
+    if not isinstance(operand.value, Mapping):
+        return _checked(Compare(name, "$eq", operand.value), operand)
+    _one_operator(name, operand)
+    operator, operand = operand.only_key(WHERE_OPERATORS, {name: {"$eq": 0.5}})
+    return _checked(_leaf(name, operator, operand), operand)
+
+
+def _leaf(name: str, operator: str, operand: JsonCursor) -> Where:
+    if operator in COMPARISONS:
+        return Compare(name, operator, operand.value)
+    negated = NEGATED[operator]
+    if operator in ("$contains", "$not_contains"):
+        return Contains(name, operand.value, negated)
+    if operator in ("$regex", "$not_regex"):
+        return Matches(operand.value, negated, name)
+    values = operand.items({name: {operator: ["a", "b"]}})
+    for item in values:
+        why = value_problem(normalized_value(item.value))
+        if why:
+            raise item.error(why, "a")
+    return Among(name, tuple(item.value for item in values), negated)
+
+
+def _checked(where: Where, operand: JsonCursor) -> Where:
+    where = normalized(where)
+    wrong = violation(where)
+    if wrong:
+        raise operand.error(wrong[0], dump_where(wrong[1]))
+    return where
+
+
+def _one_operator(name: str, condition: JsonCursor) -> None:
+    """Raise the errors with a specific fix: several operators, or a name in place of an operator."""
+    operators = condition.mapping({"$eq": 0.5})
+    if len(operators) > 1 and all(operator in WHERE_OPERATORS for operator in operators):
+        both = {"$and": [{name: {operator: operand}} for operator, operand in operators.items()]}
+        raise condition.error(f"it has {len(operators)} operators, and must have exactly one", both)
+    for inner, operand in operators.items():
+        if not inner.startswith("$") and not nearest(inner, WHERE_OPERATORS):
+            raise condition.unknown(inner, WHERE_OPERATORS, "operator", hint=shown({f"{name}.{inner}": operand}))
+
+
+def _operator_without_field(name: str, cursor: JsonCursor) -> InputError:
+    if name in WHERE_OPERATORS:
+        return cursor.error(f"{name} needs a field", {"reward": {name: cursor.value[name]}})
+    if name == "$not":
+        hint = "$ne, $nin, $not_contains or $not_regex; $lte for what is not $gt"
+        return cursor.unknown(name, LOGICAL, "operator", hint=hint)
+    return cursor.unknown(name, LOGICAL, "operator")
+
+
+KNN = {"$knn": {"query": "text"}}
+FIELD = {"$field": {"key": "reward", "default": 0}}
+PAIRED = {"$sub": Difference, "$div": Ratio}
+RANK_OPERATORS = ("$val", "$knn", "$field", *COMBINED, *PAIRED, *APPLIED)
+FUSED = {
+    "$mul": [-1, {"$sum": [
+        {"$div": {"left": 1, "right": {"$sum": [60, {"$knn": {"query": "text", "return_rank": True}}]}}},
+        {"$div": {"left": 1, "right": {"$sum": [60, {"$knn": {"query": "text", "key": "bm25", "return_rank": True}}]}}},
+    ]}],
+}  # fmt: skip
+TAG, SPARSE = "#type", "sparse_vector"
+HIGHEST_INDEX = 2**32 - 1
+
+
+def read_rank(cursor: JsonCursor) -> Rank:
+    """The rank at a cursor; a bare number is a constant."""
+    if isinstance(cursor.value, Rank):
+        return read_rank(replace(cursor, value=dump_rank(cursor.value)))
+    cursor = cursor.descend()
+    if isinstance(cursor.value, int | float) and not isinstance(cursor.value, bool):
+        return Val(cursor.number(0.5))
+    if not isinstance(cursor.value, Mapping):
+        raise cursor.error("a rank is an object with one operator, or a number", _meant(cursor.value))
+    if "$rrf" in cursor.value:
+        raise cursor.unknown("$rrf", RANK_OPERATORS, "operator: fusion is written out", hint=shown(FUSED, 400))
+    operator, operand = cursor.only_key(RANK_OPERATORS, {"$sum": [KNN, 1]})
+    if operator in COMBINED:
+        return Combined(operator, tuple(map(read_rank, operand.items([KNN, 0.5], least=2))))
+    if operator in PAIRED:
+        return PAIRED[operator](*_sides(operand))
+    if operator in APPLIED:
+        return Applied(operator, read_rank(operand))
+    if operator == "$val":
+        return Val(operand.number(0.5))
+    return _knn(operand) if operator == "$knn" else _field_term(operand)
+
+
+def _meant(value: Any) -> Any:
+    if isinstance(value, str) and value:
+        return {"$knn": {"query": value}}
+    return {"$sum": [KNN, 0.5]} if isinstance(value, list | tuple) and len(value) > 1 else KNN
+
+
+def _sides(cursor: JsonCursor) -> tuple[Rank, Rank]:
+    pair = cursor.value if isinstance(cursor.value, list | tuple) and len(cursor.value) == 2 else (1, KNN)
+    sides = cursor.object(("left", "right"), (), {"left": pair[0], "right": pair[1]})
+    return read_rank(sides["left"]), read_rank(sides["right"])
+
+
+def _knn(cursor: JsonCursor) -> Knn:
+    options = cursor.object(("query",), ("key", "limit", "default", "return_rank"), KNN["$knn"])
+    return Knn(
+        query=_query(options["query"]),
+        key=_vectors(options["key"]) if "key" in options else EMBEDDING,
+        limit=options["limit"].integer(NEAREST, least=1) if "limit" in options else NEAREST,
+        default=options["default"].number(1) if "default" in options else None,
+        return_rank="return_rank" in options and options["return_rank"].flag(),
+    )
+
+
+def _vectors(cursor: JsonCursor) -> str:
+    """The key of a knn: the embedding, or a name of sparse vectors, which need not be a metadata field."""
+    return replace(cursor, known=None).field(EMBEDDING, (EMBEDDING,))
+
+
+def _query(cursor: JsonCursor) -> str | tuple[float, ...] | SparseVector:
+    if isinstance(cursor.value, str):
+        return cursor.text("text")
+    if isinstance(cursor.value, SparseVector):
+        vector = {"indices": list(cursor.value.indices), "values": list(cursor.value.values)}
+        return _sparse(replace(cursor, value=vector))
+    if isinstance(cursor.value, Mapping):
+        return _sparse(cursor)
+    if not isinstance(cursor.value, list | tuple):
+        raise cursor.error("a query is a text, a list of numbers or a sparse vector", "text")
+    if cursor.value and isinstance(cursor.value[0], list | tuple):
+        raise cursor.error("it is a list of lists; a query is one vector", list(cursor.value[0]) or [0.1, 0.2])
+    return tuple(float(item.number(0.5)) for item in cursor.items([0.1, 0.2]))
+
+
+def _sparse(cursor: JsonCursor) -> SparseVector:
+    fix = {"indices": [3, 17], "values": [0.5, 1.5]}
+    parts = cursor.object(("indices", "values"), (TAG,), fix)
+    if TAG in parts and parts[TAG].value != SPARSE:
+        raise parts[TAG].error("there is one type of sparse vector", SPARSE)
+    indices = tuple(item.integer(3, largest=HIGHEST_INDEX) for item in parts["indices"].items(fix["indices"]))
+    values = tuple(float(item.number(0.5)) for item in parts["values"].items(fix["values"]))
+    if len(indices) != len(values):
+        shorter = min(len(indices), len(values))
+        fix = {"indices": list(indices[:shorter]), "values": list(values[:shorter])}
+        raise cursor.error(f"it has {len(indices)} indices and {len(values)} values", fix)
+    if len(set(indices)) < len(indices):
+        again = next(index for index in indices if indices.count(index) > 1)
+        raise cursor.error(f"the index {again} is there more than once", fix)
+    return SparseVector(indices, values)
+
+
+def _field_term(cursor: JsonCursor) -> FieldTerm:
+    if isinstance(cursor.value, str):
+        raise cursor.error("must be an object", {"key": cursor.value or "reward"})
+    parts = cursor.object(("key",), ("default",), FIELD["$field"])
+    return FieldTerm(parts["key"].field("reward"), parts["default"].number(0) if "default" in parts else None)
+
+
+EXAMPLE = {"where": CONDITION, "rank": KNN, "limit": 10}
 KEYS = ("where", "filter", "rank", "group_by", "limit", "select")
 BEST = {"$min_k": {"keys": [SCORE], "k": 1}}
 AGGREGATES = {"$min_k": MinK, "$max_k": MaxK}
@@ -34,9 +236,9 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
     if "where" in parts and "filter" in parts:
         raise cursor.error("where and filter are two names of the same key", {"where": {"$and": ["...", "..."]}})
     filtered = parts.get("where", parts.get("filter"))
-    ranked = rank.read_rank(parts["rank"]) if "rank" in parts else None
+    ranked = read_rank(parts["rank"]) if "rank" in parts else None
     return Search(
-        where.read_where(filtered) if filtered is not None else None,
+        read_where(filtered) if filtered is not None else None,
         ranked,
         _group_by(parts["group_by"], ranked) if "group_by" in parts else None,
         _limit(parts["limit"]) if "limit" in parts else Limit(),
@@ -46,26 +248,12 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
 
 def parse_where(value: Where | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Where:
     """As `parse`, for the value of `where`."""
-    return where.read_where(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
+    return read_where(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
 
 
 def parse_rank(value: Rank | Mapping[str, Any] | float | str, known: Collection[str] | None = None) -> Rank:
     """As `parse`, for the value of `rank`."""
-    return rank.read_rank(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
-
-
-def check(search: Search) -> Search:
-    """A search in Python's notation, validated; InputError if a dictionary could not express it."""
-    return parse(search)
-
-
-def check_fields(search: Search | Mapping[str, Any] | str, known: Collection[str]) -> None:
-    """Check that all metadata fields of a search are known.
-
-    Raises:
-        InputError: one is not; the hint is the nearest that is.
-    """
-    parse(search, known)
+    return read_rank(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
 
 
 def _json(text: str) -> Any:
@@ -93,13 +281,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _surely_keys(cursor: JsonCursor) -> None:
     """Raise the errors with a specific fix: keys that belong one level down."""
-    found = cursor.mapping(EXAMPLE)
-    for name, value in found.items():
-        if name in rank.OPERATORS:
+    parts = cursor.mapping(EXAMPLE)
+    for name, value in parts.items():
+        if name in RANK_OPERATORS:
             raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"rank": {name: value}}, 400))
         if name == "offset":
             raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"limit": {"offset": value}}))
-        if name not in KEYS and not nearest(name, KEYS) and (name in where.LOGICAL or isinstance(value, Mapping)):
+        if name not in KEYS and not nearest(name, KEYS) and (name in LOGICAL or isinstance(value, Mapping)):
             raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"where": {name: value}}, 400))
 
 
@@ -113,7 +301,7 @@ def _group_by(cursor: JsonCursor, ranked: Rank | None) -> GroupBy | None:
     inside = operand.object(("keys", "k"), (), BEST["$min_k"])
     by = tuple(key.field(SCORE, (SCORE,)) for key in inside["keys"].items([SCORE]))
     if ranked is None and SCORE in by:
-        raise cursor.error("the best by score are kept, and there is no rank", hint=shown({"rank": rank.KNN}))
+        raise cursor.error("the best by score are kept, and there is no rank", hint=shown({"rank": KNN}))
     return GroupBy(keys, AGGREGATES[operator](by, inside["k"].integer(1, least=1)))
 
 

@@ -59,7 +59,7 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
         raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
     rank = search.rank
 
-    def taken_apart(snapshot: Snapshot) -> Breakdown:
+    def break_down(snapshot: Snapshot) -> Breakdown:
         within = snapshot.filter(
             search.where
         )  # first, as in `execute`: a Chroma snapshot numbers records in the order of its requests
@@ -69,7 +69,7 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
         place, qualifies = int(matches[0]), bool(np.isin(matches[0], within))
         return Breakdown(id, qualifies, _part(rank, Scoring(snapshot, within), place, qualifies))
 
-    return backend.within(taken_apart)
+    return backend.within(break_down)
 
 
 def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:

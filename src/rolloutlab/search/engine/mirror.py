@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from rolloutlab.search.engine.record import metadata_json
-from rolloutlab.search.engine.records import Records
+from rolloutlab.search.engine.records import Records, metadata_json
 
 _LAST = "\U0010ffff"
 """The largest code point, for prefix ranges."""

@@ -81,7 +81,7 @@ def _intersected(strict: Sequence[Hits], plan: ExecutionPlan) -> Iterator[str]:
     together = {place for hits in strict for place in hits.places_K.tolist()}
     if plan.scored is not None and plan.scored < len(together):
         yield (
-            f"{len(strict)} knns have no default, so that only records that each found have a score: {plan.scored:,} "
+            f"{len(strict)} knns have no default, so only records that all of them return are scored: {plan.scored:,} "
             f"of {len(together):,}; give each a default, such as its limit"
         )
 

@@ -5,19 +5,19 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search.engine.backend import Snapshot
-from rolloutlab.search.engine.migrations import MIGRATIONS
 from rolloutlab.search.engine.patterns import TimedSearch
-from rolloutlab.search.engine.record import Record, metadata_json, sparse_blobs, text, vector_blob
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
 from rolloutlab.search.engine.table import REBUILD, Table
-from rolloutlab.search.engine.vectors import Space
-from rolloutlab.search.rank import EMBEDDING
+from rolloutlab.search.engine.vectors import Space, coordinates
+from rolloutlab.search.rank import EMBEDDING, SparseVector
 from rolloutlab.store.file_thread import Turns
 from rolloutlab.store.sqlite import Database
 
@@ -29,6 +29,24 @@ _ENDS = 10_000
 """Deletions that are kept for incremental readers; beyond that they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
+
+
+_WHOLE = 2**63
+_HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record. metadata: strings, numbers, booleans and lists of them; None counts as absent.
+
+    embedding: a number per dimension. sparse: vectors by key.
+    """
+
+    id: str
+    document: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    embedding: Sequence[float] | None = None
+    sparse: Mapping[str, SparseVector] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -262,3 +280,99 @@ def _model(rows: Sequence[Any]) -> EmbeddingModel | None:
 
 def _mixed(what: str) -> InputError:
     return InputError(f"mixed embedding spaces: {what}", hint=f"{REBUILD}, which computes all of them anew")
+
+
+def text(value: str, what: str) -> str:
+    """A string as valid UTF-8; lone surrogates, which models do write, become question marks."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} {value!r} must be a string", hint=_HINT)
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def metadata_json(id_: str, metadata: Mapping[str, Any]) -> str:
+    """The metadata of a record as JSON without None; InputError if it is not valid."""
+    for name, value in metadata.items():
+        values = value if isinstance(value, list | tuple) else (value,)
+        if not isinstance(name, str) or name.startswith("#") or not all(map(_plain, values)):
+            raise InputError(f"record {id_!r}: {name!r}: {value!r} is not valid metadata", hint=_HINT)
+    return json.dumps({name: value for name, value in metadata.items() if value is not None})
+
+
+def vector_blob(values: Any, what: str) -> bytes:
+    """A dense vector as float32; InputError unless it is finite numbers."""
+    try:
+        with np.errstate(over="ignore"):
+            vector_D = np.asarray(values, "<f4")
+    except (TypeError, ValueError):
+        vector_D = np.zeros(0, "<f4")
+    if vector_D.ndim != 1 or not vector_D.size or not np.isfinite(vector_D).all():
+        raise InputError(f"{what}: an embedding is finite numbers, at least one", hint="[0.1, 0.2]")
+    return vector_D.tobytes()
+
+
+def sparse_blobs(vector: SparseVector, what: str) -> tuple[bytes, bytes]:
+    """The indices and the values of a sparse vector; InputError unless it is one."""
+    fitting = len(vector.indices) == len(vector.values) == len(set(vector.indices))
+    if not fitting or not all(0 <= index < _WHOLE for index in vector.indices):
+        raise InputError(f"{what}: {vector!r} is not a sparse vector", hint="SparseVector((3, 17), (0.5, 1.0))")
+    with np.errstate(over="ignore"):
+        indices, values = coordinates(vector)
+    if not np.isfinite(values).all():
+        raise InputError(f"{what}: {vector!r} has values that are not finite", hint="SparseVector((3, 17), (0.5, 1.0))")
+    return indices.astype("<i8").tobytes(), values.astype("<f4").tobytes()
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -_WHOLE <= value < _WHOLE
+    return value is None or isinstance(value, str | bool | float)
+
+
+MIGRATIONS = (
+    """
+CREATE TABLE state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO state VALUES ('revision', 0), ('horizon', 0);
+
+CREATE TABLE records (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    document TEXT,
+    metadata TEXT NOT NULL,
+    revision INTEGER NOT NULL
+);
+CREATE INDEX records_by_revision ON records (revision);
+
+CREATE TABLE vectors (
+    row INTEGER PRIMARY KEY REFERENCES records ON DELETE CASCADE,
+    vector BLOB NOT NULL
+);
+
+CREATE TABLE sparse (
+    row INTEGER NOT NULL REFERENCES records ON DELETE CASCADE,
+    key TEXT NOT NULL,
+    places BLOB NOT NULL,
+    numbers BLOB NOT NULL,
+    PRIMARY KEY (row, key)
+) WITHOUT ROWID;
+CREATE INDEX sparse_by_key ON sparse (key);
+
+CREATE TABLE gone (row INTEGER PRIMARY KEY, revision INTEGER NOT NULL);
+CREATE INDEX gone_by_revision ON gone (revision);
+
+CREATE VIRTUAL TABLE words USING fts5(document, content='records', content_rowid='row');
+CREATE TRIGGER records_in AFTER INSERT ON records WHEN new.document IS NOT NULL BEGIN
+    INSERT INTO words (rowid, document) VALUES (new.row, new.document);
+END;
+CREATE TRIGGER records_out AFTER DELETE ON records WHEN old.document IS NOT NULL BEGIN
+    INSERT INTO words (words, rowid, document) VALUES ('delete', old.row, old.document);
+END;
+CREATE TRIGGER records_on AFTER UPDATE ON records WHEN old.document IS NOT new.document BEGIN
+    INSERT INTO words (words, rowid, document) SELECT 'delete', old.row, old.document WHERE old.document IS NOT NULL;
+    INSERT INTO words (rowid, document) SELECT new.row, new.document WHERE new.document IS NOT NULL;
+END;
+""",
+    "CREATE TABLE left_out (id TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;",
+)
+"""`revision` counts transactions; a row has that of its last change, and a row of `gone` that of its end. Readers older
+than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice. `left_out`
+has what could not be made a record, or not wholly."""

@@ -37,7 +37,7 @@ class Table:
         """Read the changes since the last refresh; call it within a read transaction, for consistency."""
         state = dict(tuple(row) for row in self._database.read("SELECT name, value FROM state"))
         if not {"revision", "horizon"} <= state.keys():
-            raise damaged(self._database, "nothing says its revision")
+            raise damaged(self._database, "it has no revision")
         if state["revision"] == self._revision:
             return
         dead = len(self.alive_N) - self.total

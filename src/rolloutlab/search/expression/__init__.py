@@ -6,14 +6,13 @@ The text is parsed by `ast` and never evaluated. Names are fields; other field n
 
 from collections.abc import Collection
 
-from rolloutlab.search.dictionary import check_fields, check_where, parse_rank
-from rolloutlab.search.expression.parse import read_where
-from rolloutlab.search.expression.rank import read_rank
+from rolloutlab.search.dictionary import check_where, parse_rank
+from rolloutlab.search.expression.parse import read_rank, read_where
 from rolloutlab.search.expression.source import Text
 from rolloutlab.search.rank import Rank
 from rolloutlab.search.where import Where
 
-__all__ = ["check_fields", "rank_of", "where_of"]
+__all__ = ["rank_of", "where_of"]
 
 
 def where_of(text: str, known: Collection[str] | None = None) -> Where:

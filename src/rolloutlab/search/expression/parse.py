@@ -1,17 +1,21 @@
-"""Conditions from an expression's syntax tree."""
+"""Conditions and ranks from an expression's syntax tree."""
 
 import ast
+import operator
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.search.dictionary import parse_rank
 from rolloutlab.search.expression.source import Text
+from rolloutlab.search.rank import FieldTerm, Knn, Rank, Rrf, SparseVector, Val, as_rank
 from rolloutlab.search.rules import normalized, violation
 from rolloutlab.search.where import All, Among, AnyOf, Compare, Contains, Matches, Where, named, opposite
 
-SYMBOLS: dict[type[ast.cmpop], str] = {
+COMPARISON_SYMBOLS: dict[type[ast.cmpop], str] = {
     ast.Eq: "$eq", ast.NotEq: "$ne", ast.Gt: "$gt", ast.GtE: "$gte", ast.Lt: "$lt", ast.LtE: "$lte",
 }  # fmt: skip
 TURNED = {"$eq": "$eq", "$ne": "$ne", "$gt": "$lt", "$gte": "$lte", "$lt": "$gt", "$lte": "$gte"}
@@ -67,24 +71,24 @@ def _not(node: ast.UnaryOp, text: Text) -> Where:
 def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, text: Text) -> Where:
     if isinstance(operator, ast.In | ast.NotIn):
         return _membership(left, right, isinstance(operator, ast.NotIn), text)
-    if type(operator) not in SYMBOLS:
+    if type(operator) not in COMPARISON_SYMBOLS:
         raise text.error("is does not compare stored values", left, hint="reward == 1, or reward != 1")
-    symbol = SYMBOLS[type(operator)]
+    symbol = COMPARISON_SYMBOLS[type(operator)]
     value = text.value(right)
     if value is not NotImplemented and (field := _field(left, text)) is not None:
-        return _sound(Compare(field, symbol, value), right, text)
+        return _checked_where(Compare(field, symbol, value), right, text)
     value = text.value(left)
     if value is not NotImplemented and (field := _field(right, text)) is not None:
-        return _sound(Compare(field, TURNED[symbol], value), left, text)
+        return _checked_where(Compare(field, TURNED[symbol], value), left, text)
     raise _not_a_field_and_a_value(left, right, text)
 
 
 def _membership(left: ast.expr, right: ast.expr, negated: bool, text: Text) -> Where:
     values, value = text.value(right), text.value(left)
     if isinstance(values, list) and (field := _field(left, text)) is not None:
-        return _sound(Among(field, tuple(values), negated), right, text)
+        return _checked_where(Among(field, tuple(values), negated), right, text)
     if value is not NotImplemented and (field := _field(right, text)) is not None:
-        return _sound(Contains(field, value, negated), left, text)
+        return _checked_where(Contains(field, value, negated), left, text)
     field = _field(left, text)
     if field is not None and values is not NotImplemented:
         hint = f"{_written(field)} {'not ' if negated else ''}in ({values!r},)"
@@ -108,14 +112,14 @@ def _method(node: ast.Call, text: Text) -> Where:
     if field is None or value is NotImplemented or isinstance(value, list) is not listed:
         hint = f"model.{name}(['a', 'b'])" if listed else f"document.{name}('paris')"
         raise text.error(f"{name} takes a field and {'a list' if listed else 'one value'}", node, hint=hint)
-    return _sound(METHODS[name](field, value), operands[1], text)
+    return _checked_where(METHODS[name](field, value), operands[1], text)
 
 
 def _field(node: ast.expr, text: Text) -> str | None:
     return None if text.value(node) is not NotImplemented else text.field(node)
 
 
-def _sound(where: Where, node: ast.expr, text: Text) -> Where:
+def _checked_where(where: Where, node: ast.expr, text: Text) -> Where:
     """A condition on one field, validated."""
     where = normalized(where)
     wrong = violation(where)
@@ -144,3 +148,155 @@ def _written(field: str) -> str:
 def _unfielded(python: str | None) -> str | None:
     """A hint in Python's notation, without the `F.` that a text does not need."""
     return python and python.replace("(F.", "(").removeprefix("F.")
+
+
+Part = Rank | float
+ARITHMETIC_SYMBOLS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+FUNCTIONS = ("exp", "log", "abs")
+EXTREMES = ("max", "min")
+_RRF = "rrf([knn('paris', default=16, return_rank=True), knn('paris', key='bm25', default=16, return_rank=True)], k=60)"
+MADE: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "knn": ("knn", ("query", "key", "limit", "default", "return_rank"), "knn('paris', limit=50)"),
+    "field": ("field", ("key", "default"), "field('reward', default=0)"),
+    "val": ("val", ("value",), "val(0.5)"),
+    "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), _RRF),
+    "sparse": ("sparse", ("indices", "values"), "knn(sparse([3, 17], [0.5, 1.5]), key='topics')"),
+}
+"""Functions that make ranks: operands in order, and an example."""
+ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "SparseVector": "sparse"}
+"""Names in Python's notation, so that a `repr` can be parsed."""
+
+
+def read_rank(node: ast.expr, text: Text) -> Rank:
+    """The rank of a node."""
+    try:
+        part = _part(node, text)
+        return part if isinstance(part, Rank) else as_rank(part)
+    except RecursionError:
+        raise text.error("too deeply nested", node) from None
+
+
+def _part(node: ast.expr, text: Text) -> Part:
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC_SYMBOLS:
+        return _computed(ARITHMETIC_SYMBOLS[type(node.op)], node, text, _part(node.left, text), _part(node.right, text))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        inside = _part(node.operand, text)
+        return -inside if isinstance(node.op, ast.USub) else inside
+    if isinstance(node, ast.Call):
+        return _called(node, text)
+    value = text.value(node)
+    if value is NotImplemented:
+        field = text.field(node)
+        if field is None:
+            raise text.error(f"{text.source(node)} cannot be part of a rank", node)
+        return _checked_rank(FieldTerm(field), node, text)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        hint = f"knn({value!r})" if isinstance(value, str) else None
+        raise text.error(f"{text.source(node)} is not a rank", node, hint=hint)
+    _checked_rank(Val(value), node, text)
+    return value
+
+
+def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: Part) -> Part:
+    try:
+        result: Part = compute(*parts)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise text.error(f"{text.source(node)}: {error}", node) from None
+    return result
+
+
+def _called(node: ast.Call, text: Text) -> Part:
+    called = node.func
+    if isinstance(called, ast.Attribute):
+        name, operands = called.attr, [called.value, *node.args]
+    else:
+        name, operands = called.id if isinstance(called, ast.Name) else "", list(node.args)
+    name = ALIASES.get(name, name) if isinstance(called, ast.Name) else name
+    if name in FUNCTIONS and len(operands) == 1 and not node.keywords:
+        return getattr(as_rank(_part(operands[0], text)), name)()  # type: ignore[no-any-return]
+    if name in EXTREMES and len(operands) > 1 and not node.keywords:
+        return reduce(lambda a, b: getattr(a, name)(b), [as_rank(_part(operand, text)) for operand in operands])
+    if name in MADE and name != "sparse" and isinstance(called, ast.Name):
+        return _made(name, node, text)
+    if name in FUNCTIONS or name in EXTREMES:
+        hint = f"{name}(knn('paris'))" if name in FUNCTIONS else f"{name}(knn('paris'), 0.5)"
+        raise text.error(f"{name} is of {'one rank' if name in FUNCTIONS else 'two ranks or more'}", node, hint=hint)
+    names = (*MADE, *FUNCTIONS, *EXTREMES)
+    near = get_close_matches(name.lower(), names, 1)
+    hint = ", ".join(f"{known}(...)" for known in names)
+    if near:
+        hint = MADE[near[0]][2] if near[0] in MADE else f"{near[0]}(...)"
+    raise text.error(f"{name or text.source(called)} is not a function of ranks", node, hint=hint)
+
+
+def _made(name: str, node: ast.Call, text: Text) -> Rank:
+    operands = _operands(name, node, text)
+    if name == "rrf":
+        return _fused(operands, node, text)
+    values = {key: _value(key, inside, text) for key, inside in operands.items()}
+    if name == "field" and isinstance(values.get("key"), str):
+        text.check_name(values["key"], operands["key"])
+    kinds: dict[str, Callable[..., Rank]] = {"knn": Knn, "field": FieldTerm, "val": Val}
+    try:
+        made = kinds[name](**values)
+    except (InputError, TypeError):
+        raise text.error(f"{text.source(node)} is not complete", node, hint=MADE[name][2]) from None
+    return _checked_rank(made, node, text)
+
+
+def _operands(name: str, node: ast.Call, text: Text) -> dict[str, ast.expr]:
+    """The operands of a call by their names."""
+    _, keys, example = MADE[name]
+    if len(node.args) > len(keys) or any(isinstance(inside, ast.Starred) for inside in node.args):
+        raise text.error(f"{name} has {len(keys)} operands: {', '.join(keys)}", node, hint=example)
+    operands = dict(zip(keys, node.args, strict=False))
+    for keyword in node.keywords:
+        if keyword.arg not in keys or keyword.arg in operands:
+            near = get_close_matches(keyword.arg or "", keys, 1)
+            why = f"{name} has no {keyword.arg!r}" if keyword.arg not in keys else f"{keyword.arg!r} is there twice"
+            raise text.error(why, keyword, hint=near[0] + "=" if near and "no" in why else example)
+        operands[keyword.arg] = keyword.value
+    if keys[0] not in operands:
+        raise text.error(f"{name} has no {keys[0]}", node, hint=example)
+    return operands
+
+
+def _value(key: str, node: ast.expr, text: Text) -> Any:
+    if key == "query" and isinstance(node, ast.Call):
+        return _sparse(node, text)
+    value = text.value(node)
+    if value is NotImplemented:
+        raise text.error(f"{text.source(node)} is not a value", node, hint=f"'{text.source(node)}'")
+    return value
+
+
+def _sparse(node: ast.Call, text: Text) -> SparseVector:
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    operands = _operands("sparse", node, text) if ALIASES.get(name, name) == "sparse" else {}
+    lists = [text.value(inside) for inside in operands.values()]
+    if len(lists) != 2 or not all(isinstance(each, list) for each in lists):
+        raise text.error("a query is a text, a list of numbers or a sparse vector", node, hint=MADE["sparse"][2])
+    return SparseVector(**dict(zip(operands, lists, strict=True)))
+
+
+def _fused(operands: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
+    ranks = operands.pop("ranks")
+    if not isinstance(ranks, ast.List | ast.Tuple):
+        raise text.error("rrf fuses a list of ranks", ranks, hint=MADE["rrf"][2])
+    options = {key: _value(key, inside, text) for key, inside in operands.items()}
+    try:
+        return Rrf([read_rank(each, text) for each in ranks.elts], **options)
+    except (InputError, TypeError, ValueError) as error:
+        if isinstance(error, InputError) and "\n" in error.message:
+            raise  # the inner error already points at its position
+        raise text.error(str(error), node, hint=MADE["rrf"][2]) from None
+
+
+def _checked_rank(rank: Rank, node: ast.expr, text: Text) -> Rank:
+    """A rank, validated."""
+    try:
+        return parse_rank(rank)
+    except InputError as error:
+        raise text.error(error.message.removeprefix("rank."), node, hint=error.hint) from None
