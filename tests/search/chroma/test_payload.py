@@ -113,7 +113,7 @@ def test_numbers_are_floats_and_true_is_none():
 
 
 def test_a_text_that_no_model_made_a_vector_of_is_refused():
-    with pytest.raises(InputError, match="'paris' was not made a vector") as refused:
+    with pytest.raises(InputError, match="the text 'paris' has no vector") as refused:
         cloud_payload(Search(rank=1 - Knn("paris")))
     assert refused.value.hint
 
