@@ -327,7 +327,7 @@ class Connector:
     def forget_key(self, server: str) -> bool:
         """Remove the API key of a service from the keyring and from here; False with an OAuth session, or no key."""
         url = server if server == EMBEDDED else checked_server(server)
-        if url == EMBEDDED or self.oauth.at(url).standing or not forget_key(url):
+        if url == EMBEDDED or self.oauth.at(url).status or not forget_key(url):
             return False
         self.former = [without_key(address, url) for address in self.former]
         if self.settings.service:

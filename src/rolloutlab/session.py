@@ -205,7 +205,7 @@ class Session:
 
     def whoami(self) -> SignInTable:
         """Every server that this notebook is signed in to: as which client, with which scopes, until when."""
-        return SignInTable(*self.accesses.standings())
+        return SignInTable(*self.accesses.statuses())
 
     def logout(self, server: str | None = None) -> SignInTable:
         """Give the tokens of a server back and forget them, or of all; what is left.

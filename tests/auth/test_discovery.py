@@ -58,7 +58,7 @@ def test_a_server_at_the_root_has_one_address_only():
 
 @pytest.mark.clause("G4", "J4")
 def test_if_both_fail_the_client_aborts_or_uses_what_was_configured():
-    assert "does not say who signs in for it" in refused({AT_ISSUER: AUTHORITY})
+    assert "does not name an authorization server" in refused({AT_ISSUER: AUTHORITY})
     result, _ = found({AT_ISSUER: AUTHORITY}, issuer=ISSUER)
     assert (result.resource, result.scopes) == (SERVER, None)
 
@@ -104,7 +104,7 @@ def test_clients_must_support_both_metadata_mechanisms():
 
 @pytest.mark.clause("H7", "M5")
 def test_without_metadata_nothing_is_guessed():
-    assert "does not describe itself" in refused({AT_RESOURCE: RESOURCE})
+    assert "has no metadata of an authorization server" in refused({AT_RESOURCE: RESOURCE})
 
 
 @pytest.mark.clause("C4")
@@ -149,7 +149,7 @@ def test_what_is_said_at_the_root_holds_for_what_lies_below_it_and_for_nothing_e
     "resource", ["", f"{SERVER}?x=1", "https://u:p@tools.example/mcp", f"\x1b{SERVER}", f" {SERVER}", f"{SERVER}\n"]
 )
 def test_a_resource_that_is_no_address_is_the_documents_mistake(at, resource):
-    assert "describes a resource that is no address" in refused({at: {**RESOURCE, "resource": resource}})
+    assert "has metadata of a resource that is not a URL" in refused({at: {**RESOURCE, "resource": resource}})
 
 
 def test_the_host_of_the_page_that_opens_is_shown_where_it_is_not_the_issuers():
@@ -180,7 +180,9 @@ def test_a_challenge_that_leads_elsewhere_without_https_is_not_followed():
 
 
 def test_a_redirect_is_no_description():
-    assert "does not say who" in refused({AT_RESOURCE: answered(302, location="https://evil.example/")})
+    assert "does not name an authorization server" in refused(
+        {AT_RESOURCE: answered(302, location="https://evil.example/")}
+    )
 
 
 def test_hostile_text_of_a_server_is_told_without_its_control_characters():
@@ -226,7 +228,7 @@ def test_the_next_authorization_server_is_tried_where_the_metadata_of_one_cannot
 def test_where_none_can_be_used_each_says_why_and_not_more_than_five_are_asked():
     several = [f"https://{i}.example" for i in range(9)]
     said = refused({**USUAL, AT_RESOURCE: {**RESOURCE, "authorization_servers": several}})
-    assert "names 5 authorization servers, and none can be used: https://0.example does not describe itself" in said
+    assert "names 5 authorization servers, none of them usable: https://0.example has no metadata" in said
     assert "5.example" not in said
 
 

@@ -90,7 +90,7 @@ def test_a_way_that_we_do_not_have_is_refused():
 def test_a_refused_registration_says_why_without_what_else_the_server_said(answer):
     with pytest.raises(SignInError) as error:
         client({REGISTER: answer})
-    assert "did not register us" in str(error.value)
+    assert "did not register the client" in str(error.value)
     assert "s3cret" not in str(error.value)
 
 

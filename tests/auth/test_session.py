@@ -10,7 +10,7 @@ import pytest
 from rolloutlab.auth.authorization import SignInOptions
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.session import OAuthSession
-from rolloutlab.auth.token_requests import Denied
+from rolloutlab.auth.token_requests import DeniedError
 from rolloutlab.auth.token_store import FileStore, MemoryStore
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError, UnreachableError
 from tests.auth.world import REDIRECT, TLS, Person
@@ -144,8 +144,8 @@ def test_a_sign_in_that_hangs_with_its_loop_keeps_nobody_from_the_next(access):
         return await asyncio.wait_for(access.sign_in(), 20)
 
     stuck = asyncio.new_event_loop()
-    hangs = stuck.create_task(access.sign_in(consent=Hangs()))
-    waits = stuck.create_task(access.sign_in(consent=Hangs()))
+    hangs = stuck.create_task(access.sign_in(prompt=Hangs()))
+    waits = stuck.create_task(access.sign_in(prompt=Hangs()))
     stuck.run_forever()
     assert asyncio.run(signed_in()).server == access.server
     for task in (hangs, waits):
@@ -160,7 +160,7 @@ def test_tokens_that_are_never_taken_end_in_an_error(access, world):
         world.replaced["/mcp/read"] = 401, {"WWW-Authenticate": "Bearer"}, b""
         await sent(access)
 
-    with pytest.raises(SignInError, match="takes none of its own tokens"):
+    with pytest.raises(SignInError, match="refuses its own tokens"):
         asyncio.run(story())
 
 
@@ -171,9 +171,9 @@ def test_a_refresh_token_that_is_over_ends_the_grant(access, world):
         world.refreshes.clear()
         await sent(access)
 
-    with pytest.raises(SignInError, match="is over"):
+    with pytest.raises(SignInError, match="has ended"):
         asyncio.run(story())
-    assert access.standing is None
+    assert access.status is None
 
 
 @pytest.mark.clause("K3")
@@ -190,7 +190,7 @@ def test_a_token_without_a_refresh_token_ends_with_its_time_and_says_what_to_typ
     with pytest.raises(SignInError, match="has expired") as error:
         asyncio.run(story())
     assert error.value.hint == f"%login {access.server}"
-    assert access.standing is None
+    assert access.status is None
 
 
 def test_a_server_that_is_down_ends_no_grant(access, world, clock):
@@ -223,7 +223,7 @@ def test_step_ups_are_counted_per_operation_across_requests_and_end(access, worl
     async def story():
         await access.sign_in()
         for _ in range(2):
-            with pytest.raises(SignInError, match="goes on to want"):
+            with pytest.raises(SignInError, match="still requires"):
                 await sent(access, "write")
         return await sent(access, "read")
 
@@ -239,7 +239,7 @@ def test_a_second_step_up_asks_once_for_all_that_was_granted_and_challenged(acce
     async def story():
         await access.sign_in()
         assert await sent(access, "write") == 200  # for which no more was granted than what was challenged
-        assert access.standing.scopes == ("lab:write",)
+        assert access.status.scopes == ("lab:write",)
         assert await sent(access, "train") == 200
         return [await sent(access, each) for each in ("read", "write", "train")]
 
@@ -269,7 +269,7 @@ def test_the_second_authorization_server_is_asked_where_the_first_cannot_be_reac
     world.replaced["/.well-known/oauth-protected-resource/mcp"] = 200, {}, closed.encode()
     person.changes = {"iss": f"{world.origin}/second"}
     asyncio.run(access.sign_in())
-    assert access.standing.scopes == ("lab:read",)
+    assert access.status.scopes == ("lab:read",)
     assert world.seen["/.well-known/oauth-authorization-server/second"] == 1
 
 
@@ -282,7 +282,7 @@ def test_no_other_authorization_server_is_asked_after_a_refusal(access, world, p
     with pytest.raises(SignInError):
         asyncio.run(access.sign_in())
     assert world.seen["/.well-known/oauth-authorization-server/second"] == 0
-    assert access.standing is None
+    assert access.status is None
 
 
 @pytest.mark.clause("M4")
@@ -306,7 +306,7 @@ def test_a_denial_is_remembered_until_the_person_asks_again(access, world, perso
         await access.sign_in()
         world.denies = True
         for _ in range(3):
-            with pytest.raises(SignInError, match="was told not to let us in"):
+            with pytest.raises(SignInError, match="was denied at"):
                 await sent(access, "write")
         assert len(person.questions) == 2
         world.denies = False
@@ -322,7 +322,7 @@ def test_after_a_no_nobody_is_asked_for_other_scopes_either(access, world, perso
         world.denies = True
         for number in range(4):
             world.needs[f"write{number}"] = f"lab:write{number}"
-            with pytest.raises(SignInError, match="was told not to let us in"):
+            with pytest.raises(SignInError, match="was denied at"):
                 await sent(access, f"write{number}")
 
     asyncio.run(story())
@@ -346,7 +346,7 @@ def test_while_a_person_is_asked_what_they_have_allowed_before_goes_on_and_is_re
     async def story():
         await access.sign_in()
         slow = Slow()
-        again = asyncio.create_task(access.sign_in(consent=slow))
+        again = asyncio.create_task(access.sign_in(prompt=slow))
         await slow.looks.wait()
         clock[0] += 599
         assert await asyncio.wait_for(sent(access), 20) == 200
@@ -362,12 +362,12 @@ def test_a_step_up_that_is_interrupted_is_neither_a_no_nor_a_try(access, person)
     async def story():
         await access.sign_in()
         for _ in range(3):
-            access._consent = slow = Slow()
+            access._prompt = slow = Slow()
             wants = asyncio.create_task(sent(access, "write"))
             await slow.looks.wait()
             wants.cancel()
             await asyncio.gather(wants, return_exceptions=True)
-        access._consent = person
+        access._prompt = person
         return await sent(access, "write")
 
     assert asyncio.run(story()) == 200
@@ -392,14 +392,14 @@ def test_a_server_that_cannot_say_who_signs_in_is_asked_once_by_all_that_wait_an
 
 def test_a_denied_sign_in_leaves_nothing(access, world):
     world.denies = True
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         asyncio.run(access.sign_in())
-    assert access.standing is None
+    assert access.status is None
 
 
 def test_an_answer_of_another_issuer_sends_no_code_anywhere(access, world, person):
     person.changes = {"iss": "https://evil.example"}
-    with pytest.raises(SignInError, match="did not come from"):
+    with pytest.raises(SignInError, match="is not from"):
         asyncio.run(access.sign_in())
     assert world.seen["/token"] == 0
 
@@ -413,7 +413,7 @@ def test_a_client_that_was_forgotten_is_registered_once_more(access, world):
             return answer
 
     person = Forgetful()
-    asyncio.run(access.sign_in(consent=person))
+    asyncio.run(access.sign_in(prompt=person))
     assert (world.seen["/register"], len(person.questions)) == (2, 2)
 
 
@@ -459,7 +459,7 @@ def test_signing_out_gives_the_tokens_back_and_forgets_them(access, world):
     async def story():
         await access.sign_in()
         assert await access.sign_out()
-        assert (world.scopes, world.refreshes, access.standing) == ({}, {}, None)
+        assert (world.scopes, world.refreshes, access.status) == ({}, {}, None)
         assert not await access.sign_out()
         await sent(access)
 
@@ -525,7 +525,7 @@ def test_hostile_answers_are_refused(access, world, path, replaced, error):
     with pytest.raises(error) as raised:
         asyncio.run(access.sign_in())
     assert isinstance(raised.value, RolloutlabError)
-    assert access.standing is None
+    assert access.status is None
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "10.0.0.1", "evil.example"])
@@ -542,7 +542,7 @@ def test_an_endpoint_at_a_host_that_can_be_none_is_refused_before_anybody_is_ask
     access, world, person, host, endpoint
 ):
     world.changed[endpoint] = f"https://{host}/token"
-    with pytest.raises(SignInError, match="that is no address"):
+    with pytest.raises(SignInError, match="names an invalid"):
         asyncio.run(access.sign_in())
     assert not person.questions
 
@@ -564,6 +564,6 @@ def test_missing_pkce_is_refused_before_anything_is_opened(access, world, person
 def test_nothing_secret_is_in_what_an_access_shows(access):
     asyncio.run(access.sign_in())
     grant = access._grant
-    for text in (repr(access), repr(grant), repr(grant.client), repr(access.standing)):
+    for text in (repr(access), repr(grant), repr(grant.client), repr(access.status)):
         assert grant.access_token not in text
         assert grant.refresh_token not in text

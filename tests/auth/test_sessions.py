@@ -4,7 +4,7 @@ import pytest
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.auth.sessions import OAuthSessions
-from rolloutlab.auth.token_requests import Denied
+from rolloutlab.auth.token_requests import DeniedError
 from rolloutlab.errors import LabError, NotFoundError, SignInError
 from tests.auth.world import World
 
@@ -88,9 +88,9 @@ def test_who_is_not_signed_in_is_told_what_to_type(worlds, accesses):
 
 def test_a_kernel_knows_what_another_kept_also_when_it_looked_before(http, worlds, person, accesses, tmp_path):
     other = OAuthSessions(person, tmp_path / "sign-in")
-    assert other.at(worlds[0].url).standing is None
+    assert other.at(worlds[0].url).status is None
     http.run(accesses.at(worlds[0].url).sign_in(keep=True))
-    assert [standing.server for standing in other.standings()[0]] == [worlds[0].url]
+    assert [standing.server for standing in other.statuses()[0]] == [worlds[0].url]
     http.run(other.at(worlds[0].url).sign_out())
     assert (worlds[0].refreshes, list((tmp_path / "sign-in").glob("*.json"))) == ({}, [])
 
@@ -107,7 +107,7 @@ def test_a_sign_in_that_is_denied_leaves_the_one_before(http, worlds, accesses):
     world, access = worlds[0], accesses.at(worlds[0].url)
     http.run(access.sign_in())
     world.denies = True
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         http.run(access.sign_in())
     assert http.run(http.request("GET", f"{world.url}/read", token=accesses)) == {"done": "read"}
 
@@ -130,7 +130,7 @@ def spoiled(http, worlds, accesses, person, tmp_path):
 
 
 def test_a_grant_that_others_may_read_keeps_nobody_from_other_servers(http, worlds, spoiled):
-    assert [standing.server for standing in spoiled.standings()[0]] == [worlds[1].url]
+    assert [standing.server for standing in spoiled.statuses()[0]] == [worlds[1].url]
     assert http.run(http.request("GET", f"{worlds[1].url}/read", token=spoiled)) == {"done": "read"}
     assert spoiled.of("https://train.example/v1") is None
 
@@ -139,11 +139,11 @@ def test_a_grant_that_others_may_read_is_told_to_who_asks_its_server_and_nobody_
     http, worlds, person, spoiled
 ):
     asked = len(person.questions)
-    _, [told] = spoiled.standings()
-    assert "others may read" in told.message
-    with pytest.raises(LabError, match="others may read"):
+    _, [told] = spoiled.statuses()
+    assert "other users can read" in told.message
+    with pytest.raises(LabError, match="other users can read"):
         http.run(http.request("GET", f"{worlds[0].url}/read", token=spoiled))
-    with pytest.raises(LabError, match="others may read"):
+    with pytest.raises(LabError, match="other users can read"):
         http.run(spoiled.at(worlds[0].url).sign_in())
     assert len(person.questions) == asked
     assert worlds[0].tokens_sent == [""]  # the first asked who guards it

@@ -55,7 +55,7 @@ def test_files_are_readable_by_their_owner_alone(folder):
 
 
 def test_a_kernel_that_hangs_with_the_grants_of_a_server_is_told_with_what_to_type(folder, monkeypatch):
-    monkeypatch.setattr(rooms, "_REQUESTS", 0.0)
+    monkeypatch.setattr(rooms, "_LOCK_TIMEOUT", 0.0)
 
     async def taken():
         async with FileStore(folder).lock(GRANT.server):
@@ -79,7 +79,7 @@ def test_a_file_that_others_may_read_is_refused(folder, mode):
     place.write(GRANT)
     [path] = folder.glob("*.json")
     path.chmod(mode)
-    with pytest.raises(LabError, match="others may read"):
+    with pytest.raises(LabError, match="other users can read"):
         place.read(GRANT.server)
 
 

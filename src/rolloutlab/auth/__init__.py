@@ -1,1 +1,1 @@
-"""Signing in with OAuth 2.1, as docs/authorization.md says clause by clause."""
+"""OAuth 2.1 client, sans-IO; docs/authorization.md lists its clauses."""

@@ -1,4 +1,4 @@
-"""API keys in the keyring of this machine, for services that know no sign-in."""
+"""API keys in the keyring of this machine, for services without OAuth."""
 
 import json
 from collections.abc import Iterator
@@ -14,33 +14,33 @@ _SERVICE = "rolloutlab API key"
 
 
 def kept_key(address: Address) -> str | None:
-    """The key that was kept for a service; None where there is none for each place that the service is asked at.
+    """The stored key of a service; None where there is none that was stored for all its origins.
 
     Raises:
-        InputError: there is no keyring, or a key would be read on the way. LabError: the keyring does not open.
+        InputError: there is no keyring, or a key could be read on the way. LabError: the keyring does not open.
     """
-    wanted = _origins(address)
+    required = _origins(address)
     with _keyring(address.base_url):
         import keyring
 
         text = keyring.get_password(_SERVICE, origin(address.base_url))
     with suppress(ValueError, TypeError, KeyError):
-        kept = json.loads(text or "{}")
-        return str(kept["key"]) if set(kept["origins"]) >= wanted else None
+        entry = json.loads(text or "{}")
+        return str(entry["key"]) if set(entry["origins"]) >= required else None
     return None
 
 
 def keep_key(address: Address, key: str) -> None:
-    """Keep a key for a service and the places that it is asked at; raises as `kept_key` does."""
+    """Store a key for a service and its origins; raises as `kept_key`."""
     with _keyring(address.base_url):
         import keyring
 
-        kept = {"key": key, "origins": sorted(_origins(address))}
-        keyring.set_password(_SERVICE, origin(address.base_url), json.dumps(kept))
+        entry = {"key": key, "origins": sorted(_origins(address))}
+        keyring.set_password(_SERVICE, origin(address.base_url), json.dumps(entry))
 
 
 def forget_key(url: str) -> bool:
-    """Forget the key of a service; whether there was one."""
+    """Delete the key of a service; whether there was one."""
     if not has_keyring():
         return False
     with _keyring(url):
@@ -54,23 +54,23 @@ def forget_key(url: str) -> bool:
 
 
 def _origins(address: Address) -> set[str]:
-    """Where a key would be sent to: a key that was typed for some places is none for others."""
-    found = {origin(url) for url in (address.base_url, address.inference_base_url)}
-    for each in found:
+    """The origins that a key would be sent to; a key typed for some must not go to others."""
+    origins = {origin(url) for url in (address.base_url, address.inference_base_url)}
+    for each in origins:
         if not each.startswith("https://") and not on_this_machine(each):
-            said = f"{each} is not encrypted: a key would be read on the way"
-            raise InputError(said, hint=f"%connect https{each.removeprefix('http')} --key-keyring")
-    return found
+            message = f"{each} is not encrypted: a key could be read on the way"
+            raise InputError(message, hint=f"%connect https{each.removeprefix('http')} --key-keyring")
+    return origins
 
 
 @contextmanager
 def _keyring(url: str) -> Iterator[None]:
-    """While it lasts, what the keyring complains of is told in two lines."""
+    """Turn errors of the keyring into ours."""
     env = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
     try:
         import keyring.errors
     except ImportError:
-        raise InputError("the keyring of this machine is reached by keyring", hint="%pip install keyring") from None
+        raise InputError("the package keyring is not installed", hint="%pip install keyring") from None
     if not has_keyring():
         raise InputError("this machine has no keyring that programs can use", hint=env)
     try:

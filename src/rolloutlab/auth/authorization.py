@@ -1,4 +1,4 @@
-"""Asking a person for a grant: where to, for what, as whom, and what comes of the answer."""
+"""Authorization code flow (OAuth 2.1, section 4.1): discovery, client, consent of a person, code exchange."""
 
 import secrets
 import time
@@ -11,17 +11,16 @@ from rolloutlab.auth.pkce import new_verifier
 from rolloutlab.auth.prompt import AuthorizationRequest, Question, UserPrompt
 from rolloutlab.auth.registration import NAME, RegisteredClient, registered
 from rolloutlab.auth.sans_io import Transport, probe_server
-from rolloutlab.auth.token_requests import TokenRefused, authorization_url, code_of
+from rolloutlab.auth.token_requests import TokenRefusedError, authorization_url, code_of
 from rolloutlab.auth.tokens import Grant, exchange_code
 
 
 @dataclass(frozen=True)
 class SignInOptions:
-    """How to sign in where a server does not say it all.
+    """Options of a sign-in that discovery cannot supply.
 
-    issuer: its authorization server. client: as registered there. document: the address of our client ID metadata
-    document. without_pkce: go on where the authorization server does not say that it checks a proof of the code. port:
-    of this machine, where answers for the client or the document have to come to.
+    issuer: the authorization server. client: as registered there. document: the URL of our client ID metadata document.
+    without_pkce: continue where the authorization server does not declare PKCE. port: of the registered redirect URI.
     """
 
     issuer: str | None = None
@@ -32,19 +31,19 @@ class SignInOptions:
 
     @property
     def listener(self) -> int | None:
-        """The port for answers: 0 is any, at the path that was registered beforehand; None is any, at any path."""
+        """The port of the redirect URI: 0 is any, with the registered path; None is any, with a random path."""
         return self.port if self.port or not (self.client or self.document) else 0
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Attempt:
     client: RegisteredClient
     redirect_uri: str
     verifier: str = field(repr=False)
 
 
 class AuthorizationFlow:
-    """Asks for grants of one server, and remembers as which clients we are registered."""
+    """Obtains grants for one server, and caches registered clients."""
 
     def __init__(self, server: str, now: Callable[[], float] = time.time) -> None:
         self._server = server
@@ -52,102 +51,101 @@ class AuthorizationFlow:
         self._clients: dict[tuple[str, str], RegisteredClient] = {}
 
     def forget_clients(self) -> None:
-        """Register anew the next time."""
+        """Register again the next time."""
         self._clients.clear()
 
     async def grant(
         self,
-        consent: UserPrompt,
-        terms: SignInOptions | None,
+        prompt: UserPrompt,
+        options: SignInOptions | None,
         before: Grant | None,
         challenge: Challenge | None,
         granted: Sequence[str],
     ) -> Grant:
-        """What a person gives.
+        """A grant that a person consents to.
 
-        before: the grant until now. terms: None are those of that, which another kernel may have been given. granted:
-        the scopes that were granted or challenged before, where more are wanted.
+        before: the grant until now. options: None are those of that grant, which may come from another kernel. granted:
+        the scopes that were granted or challenged before, for a step-up.
 
         Raises:
-            SignInError: it was refused, or cannot be trusted. UnreachableError: nothing answers.
+            SignInError: it was refused, or cannot be trusted. UnreachableError: no connection.
         """
-        transport, told = await probe_server(self._server)
-        challenge = challenge or told
-        said = terms or SignInOptions()
-        found = await transport.run(discover(self._server, challenge, said.issuer, without_pkce=said.without_pkce))
-        terms = terms or _terms_of(before, found.issuer)
-        challenged, offered = challenge.scopes if challenge else (), found.authority.scopes_supported
+        transport, probed = await probe_server(self._server)
+        challenge = challenge or probed
+        issuer, without_pkce = (options.issuer, options.without_pkce) if options else (None, False)
+        target = await transport.run(discover(self._server, challenge, issuer, without_pkce=without_pkce))
+        options = options or _options_of(before, target.issuer)
+        challenged, offered = challenge.scopes if challenge else (), target.authority.scopes_supported
         scopes = (
-            stepped_up(granted, challenged, offered) if granted else first_scopes(challenged, found.scopes, offered)
+            stepped_up(granted, challenged, offered) if granted else first_scopes(challenged, target.scopes, offered)
         )
         try:
-            return await self._granted(consent, transport, found, scopes, terms)
-        except TokenRefused as error:
-            if error.code != "invalid_client" or terms.client:
+            return await self._authorize(prompt, transport, target, scopes, options)
+        except TokenRefusedError as error:
+            if error.code != "invalid_client" or options.client:
                 raise
-            self._clients.clear()  # it does not know us any more
-            return await self._granted(consent, transport, found, scopes, terms)
+            self._clients.clear()  # our registration there is gone
+            return await self._authorize(prompt, transport, target, scopes, options)
 
-    async def _granted(
+    async def _authorize(
         self,
-        consent: UserPrompt,
+        prompt: UserPrompt,
         transport: Transport,
-        found: DiscoveredResource,
+        target: DiscoveredResource,
         scopes: Sequence[str],
-        terms: SignInOptions,
+        options: SignInOptions,
     ) -> Grant:
-        """The grant that a person gives. A broker may prepare several requests, of which one is answered."""
-        asked: dict[str, _Asked] = {}
+        attempts: dict[str, _Attempt] = {}  # by state: a broker may prepare several requests, of which one is answered
 
         async def prepare(redirect_uri: str) -> AuthorizationRequest:
-            client = await self._client(transport, found, redirect_uri, terms)
+            client = await self._client(transport, target, redirect_uri, options)
             registered_before = redirect_uri if client.redirect_uri is None else None
             state, verifier = secrets.token_urlsafe(32), new_verifier()
-            asked[state] = _Asked(client, redirect_uri, verifier)
+            attempts[state] = _Attempt(client, redirect_uri, verifier)
             url = authorization_url(
-                found.authority,
+                target.authority,
                 client,
                 redirect_uri,
-                resource=found.resource,
+                resource=target.resource,
                 scopes=scopes,
                 state=state,
                 verifier=verifier,
             )
-            question = Question(self._server, found.page, found.resource, tuple(scopes), NAME, registered_before)
+            question = Question(self._server, target.page, target.resource, tuple(scopes), NAME, registered_before)
             return AuthorizationRequest(url, state, question)
 
-        answer = await consent(self._server, prepare, terms.listener)
-        of = asked[answer["state"]]
+        response = await prompt(self._server, prepare, options.listener)
+        attempt = attempts[response["state"]]
         grant = await transport.run(
             exchange_code(
-                found,
-                of.client,
-                code_of(found.authority, answer, self._server),
+                target,
+                attempt.client,
+                code_of(target.authority, response, self._server),
                 server=self._server,
-                redirect_uri=of.redirect_uri,
-                verifier=of.verifier,
+                redirect_uri=attempt.redirect_uri,
+                verifier=attempt.verifier,
                 scopes=scopes,
-                reach=transport.reach,
+                scope=transport.scope,
                 now=self._now(),
             )
         )
-        return replace(grant, port=terms.port)
+        return replace(grant, port=options.port)
 
     async def _client(
-        self, transport: Transport, found: DiscoveredResource, redirect_uri: str, terms: SignInOptions
+        self, transport: Transport, target: DiscoveredResource, redirect_uri: str, options: SignInOptions
     ) -> RegisteredClient:
-        key = found.issuer, redirect_uri
-        known = self._clients.get(key)
-        if known is None or not known.serves(redirect_uri, self._now()):
+        key = target.issuer, redirect_uri
+        client = self._clients.get(key)
+        if client is None or not client.serves(redirect_uri, self._now()):
             flow = registered(
-                found.authority, redirect_uri, server=self._server, preset=terms.client, document=terms.document
+                target.authority, redirect_uri, server=self._server, preset=options.client, document=options.document
             )
-            known = self._clients[key] = await transport.run(flow)
-        return known
+            client = self._clients[key] = await transport.run(flow)
+        return client
 
 
-def _terms_of(grant: Grant | None, issuer: str) -> SignInOptions:
-    """Those by which a grant was given, that of another kernel too: a client known beforehand goes on being it."""
+def _options_of(grant: Grant | None, issuer: str) -> SignInOptions:
+    """The options of a grant, also of another kernel's: a preset client stays the same."""
     if grant is None or grant.issuer != issuer or grant.client.redirect_uri:
         return SignInOptions()
     return SignInOptions(client=grant.client, port=grant.port)

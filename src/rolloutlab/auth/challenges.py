@@ -13,14 +13,14 @@ _BETWEEN = re.compile(r"[ \t,]*")
 
 @dataclass(frozen=True)
 class Challenge:
-    """One way in. parameters: by name in lower case."""
+    """One challenge. parameters: by name in lower case."""
 
     scheme: str
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes that the request needs; empty where that is not said."""
+        """The scopes that the request needs; empty when absent."""
         return tuple(self.parameters.get("scope", "").split())
 
     @property
@@ -29,18 +29,18 @@ class Challenge:
 
     @property
     def resource_metadata(self) -> str | None:
-        """Where the protected resource describes itself (RFC 9728, 5.1)."""
+        """URL of the protected resource's metadata (RFC 9728, 5.1)."""
         return self.parameters.get("resource_metadata")
 
 
 def bearer(headers: Iterable[str]) -> Challenge | None:
-    """The bearer challenge among the headers' values: one that says where to go on, where there is one."""
-    found = [each for value in headers for each in challenges(value) if each.scheme == "bearer"]
-    return next((each for each in found if each.resource_metadata), found[0] if found else None)
+    """The bearer challenge in the headers' values; one with `resource_metadata` is preferred."""
+    bearers = [each for value in headers for each in challenges(value) if each.scheme == "bearer"]
+    return next((each for each in bearers if each.resource_metadata), bearers[0] if bearers else None)
 
 
 def challenges(value: str) -> Iterator[Challenge]:
-    """Every challenge of one header; what cannot be read ends it."""
+    """The challenges of one header, up to the first syntax error."""
     position = 0
     while (position := _after(_BETWEEN, value, position)) < len(value):
         scheme = _SCHEME.match(value, position)
@@ -58,27 +58,26 @@ def challenges(value: str) -> Iterator[Challenge]:
 
 
 def _after(pattern: re.Pattern[str], value: str, position: int) -> int:
-    found = pattern.match(value, position)
-    return found.end() if found else position
+    match = pattern.match(value, position)
+    return match.end() if match else position
 
 
 OFFLINE = "offline_access"
 
 
 def first_scopes(challenged: Sequence[str], known: Sequence[str] | None, offered: Collection[str]) -> tuple[str, ...]:
-    """For a first sign-in: those of the challenge; else all that the resource knows; else none is named.
+    """For a first sign-in: those of the challenge, else all of the resource's, else none.
 
-    offered: those of the authorization server. Where it offers to outlive the access token, that is asked for as well,
-    but not where no scope would be sent at all.
+    offered: those of the authorization server. `offline_access` is added where it is offered and any scope is sent.
     """
-    return _lasting(tuple(challenged) or tuple(known or ()), offered)
+    return _with_offline(tuple(challenged) or tuple(known or ()), offered)
 
 
 def stepped_up(granted: Sequence[str], challenged: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
-    """After a 403: those of the challenge, and those that other requests go on to need."""
-    return _lasting((*granted, *challenged), offered)
+    """After a 403: those of the challenge, and those granted before, which other requests still need."""
+    return _with_offline((*granted, *challenged), offered)
 
 
-def _lasting(wanted: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
-    more = [OFFLINE] if wanted and OFFLINE in offered else []
-    return tuple(dict.fromkeys([*wanted, *more]))
+def _with_offline(scopes: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
+    more = [OFFLINE] if scopes and OFFLINE in offered else []
+    return tuple(dict.fromkeys([*scopes, *more]))

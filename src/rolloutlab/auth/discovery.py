@@ -1,4 +1,4 @@
-"""Who guards a resource, and where to sign in: RFC 9728, RFC 8414 and OpenID Connect Discovery, in the given order."""
+"""Discovery of a resource's authorization server: RFC 9728, RFC 8414 and OpenID Connect Discovery, in this order."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,13 @@ from rolloutlab.errors import InputError, ServiceError, SignInError
 
 
 class Document(BaseModel):
-    """Unknown members are nobody's business."""
+    """A JSON document of a server; unknown members are ignored, null means absent."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     @model_validator(mode="before")
     @classmethod
-    def _said(cls, document: Any) -> Any:
-        """A member that is null is as one that is not there."""
+    def _null_is_absent(cls, document: Any) -> Any:
         if not isinstance(document, dict):
             return document
         return {name: value for name, value in document.items() if value is not None}
@@ -53,7 +52,7 @@ class ServerMetadata(Document):
 
 
 class Registration(Document):
-    """What a server registered (RFC 7591, 3.2.1)."""
+    """A registered client (RFC 7591, 3.2.1)."""
 
     client_id: str = Field(min_length=1)
     client_secret: str | None = Field(None, repr=False)
@@ -75,14 +74,13 @@ D = TypeVar("D", bound=Document)
 
 _RESOURCE = "/.well-known/oauth-protected-resource"
 _SERVER = "/.well-known/oauth-authorization-server"
-_MOST_AUTHORITIES = 5
-"""So many of the authorization servers that a resource names are asked."""
+_MAX_AUTHORITIES = 5
 _OPENID = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True)
 class DiscoveredResource:
-    """A resource and who issues tokens for it. scopes: all that the resource says it knows; None where it does not."""
+    """A resource and its authorization server. scopes: of the resource's metadata, None where absent."""
 
     resource: str
     scopes: tuple[str, ...] | None
@@ -91,45 +89,44 @@ class DiscoveredResource:
 
     @property
     def page(self) -> str:
-        """Where a person is asked: the issuer's host, and that of the page that opens where it is another."""
-        named, opened = host(self.issuer), host(self.authority.authorization_endpoint)
-        return named if opened.lower() == named.lower() else f"{named} (the page is at {opened})"
+        """The host of the issuer, and that of the sign-in page where it is another."""
+        issuer, page = host(self.issuer), host(self.authority.authorization_endpoint)
+        return issuer if page.lower() == issuer.lower() else f"{issuer} (the page is at {page})"
 
 
 def discover(
     server: str, challenge: Challenge | None, issuer: str | None = None, *, without_pkce: bool = False
 ) -> Flow[DiscoveredResource]:
-    """What is known of a canonical server address.
+    """The resource at a canonical server URL, and its authorization server.
 
-    challenge: of its first 401, if any. issuer: what was configured for a server that does not describe itself. Of
-    several authorization servers (RFC 9728, 7.6) it is the first whose metadata can be used.
-    without_pkce: go on where the authorization server does not say that it checks a proof of the code; for servers that
-    do and forget to say so.
+    challenge: of its first 401, if any. issuer: configured, for a server without metadata. Of several authorization
+    servers (RFC 9728, 7.6) the first with usable metadata is taken. without_pkce: accept one that does not declare
+    PKCE, as some support it without declaring it.
 
     Raises:
-        SignInError: something is missing, contradicts what was asked for, or cannot be trusted.
+        SignInError: metadata is missing, contradictory or not trustworthy.
     """
-    described = yield from _resource(server, challenge)
-    if described is None and issuer is None:
-        raise _unsaid(server)
-    named = (issuer,) if issuer else tuple(described.authorization_servers) if described else ()
-    chosen, authority = yield from _first_authority(named, server)
+    metadata = yield from _resource(server, challenge)
+    if metadata is None and issuer is None:
+        raise _no_metadata(server)
+    issuers = (issuer,) if issuer else tuple(metadata.authorization_servers) if metadata else ()
+    chosen, authority = yield from _first_authority(issuers, server)
     if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
         raise SignInError(
-            f"{host(chosen)} does not say that it supports {METHOD} proofs, without which a code can be stolen; "
-            "ask its makers, or go on at your own risk",
+            f"{host(chosen)} does not declare PKCE with {METHOD}, without which a code can be stolen; "
+            "ask its operators, or continue at your own risk",
             hint=f"%login {server} --dangerously-without-pkce",
         )
     return DiscoveredResource(
-        described.resource if described else server,
-        described.scopes_supported if described else None,
+        metadata.resource if metadata else server,
+        metadata.scopes_supported if metadata else None,
         chosen,
         authority,
     )
 
 
 def resource_metadata_addresses(server: str, challenge: Challenge | None) -> list[str]:
-    """Where a resource may describe itself: where its challenge says, else at its path, then at the root."""
+    """URLs of a resource's metadata: that of the challenge, else at its path, then at the root."""
     if challenge and challenge.resource_metadata:
         return [challenge.resource_metadata]
     path = urlsplit(server).path
@@ -137,7 +134,7 @@ def resource_metadata_addresses(server: str, challenge: Challenge | None) -> lis
 
 
 def authority_addresses(issuer: str) -> list[str]:
-    """Where an authorization server may describe itself."""
+    """URLs of an authorization server's metadata."""
     path = urlsplit(issuer).path.rstrip("/")
     if not path:
         return [f"{origin(issuer)}{known}" for known in (_SERVER, _OPENID)]
@@ -148,77 +145,76 @@ def authority_addresses(issuer: str) -> list[str]:
     ]
 
 
-def _unsaid(server: str) -> SignInError:
-    """A context server has to say who signs in for it; a service may want a key and nothing else."""
-    said = f"{host(server)} does not say who signs in for it"
-    if urlsplit(server).path in {"", "/v1"}:
+def _no_metadata(server: str) -> SignInError:
+    message = f"{host(server)} does not name an authorization server"
+    if urlsplit(server).path in {"", "/v1"}:  # a service, not a context server
         key = f"%connect {origin(server)} --key-env ROLLOUTLAB_API_KEY"
-        return SignInError(f"{said}; if it is a service, it takes API keys only, or nothing", hint=key)
-    return SignInError(said, hint=f"%login {server} --issuer https://login.example")
+        return SignInError(f"{message}; if it is a service, it takes API keys only, or none", hint=key)
+    return SignInError(message, hint=f"%login {server} --issuer https://login.example")
 
 
 def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
-    for address in resource_metadata_addresses(server, challenge):
-        there = [checked_endpoint("description", address, server)]
-        found = yield from _first(ResourceMetadata, there, f"the description of {host(server)}")
-        if found:
-            _check_resource(found.resource, server, at_root=address == f"{origin(server)}{_RESOURCE}")
-            return found
+    for url in resource_metadata_addresses(server, challenge):
+        urls = [checked_endpoint("metadata URL", url, server)]
+        metadata = yield from _first(ResourceMetadata, urls, f"the metadata of {host(server)}")
+        if metadata:
+            _check_resource(metadata.resource, server, at_root=url == f"{origin(server)}{_RESOURCE}")
+            return metadata
     return None
 
 
 def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
-    """A server describes itself and nothing else (RFC 9728, 3.3); who writes at an origin's root may mean all of it."""
+    """The metadata must be the server's own (RFC 9728, 3.3); that at an origin's root may be of a parent path."""
     try:
-        described = canonical_resource(resource) if resource.isascii() and resource == resource.strip() else None
+        canonical = canonical_resource(resource) if resource.isascii() and resource == resource.strip() else None
     except InputError:
-        described = None
-    if described is None:
-        raise SignInError(f"{host(server)} describes a resource that is no address")
-    if described != server and not (at_root and covers(described, server)):
-        raise SignInError(f"{host(server)} describes another resource than {server}: {ascii(resource)[:200]}")
+        canonical = None
+    if canonical is None:
+        raise SignInError(f"{host(server)} has metadata of a resource that is not a URL")
+    if canonical != server and not (at_root and covers(canonical, server)):
+        raise SignInError(f"{host(server)} has metadata of another resource than {server}: {ascii(resource)[:200]}")
 
 
 def _first_authority(issuers: Sequence[str], server: str) -> Flow[tuple[str, ServerMetadata]]:
-    """The first authorization server whose metadata can be read and trusted; what fails later tries no other."""
+    """The first authorization server with usable metadata; later failures try no other."""
     failures: list[ServiceError] = []
-    for issuer in issuers[:_MOST_AUTHORITIES]:
+    for issuer in issuers[:_MAX_AUTHORITIES]:
         try:
             return issuer, (yield from _authority(checked_endpoint("authorization server", issuer, server), server))
         except ServiceError as error:
             failures.append(error)
     if len(failures) == 1:
         raise failures[0]
-    why = "; ".join(failure.message for failure in failures)
-    raise SignInError(f"{host(server)} names {len(failures)} authorization servers, and none can be used: {why}")
+    reasons = "; ".join(failure.message for failure in failures)
+    raise SignInError(f"{host(server)} names {len(failures)} authorization servers, none of them usable: {reasons}")
 
 
 def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:
-    found = yield from _first(ServerMetadata, authority_addresses(issuer), f"the description of {host(issuer)}")
-    if found is None:
-        raise SignInError(f"{issuer} does not describe itself as an authorization server")
-    if found.issuer != issuer:  # RFC 8414, 3.3: identical
-        raise SignInError(f"{issuer} describes another authorization server: {ascii(found.issuer)[:200]}")
+    metadata = yield from _first(ServerMetadata, authority_addresses(issuer), f"the metadata of {host(issuer)}")
+    if metadata is None:
+        raise SignInError(f"{issuer} has no metadata of an authorization server")
+    if metadata.issuer != issuer:  # RFC 8414, 3.3: identical
+        raise SignInError(f"{issuer} has metadata of another authorization server: {ascii(metadata.issuer)[:200]}")
     for name, url in (
-        ("page to sign in", found.authorization_endpoint),
-        ("token endpoint", found.token_endpoint),
-        ("registration endpoint", found.registration_endpoint),
-        ("revocation endpoint", found.revocation_endpoint),
+        ("authorization endpoint", metadata.authorization_endpoint),
+        ("token endpoint", metadata.token_endpoint),
+        ("registration endpoint", metadata.registration_endpoint),
+        ("revocation endpoint", metadata.revocation_endpoint),
     ):
         if url is not None:
             checked_endpoint(name, url, server)
-    return found
+    return metadata
 
 
-def _first(kind: type[D], addresses: Iterable[str], what: str) -> Flow[D | None]:
-    """The first document of a kind that is at one of some addresses; None where there is none at all."""
-    for address in addresses:
-        response = yield Request("GET", address, {"Accept": "application/json"})
+def _first(kind: type[D], urls: Iterable[str], what: str) -> Flow[D | None]:
+    """The first document at some URLs; None without any."""
+    for url in urls:
+        response = yield Request("GET", url, {"Accept": "application/json"})
         document = response.document()
         if document is not None:
             try:
                 return kind.model_validate(document)
             except ValidationError as error:
                 wrong = ".".join(map(str, error.errors()[0]["loc"]))
-                raise SignInError(f"{what} cannot be used: {wrong}") from None
+                raise SignInError(f"invalid {wrong} in {what}") from None
     return None

@@ -1,4 +1,4 @@
-"""What a person is asked, and how the answer comes back: the seam between the flow and whatever shows a browser."""
+"""Interface between the authorization flow and the front end that asks a person and opens a browser."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from rolloutlab.errors import SignInError
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is shown before a page is opened. scopes: empty where they are not said.
+    """What a person is shown before a page is opened.
 
-    server: the address that was asked for. authority: the authorization server's host, and that of its page. client:
-    our name there. redirect: where answers come to, where that had to be registered beforehand.
+    authority: the hosts of the authorization server and of its page. client: our name there. redirect: the redirect
+    URI, where it had to be registered beforehand.
     """
 
     server: str
@@ -25,7 +25,7 @@ class Question:
 
 @dataclass(frozen=True)
 class AuthorizationRequest:
-    """An authorization request to be opened in a browser. state: what an answer has to carry (RFC 6749, 10.12)."""
+    """An authorization request to open in a browser. state: required in the response (RFC 6749, 10.12)."""
 
     url: str = field(repr=False)
     state: str = field(repr=False)
@@ -33,24 +33,24 @@ class AuthorizationRequest:
 
 
 Prepare = Callable[[str], Awaitable[AuthorizationRequest]]
-"""Given the redirect URI: the request, once that address is registered where it has to be."""
+"""Makes the request for a redirect URI, and registers the URI where necessary."""
 
 
 class PromptTimeoutError(SignInError):
-    """A person was asked, and gave no answer: it was cancelled, or the time was over."""
+    """A sign-in was cancelled, or not answered in time."""
 
 
 class UserPrompt(Protocol):
     """Shows a question, opens the page, and waits."""
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """The parameters of the first answer whose state is right, also of one that says `error`.
+        """The parameters of the first authorization response with the right state, also of an error response.
 
-        port: of this machine, to which answers have to come; 0 is any, at an address that is known but for it.
+        port: of the redirect URI on this machine; 0 is any, with a fixed path.
 
         Raises:
-            Unanswered: it was cancelled, or nobody answered in time. SignInError: there is nobody to ask.
+            PromptTimeoutError: it was cancelled, or not answered in time. SignInError: no person can be asked.
         """
 
     def settled(self, server: str, well: bool, note: str) -> None:
-        """Told what came of it: with which scopes one is signed in now, or why not."""
+        """Show the outcome: the granted scopes, or the error."""

@@ -1,4 +1,4 @@
-"""Who we are to an authorization server: known before, by a document of ours, or registered now (RFC 7591)."""
+"""OAuth client at an authorization server: preset, by client ID metadata document, or registered (RFC 7591)."""
 
 import json
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from rolloutlab.errors import SignInError
 
 NAME = "rolloutlab"
 _METHODS = ("none", "client_secret_basic", "client_secret_post")
-"""How a client can say who it is at the token endpoint; the first that the server takes is chosen."""
+"""Supported client authentication at the token endpoint, in order of preference."""
 
 
 @dataclass(frozen=True)
 class RegisteredClient:
-    """A client as an authorization server knows it. redirect_uri: what it was registered with; None is any."""
+    """A client of an authorization server. redirect_uri: None is any."""
 
     id: str
     secret: str | None = field(default=None, repr=False)
@@ -27,7 +27,7 @@ class RegisteredClient:
     """Seconds since 1970 when the secret ends; 0 is never."""
 
     def serves(self, redirect_uri: str, now: float) -> bool:
-        """Whether it can be used for a sign-in that comes back to that address."""
+        """Whether it can be used with that redirect URI."""
         return self.redirect_uri in (None, redirect_uri) and (not self.expires_at or now < self.expires_at)
 
 
@@ -39,13 +39,13 @@ def registered(
     preset: RegisteredClient | None = None,
     document: str | None = None,
 ) -> Flow[RegisteredClient]:
-    """A client for a redirect URI: what was configured, else our metadata document, else a new registration.
+    """A client for a redirect URI: the preset one, else our metadata document, else a new registration.
 
-    server: the one to sign in to. document: the https address of a client ID metadata document of ours, which is then
-    the client's id.
+    server: the one to sign in to. document: the https URL of our client ID metadata document, which is then the
+    client's id.
 
     Raises:
-        SignInError: the server knows none of the three, or refused to register us.
+        SignInError: the authorization server supports none of the three, or refused the registration.
     """
     if preset:
         return preset
@@ -53,16 +53,15 @@ def registered(
         return RegisteredClient(document)
     if authority.registration_endpoint is None:
         raise SignInError(
-            f"{host(authority.issuer)} registers no client by itself; register rolloutlab there for an ID",
+            f"{host(authority.issuer)} has no client registration endpoint; register rolloutlab there for an ID",
             hint=f"%login {server} --client-id ID",
         )
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
 
 
 def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Flow[RegisteredClient]:
-    """No scope is registered: a later step-up would be refused for what is not in it."""
     method = next((each for each in _METHODS if each in authority.token_endpoint_auth_methods_supported), _METHODS[0])
-    wanted = {
+    metadata = {  # without `scope`, which a later step-up could not exceed
         "client_name": NAME,
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
@@ -71,13 +70,16 @@ def _register(authority: ServerMetadata, endpoint: str, redirect_uri: str) -> Fl
         "application_type": "native",
     }
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
-    response = yield Request("POST", endpoint, headers, json.dumps(wanted).encode())
+    response = yield Request("POST", endpoint, headers, json.dumps(metadata).encode())
     try:
-        answer = Registration.model_validate(response.document())
+        client = Registration.model_validate(response.document())
     except ValidationError:
-        why = response.error() or f"status {response.status}"
-        raise SignInError(f"{host(endpoint)} did not register us: {why}") from None
-    said = answer.token_endpoint_auth_method or (method if answer.client_secret or method == "none" else "none")
-    if said not in _METHODS:
-        raise SignInError(f"{host(endpoint)} wants clients to say who they are by {said[:40]!r}, which we cannot")
-    return RegisteredClient(answer.client_id, answer.client_secret, said, redirect_uri, answer.client_secret_expires_at)
+        reason = response.error() or f"status {response.status}"
+        raise SignInError(f"{host(endpoint)} did not register the client: {reason}") from None
+    default = method if client.client_secret or method == "none" else "none"
+    method = client.token_endpoint_auth_method or default
+    if method not in _METHODS:
+        raise SignInError(f"{host(endpoint)} requires the unsupported client authentication {method[:40]!r}")
+    return RegisteredClient(
+        client.client_id, client.client_secret, method, redirect_uri, client.client_secret_expires_at
+    )

@@ -1,4 +1,4 @@
-"""Plain HTTP messages: what the flow wants sent, and what it is answered. Nothing in this room's heart does I/O."""
+"""Request and Response types of the sans-IO OAuth flow, and the transport that runs a flow."""
 
 import re
 from collections.abc import Generator, Mapping
@@ -20,7 +20,7 @@ _CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be sent; its repr shows nothing that is secret."""
+    """An HTTP request; its repr hides everything but the method."""
 
     method: str
     url: str = field(repr=False)
@@ -30,68 +30,66 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What came back. headers: in order, a name as often as it came."""
+    """An HTTP response. headers: in order; names may be repeated."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     body: bytes = field(default=b"", repr=False)
 
     def values(self, name: str) -> list[str]:
-        """Every header of a name, in whatever case."""
+        """Every header of a name, ignoring case."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     def document(self) -> dict[str, Any] | None:
-        """The JSON object of a success; None where it is none."""
+        """The JSON object of a success; else None."""
         return self._object() if self.status in (200, 201) else None
 
     def error(self) -> str | None:
-        """The error code of a refusal (RFC 6749, 5.2); what else the body says may hold secrets."""
+        """The error code (RFC 6749, 5.2); the rest of the body may hold secrets."""
         return error_code((self._object() or {}).get("error"))
 
     def _object(self) -> dict[str, Any] | None:
         try:
-            found = from_json(self.body)
+            document = from_json(self.body)
         except ValueError:
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
 
-def error_code(said: object) -> str | None:
-    """An error code as those of the standards are written; None where it is a stranger's sentence, or nothing."""
-    return said if isinstance(said, str) and _CODE.fullmatch(said) else None
+def error_code(value: object) -> str | None:
+    """An error code with the syntax of those in the standards; None for any other text, which is not shown."""
+    return value if isinstance(value, str) and _CODE.fullmatch(value) else None
 
 
 Flow = Generator[Request, Response, T]
-"""Asks for requests to be sent, one by one, and returns what comes of them."""
+"""Yields requests, is sent their responses, and returns the result."""
 
-
-_MOST = 1 << 20
-"""Bytes of an answer."""
-_PATIENCE = 20.0
-"""Seconds of an answer as a whole."""
+_MAX_BYTES = 1 << 20
+_TIMEOUT = 20.0
+"""Seconds of a request and its whole response."""
 
 
 @dataclass(frozen=True)
 class Transport:
-    """Sends what a flow asks for, on behalf of a server in some network."""
+    """Runs flows; their requests go no further into private networks than the server's own `scope`."""
 
-    reach: NetworkScope
+    scope: NetworkScope
 
     async def run(self, flow: Flow[T]) -> T:
-        """What comes of a flow.
+        """The result of a flow.
 
         Raises:
-            UnreachableError: nothing answers, or where nobody may be asked. ServiceError: an answer has no end.
+            UnreachableError: no connection, or to a forbidden address. ServiceError: a response is too large.
         """
         try:
             request = next(flow)
             while True:
                 try:
-                    answer = await _sent(request, self.reach)
+                    fetched = await _fetch(request, self.scope)
                 except ServiceError as error:
-                    request = flow.throw(error)  # the flow may know another place to ask
+                    request = flow.throw(error)  # the flow may try another URL
                 else:
-                    request = flow.send(Response(answer.status, answer.headers, answer.body))
+                    request = flow.send(Response(fetched.status, fetched.headers, fetched.body))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -100,28 +98,23 @@ class Transport:
 
 
 async def probe_server(server: str) -> tuple[Transport, Challenge | None]:
-    """How to ask on behalf of a server, and its challenge to somebody without a token, None where it gives none.
-
-    It leads no further into private networks than it is itself: at the address that it has answered from, which another
-    look at its name need not give.
-    """
-    answer = await _sent(
-        Request("GET", server, {"Accept": "application/json, text/event-stream"}), NetworkScope.LOOPBACK
-    )
-    reach = scope_of_all(answer.addresses)
-    if reach is None:
-        raise SignInError(f"{host(server)} is at an address where no server can be")
-    told = Response(answer.status, answer.headers)
-    return Transport(reach), bearer(told.values("WWW-Authenticate")) if answer.status == 401 else None
+    """The transport for a server's flows, and its challenge to a request without a token, if any."""
+    request = Request("GET", server, {"Accept": "application/json, text/event-stream"})
+    fetched = await _fetch(request, NetworkScope.LOOPBACK)
+    scope = scope_of_all(fetched.addresses)  # of the connected address, as another lookup may give another one
+    if scope is None:
+        raise SignInError(f"{host(server)} resolves to an address that no server can have")
+    response = Response(fetched.status, fetched.headers)
+    return Transport(scope), bearer(response.values("WWW-Authenticate")) if fetched.status == 401 else None
 
 
-async def _sent(request: Request, reach: NetworkScope) -> Fetched:
+async def _fetch(request: Request, scope: NetworkScope) -> Fetched:
     return await fetch_untrusted(
         request.method,
         request.url,
         headers=request.headers,
         content=request.body,
-        is_allowed_ip=lambda address: may_contact(reach, address),
-        max_bytes=_MOST,
-        timeout=_PATIENCE,
+        is_allowed_ip=lambda address: may_contact(scope, address),
+        max_bytes=_MAX_BYTES,
+        timeout=_TIMEOUT,
     )

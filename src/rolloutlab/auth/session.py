@@ -1,4 +1,4 @@
-"""The token of a server, for any number of requests at once: attached, renewed, stepped up, given back."""
+"""OAuth session with one server: token, renewal, step-up, sign-in, sign-out; for concurrent requests."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from rolloutlab.auth.authorization import AuthorizationFlow, SignInOptions
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.prompt import PromptTimeoutError, UserPrompt
 from rolloutlab.auth.sans_io import Transport
-from rolloutlab.auth.token_requests import Denied, TokenRefused
+from rolloutlab.auth.token_requests import DeniedError, TokenRefusedError
 from rolloutlab.auth.token_store import TokenStore
 from rolloutlab.auth.tokens import Grant, refresh, revoke
 from rolloutlab.auth.urls import checked_server, host
@@ -19,31 +19,31 @@ from rolloutlab.errors import RolloutlabError, ServiceError, SignInError
 
 
 class LoopLock:
-    """Turns at something. One that hangs with its loop keeps nobody on the next loop waiting."""
+    """An asyncio.Lock per event loop, so a dead loop cannot hold the lock for the next one."""
 
     def __init__(self) -> None:
-        self._here: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     @property
-    def one(self) -> asyncio.Lock:
-        """For `async with`: one turn."""
+    def lock(self) -> asyncio.Lock:
+        """The lock of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._here is None or self._here[0] is not loop:
-            self._here = loop, asyncio.Lock()
-        return self._here[1]
+        if self._current is None or self._current[0] is not loop:
+            self._current = loop, asyncio.Lock()
+        return self._current[1]
 
 
-_ATTEMPTS = 2
-"""How often a person is asked for more scopes for one operation that goes on to be refused."""
-_RENEWALS = 2
-"""How many tokens may be refused, one after the other, before no new one is asked for."""
-_OVER = {"invalid_grant", "invalid_client", "unauthorized_client"}
-"""Refusals that no waiting mends (RFC 6749, 5.2)."""
+_MAX_STEP_UPS = 2
+"""Prompts for more scopes per operation that is still refused."""
+_MAX_RENEWALS = 2
+"""Tokens of one operation refused in a row before no new one is requested."""
+_PERMANENT = {"invalid_grant", "invalid_client", "unauthorized_client"}
+"""Error codes that no retry helps against (RFC 6749, 5.2)."""
 
 
 @dataclass(frozen=True)
 class SignInStatus:
-    """Where one is signed in; nothing of it is secret. expires_at: seconds since 1970. renews: without asking again."""
+    """A sign-in without its secrets. expires_at: seconds since 1970. renews: whether it has a refresh token."""
 
     server: str
     authority: str
@@ -55,83 +55,83 @@ class SignInStatus:
 
 
 class OAuthSession:
-    """The way in to one server. Everything is awaited on one event loop, or on another that took its place."""
+    """The sign-in to one server. Its coroutines run on one event loop, or on the loop that replaced it."""
 
     def __init__(
         self,
         server: str,
-        consent: UserPrompt,
-        kept: TokenStore,
-        terms: SignInOptions | None = None,
+        prompt: UserPrompt,
+        store: TokenStore,
+        options: SignInOptions | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.server = checked_server(server)
-        self._consent = consent
-        self._kept = kept
-        self._terms = terms
+        self._prompt = prompt
+        self._store = store
+        self._options = options
         self._now = now
-        self._asking = AuthorizationFlow(self.server, now)
-        self._questions = LoopLock()
-        """At asking the person, which may take them long."""
-        self._changes = LoopLock()
-        """At changing the grant."""
+        self._flow = AuthorizationFlow(self.server, now)
+        self._prompt_lock = LoopLock()
+        """Held while a person is asked, which may take minutes."""
+        self._grant_lock = LoopLock()
+        """Held while the grant changes."""
         self._grant: Grant | None = None
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
         self._renewals: set[asyncio.Task[Grant]] = set()
         self._rejected: dict[str, set[str]] = {}
         """Tokens that were refused since one was accepted, by operation."""
-        self._wanted: dict[str, None] = {}
-        """The scopes that were granted or challenged since the person signed in, in order."""
-        self._no: SignInError | None = None
-        """That a person wants to allow no more, until they ask again."""
+        self._scopes: dict[str, None] = {}
+        """The scopes that were granted or challenged since the sign-in, in order."""
+        self._denied: SignInError | None = None
+        """The person's refusal of more scopes, until they sign in again."""
         self._failures = 0
         self._failure: RolloutlabError | None = None
-        """How often asking for more came to nothing, and why the last time."""
+        """Number of failed step-ups, and the error of the last one."""
 
     @property
     def resource(self) -> str:
-        """What the token is for, or will probably be."""
+        """The resource of the token; the server's URL before a sign-in."""
         grant = self._known()
         return grant.resource if grant else self.server
 
     @property
-    def standing(self) -> SignInStatus | None:
-        """Where one is signed in; None where one is not."""
-        grant = self._reread()
+    def status(self) -> SignInStatus | None:
+        """The present sign-in; None without one."""
+        grant = self._reload()
         if grant is None:
             return None
         renews = grant.refresh_token is not None
-        told = host(grant.issuer), grant.client.id, grant.scopes, grant.expires_at, renews, self._kept.place
-        return SignInStatus(self.server, *told)
+        issuer, place = host(grant.issuer), self._store.place
+        return SignInStatus(self.server, issuer, grant.client.id, grant.scopes, grant.expires_at, renews, place)
 
     async def sign_in(
-        self, terms: SignInOptions | None = None, *, keep: bool | None = None, consent: UserPrompt | None = None
+        self, options: SignInOptions | None = None, *, keep: bool | None = None, prompt: UserPrompt | None = None
     ) -> SignInStatus | None:
-        """Ask the person, whatever was allowed or refused before; until they have answered, that holds.
+        """Ask the person for a new grant; the present one stays in use until then.
 
-        terms: on which, also for later step-ups. keep: beyond the end of the kernel; None is as it was. consent: by
-        whom the person is asked this time.
+        options: also for later step-ups. keep: beyond the end of the kernel; None is as before. prompt: instead of that
+        of the session, this time.
 
         Raises:
-            SignInError: it was refused, or cannot be trusted. UnreachableError: nothing answers.
+            SignInError: it was refused, or cannot be trusted. UnreachableError: no connection.
         """
-        async with self._questions.one:
-            self._no = None
+        async with self._prompt_lock.lock:
+            self._denied = None
             self._attempts.clear()
-            self._wanted.clear()
-            before, self._terms = self._terms, terms or self._terms
-            if terms:
-                self._asking.forget_clients()
+            self._scopes.clear()
+            before, self._options = self._options, options or self._options
+            if options:
+                self._flow.forget_clients()
             try:
-                await self._ask(consent or self._consent, self._challenge, (), keep)
+                await self._authorize(prompt or self._prompt, self._challenge, (), keep)
             except BaseException:
-                self._terms = before
+                self._options = before
                 raise
-        return self.standing
+        return self.status
 
     async def token(self) -> str | None:
-        """The access token, renewed where that is due; None where nobody has signed in.
+        """The access token, renewed if necessary; None without a sign-in.
 
         Raises:
             SignInError: it has expired and cannot be renewed.
@@ -142,12 +142,12 @@ class OAuthSession:
         return (grant if grant.fresh(self._now()) else await self._renewed(grant)).access_token
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether, after this answer, the request is to be sent once more with the token that there is now.
+        """Whether to send the request again, with the present token, after this response.
 
-        operation: what requests are counted by, such as `tools/call search`. token: what the request bore.
+        operation: what tries are counted by, such as `tools/call search`. token: that of the request.
 
         Raises:
-            SignInError: nobody has signed in, the person said no, or it is refused again and again.
+            SignInError: there is no sign-in, the person denied it, or it is refused repeatedly.
         """
         if status == 401:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
@@ -163,86 +163,85 @@ class OAuthSession:
         return False
 
     async def sign_out(self) -> bool:
-        """Give the tokens back and forget them; whether the server said that they are ended."""
-        async with self._changes.one, self._kept.lock(self.server):
-            grant = self._reread()
+        """Revoke and delete the tokens; whether the server confirmed the revocation."""
+        async with self._grant_lock.lock, self._store.lock(self.server):
+            grant = self._reload()
             self._forget()
             if grant is None:
                 return False
             try:
                 return await Transport(NetworkScope(grant.reach)).run(revoke(grant))
-            except ServiceError:  # they are forgotten here in any case
+            except ServiceError:  # they are deleted here in any case
                 return False
 
     def _known(self) -> Grant | None:
-        """The grant, as far as this process knows."""
-        return self._grant or self._reread()
+        return self._grant or self._reload()
 
-    def _reread(self) -> Grant | None:
-        self._grant = self._kept.read(self.server)
+    def _reload(self) -> Grant | None:
+        self._grant = self._store.read(self.server)
         return self._grant
 
     def _forget(self) -> None:
-        self._kept.forget(self.server)
+        self._store.forget(self.server)
         self._grant = None
 
     def _keep(self, grant: Grant, keep: bool | None = None) -> None:
-        self._kept.write(grant, keep)
+        self._store.write(grant, keep)
         self._grant = grant
 
     async def _unauthorized(self, token: str | None, challenge: Challenge | None, operation: str) -> bool:
         grant = self._known()
-        if grant is None and not (challenge and challenge.resource_metadata):  # it may want a key
+        if grant is None and not (challenge and challenge.resource_metadata):  # it may require an API key
             return False
         if grant is None:
             raise SignInError(f"{self.server} wants you to sign in", hint=f"%login {self.server}")
-        if grant.access_token != token:  # somebody has renewed it meanwhile
+        if grant.access_token != token:  # renewed by a concurrent request
             return True
         rejected = self._rejected.setdefault(operation, set())
         rejected.add(token)
-        if len(rejected) > _RENEWALS:
-            raise SignInError(f"{host(self.server)} takes none of its own tokens", hint=f"%login {self.server}")
+        if len(rejected) > _MAX_RENEWALS:
+            raise SignInError(f"{host(self.server)} refuses its own tokens", hint=f"%login {self.server}")
         await self._renewed(grant)
         return True
 
     async def _insufficient(self, challenge: Challenge, operation: str, token: str | None) -> bool:
         failures = self._failures
-        async with self._questions.one:
-            grant = self._reread()
-            if grant and grant.access_token != token:  # somebody was asked meanwhile
+        async with self._prompt_lock.lock:
+            grant = self._reload()
+            if grant and grant.access_token != token:  # stepped up by a concurrent request
                 return True
-            if self._no:
-                raise SignInError(self._no.message, hint=f"%login {self.server}")
-            if self._failure and failures != self._failures:  # it was tried while this one waited for its turn
+            if self._denied:
+                raise SignInError(self._denied.message, hint=f"%login {self.server}")
+            if self._failure and failures != self._failures:  # it failed while this request waited for the lock
                 raise SignInError(self._failure.message, hint=self._failure.hint)
-            tried = self._attempts.get(operation, 0)
-            if tried >= _ATTEMPTS:
+            attempts = self._attempts.get(operation, 0)
+            if attempts >= _MAX_STEP_UPS:
                 scopes = " ".join(sorted(set(challenge.scopes))) or "more"
-                said = f"{host(self.server)} goes on to want the scopes {scopes!a} after they were granted"
-                raise SignInError(said, hint=f"%login {self.server}")
-            self._wanted.update(dict.fromkeys([*(grant.scopes if grant else ()), *challenge.scopes]))
+                message = f"{host(self.server)} still requires the scopes {scopes!a} after they were granted"
+                raise SignInError(message, hint=f"%login {self.server}")
+            self._scopes.update(dict.fromkeys([*(grant.scopes if grant else ()), *challenge.scopes]))
             try:
-                await self._ask(self._consent, challenge, tuple(self._wanted))
+                await self._authorize(self._prompt, challenge, tuple(self._scopes))
             except RolloutlabError as error:
                 self._failures, self._failure = self._failures + 1, error
-                if isinstance(error, Denied | PromptTimeoutError):
-                    self._no = error
+                if isinstance(error, DeniedError | PromptTimeoutError):
+                    self._denied = error
                 raise
-            self._attempts[operation] = tried + 1
+            self._attempts[operation] = attempts + 1
         return True
 
     async def _renewed(self, stale: Grant) -> Grant:
-        """A fresh grant. Who waits for it may be interrupted: what was exchanged by then must not be lost."""
+        """A fresh grant. The renewal is shielded: an interrupt must not lose a refresh token that was exchanged."""
         renewal = asyncio.create_task(self._renew(stale))
         self._renewals.add(renewal)
         renewal.add_done_callback(self._renewals.discard)
-        renewal.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be nobody's
+        renewal.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, else asyncio warns
         return await asyncio.shield(renewal)
 
     async def _renew(self, stale: Grant) -> Grant:
-        """A fresh grant: another kernel's, if it was quicker; two would end each other's refresh token."""
-        async with self._changes.one, self._kept.lock(self.server):
-            grant = self._reread()
+        """A fresh grant; another kernel's where it was first, as a second exchange would revoke the first."""
+        async with self._grant_lock.lock, self._store.lock(self.server):
+            grant = self._reload()
             if grant is None:
                 raise SignInError(f"you were signed out of {self.server}", hint=f"%login {self.server}")
             if grant.access_token != stale.access_token and grant.fresh(self._now()):
@@ -250,35 +249,30 @@ class OAuthSession:
             transport = Transport(NetworkScope(grant.reach))
             try:
                 renewed = await transport.run(refresh(grant, self._now()))
-            except TokenRefused as error:
-                if grant.refresh_token is None or error.code in _OVER:
+            except TokenRefusedError as error:
+                if grant.refresh_token is None or error.code in _PERMANENT:
                     self._forget()
-                    why = "has expired" if grant.refresh_token is None else "is over"
-                    raise SignInError(f"the sign-in to {self.server} {why}", hint=f"%login {self.server}") from None
+                    state = "has expired" if grant.refresh_token is None else "has ended"
+                    raise SignInError(f"the sign-in to {self.server} {state}", hint=f"%login {self.server}") from None
                 raise
-            self._keep(renewed)  # before it is used: the old refresh token is worth nothing any more
+            self._keep(renewed)  # before its first use, as the old refresh token is no longer valid
             return renewed
 
-    async def _ask(
-        self, consent: UserPrompt, challenge: Challenge | None, granted: Sequence[str], keep: bool | None = None
+    async def _authorize(
+        self, prompt: UserPrompt, challenge: Challenge | None, granted: Sequence[str], keep: bool | None = None
     ) -> None:
-        """Ask the person, and keep what they give. granted: the scopes there are already, where more are needed."""
+        """Ask the person for a grant, and keep it. granted: the present scopes, for a step-up."""
         try:
-            grant = await self._asking.grant(consent, self._terms, self._reread(), challenge, granted)
-            before = await self._replace(grant, keep)
-            self._wanted.update(dict.fromkeys(grant.scopes))
+            grant = await self._flow.grant(prompt, self._options, self._reload(), challenge, granted)
+            async with self._grant_lock.lock, self._store.lock(self.server, keep):
+                before = self._reload()
+                self._keep(grant, keep)
+                self._rejected.clear()
+            self._scopes.update(dict.fromkeys(grant.scopes))
         except BaseException as error:
-            consent.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
+            prompt.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
             raise
-        consent.settled(self.server, True, " ".join(grant.scopes))
+        prompt.settled(self.server, True, " ".join(grant.scopes))
         if before:
-            with suppress(ServiceError):  # what nobody uses any more, nobody can steal
+            with suppress(ServiceError):  # unused tokens should not stay valid, but the sign-in has succeeded
                 await Transport(NetworkScope(before.reach)).run(revoke(before))
-
-    async def _replace(self, grant: Grant, keep: bool | None) -> Grant | None:
-        """Keep a grant; the one before."""
-        async with self._changes.one, self._kept.lock(self.server, keep):
-            before = self._reread()
-            self._keep(grant, keep)
-            self._rejected.clear()
-            return before

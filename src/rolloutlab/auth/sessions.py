@@ -1,4 +1,4 @@
-"""The servers that a notebook is signed in to, each with its own tokens."""
+"""OAuth sessions of a notebook, one per server."""
 
 from pathlib import Path
 
@@ -11,64 +11,56 @@ from rolloutlab.errors import LabError, NotFoundError
 
 
 class OAuthSessions:
-    """One way in per server.
+    """The OAuth session of each server. folder: for grants that are kept beyond the kernel."""
 
-    folder: where grants are kept that outlive the kernel, once somebody has asked for that.
-    """
-
-    def __init__(self, consent: UserPrompt, folder: Path) -> None:
-        self._consent = consent
+    def __init__(self, prompt: UserPrompt, folder: Path) -> None:
+        self._prompt = prompt
         self._folder = folder
         self._known: dict[str, OAuthSession] = {}
 
     def servers(self) -> list[str]:
-        """Addresses that somebody has used here, and those that something is kept for; no keyring is opened for it."""
+        """URLs of servers used in this notebook and of stored grants; opens no keyring."""
         return list(dict.fromkeys([*self._known, *kept_servers(self._folder)]))
 
-    def standings(self) -> tuple[list[SignInStatus], list[LabError]]:
-        """Where one is signed in; and why grants that were kept are not used: others may read them, or nobody can."""
-        found: list[SignInStatus] = []
-        unused: list[LabError] = []
+    def statuses(self) -> tuple[list[SignInStatus], list[LabError]]:
+        """The present sign-ins, and the errors of stored grants that cannot be used."""
+        statuses: list[SignInStatus] = []
+        errors: list[LabError] = []
         for server in self.servers():
             try:
-                standing = self.at(server).standing
+                status = self.at(server).status
             except LabError as error:
-                unused.append(error)
+                errors.append(error)
             else:
-                found += [standing] if standing else []
-        return found, unused
+                statuses += [status] if status else []
+        return statuses, errors
 
     def of(self, url: str) -> OAuthSession | None:
-        """The way in whose token requests to an address may carry: the one that covers least beside it."""
-        found = [(resource, access) for access in self._known.values() if covers(resource := _resource(access), url)]
-        return max(found, key=lambda each: len(each[0]), default=(None, None))[1]
+        """The session whose token a request to a URL may carry: the one with the most specific resource."""
+        matches = [(resource, each) for each in self._known.values() if covers(resource := _resource(each), url)]
+        return max(matches, key=lambda each: len(each[0]), default=(None, None))[1]
 
     def at(self, server: str) -> OAuthSession:
-        """The way in to a server; one that was kept is used without asking.
-
-        Raises:
-            InputError: it is no address of a server that can be signed in to.
-        """
+        """The session of a server, with a stored grant if there is one; InputError when it is no such URL."""
         address = checked_server(server)
         if address not in self._known:
-            self._known[address] = OAuthSession(address, self._consent, TieredStore(self._folder))
+            self._known[address] = OAuthSession(address, self._prompt, TieredStore(self._folder))
         return self._known[address]
 
     def signed_in(self, server: str) -> OAuthSession:
-        """The way in to a server that one is signed in to; NotFoundError when one is not."""
-        access = self._known.get(canonical_resource(server)) or self.at(server)
-        if access.standing is None:
-            raise NotFoundError(f"you are not signed in to {access.server}", hint=f"%login {access.server}")
-        return access
+        """The session of a server that one is signed in to; NotFoundError without a sign-in."""
+        session = self._known.get(canonical_resource(server)) or self.at(server)
+        if session.status is None:
+            raise NotFoundError(f"you are not signed in to {session.server}", hint=f"%login {session.server}")
+        return session
 
     def signed_in_everywhere(self) -> list[OAuthSession]:
         """The OAuth session of each server that one is signed in to."""
-        return [self.at(each.server) for each in self.standings()[0]]
+        return [self.at(each.server) for each in self.statuses()[0]]
 
 
-def _resource(access: OAuthSession) -> str:
-    """What a token is for; a grant that cannot be used is told to who asks its own server, and stops nobody else."""
+def _resource(session: OAuthSession) -> str:
     try:
-        return access.resource
-    except LabError:
-        return access.server
+        return session.resource
+    except LabError:  # an unusable grant must not break requests to other servers; its own report the error
+        return session.server

@@ -1,4 +1,4 @@
-"""OAuth sign-in and sign-out as a person asks for them: options, the call, warnings, and keys to forget."""
+"""Sign-in and sign-out of `%login` and `%logout`: options, the call, warnings, keys."""
 
 import os
 import warnings
@@ -28,10 +28,10 @@ def sign_in_options(
     """The options of a sign-in as `Session.login` takes them; document: the URL of our client ID metadata document.
 
     Raises:
-        InputError: the port is none, a secret has no client, or the variable that should hold the secret is not set.
+        InputError: the port is invalid, a secret has no client, or the variable of the secret is not set.
     """
     if port is not None and not 0 < port < 65536:
-        raise InputError(f"{port} is no port", hint="--redirect-port 8765")
+        raise InputError(f"the port must be an integer from 1 to 65535, not {port}", hint="--redirect-port 8765")
     client = _client(client_id, secret_env, environment)
     return SignInOptions(issuer, client, document, without_pkce, port)
 
@@ -41,10 +41,10 @@ def sign_in(
 ) -> SignInStatus:
     """Sign in through the person's browser; this thread shows the prompt while it waits. Raises as `Session.login`."""
     try:
-        status = http.run(session.sign_in(options, keep=keep, consent=broker), broker.tick)
+        status = http.run(session.sign_in(options, keep=keep, prompt=broker), broker.tick)
     finally:
-        broker.tick()  # the outcome is shown, too
-    assert status, "signing in has raised otherwise"
+        broker.tick()  # shows the outcome
+    assert status, "a sign-in without a status raises"
     return status
 
 
@@ -56,8 +56,8 @@ def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> N
     """
     for session in [sessions.signed_in(server)] if server else sessions.signed_in_everywhere():
         if not http.run(session.sign_out()):
-            unconfirmed = f"{session.server} did not say that it has ended the tokens"
-            warnings.warn(f"{unconfirmed}; they are forgotten here, and expire", stacklevel=3)
+            unconfirmed = f"{session.server} did not confirm that it revoked the tokens"
+            warnings.warn(f"{unconfirmed}; they are deleted here, and expire", stacklevel=3)
 
 
 def without_key(address: Address, server: str) -> Address:

@@ -1,4 +1,4 @@
-"""Where grants are kept: in memory, or for other kernels and later days in the keyring or in a file of one's own."""
+"""Token store: grants in memory, or kept for other kernels in the keyring or in private files."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from rolloutlab.errors import InputError, LabError, SignInError
 from rolloutlab.fsutil import locked_async, own
 
 _SERVICE = "rolloutlab"
-_REQUESTS = 120.0
-"""Seconds to wait for another kernel that renews or gives back what is kept."""
+_LOCK_TIMEOUT = 120.0
+"""Seconds to wait for another kernel that renews or revokes a grant."""
 
 
 class TokenStore(Protocol):
@@ -25,22 +25,18 @@ class TokenStore(Protocol):
 
     @property
     def place(self) -> str:
-        """What a person is told."""
+        """Where grants are, in words."""
 
     def read(self, server: str) -> Grant | None:
-        """The grant for a server; None where there is none, or none that can be understood.
-
-        Raises:
-            LabError: others may read it, or nobody can.
-        """
+        """The grant for a server; None without a valid one. LabError: others may read it, or it cannot be read."""
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:
-        """Keep a grant. keep: beyond the end of the process, where there is a choice; None is as it was."""
+        """Store a grant. keep: beyond the end of the process, where there is a choice; None is as before."""
 
     def forget(self, server: str) -> None: ...
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
-        """While it lasts nobody else, in this process or another, changes the grant for a server. keep: as `write`."""
+        """Exclusive access to the grant for a server, across processes. keep: as `write`."""
 
 
 class MemoryStore:
@@ -65,7 +61,7 @@ class MemoryStore:
 
 
 class FileStore:
-    """A file for each server, which only its owner may read."""
+    """A file per server, readable by its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,29 +75,27 @@ class FileStore:
         try:
             with path.open("rb") as file:
                 if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    said = f"others may read {path}, which holds tokens; remove it, and sign in to {server} anew"
-                    raise LabError(said, hint=f"!rm '{path}'")
+                    message = f"other users can read {path}, which holds tokens; remove it, then sign in again"
+                    raise LabError(message, hint=f"!rm '{path}'")
                 return grant_of(file.read(), server)
         except FileNotFoundError:
             return None
         except OSError as error:
-            said = f"{path}, which holds tokens, cannot be read: {error.strerror}"
-            raise LabError(said, hint=f"!rm '{path}'") from None
+            message = f"{path}, which holds tokens, cannot be read: {error.strerror}"
+            raise LabError(message, hint=f"!rm '{path}'") from None
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
         self._put(grant.server, grant.to_json())
 
     def has(self, server: str) -> bool:
-        """Whether there is something for a server."""
-        return os.path.exists(f"{self._folder}/{_file_name(server)}")  # noqa: PTH110 - a path costs more than the look
+        return os.path.exists(f"{self._folder}/{_file_name(server)}")  # noqa: PTH110 - called per request; Path is slow
 
     def servers(self) -> list[str]:
-        """Every server that there is something for."""
-        found = []
+        servers = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError, ValueError, TypeError, KeyError):
-                found.append(str(json.loads(path.read_text(encoding="utf-8"))["server"]))
-        return sorted(found)
+                servers.append(str(json.loads(path.read_text(encoding="utf-8"))["server"]))
+        return sorted(servers)
 
     def _put(self, server: str, document: Mapping[str, Any]) -> None:
         self._own()
@@ -120,7 +114,7 @@ class FileStore:
     @asynccontextmanager
     async def lock(self, server: str, keep: bool | None = None) -> AsyncIterator[None]:  # noqa: ARG002 - as the others
         self._own()
-        async with locked_async(self._path(server).with_suffix(".lock"), _REQUESTS):
+        async with locked_async(self._path(server).with_suffix(".lock"), _LOCK_TIMEOUT):
             yield
 
     def _path(self, server: str) -> Path:
@@ -132,7 +126,7 @@ class FileStore:
 
 
 class KeyringStore(FileStore):
-    """The keyring of the operating system. folder: for the locks, and for which servers it holds something."""
+    """The keyring of the operating system. folder: for locks, and for the list of its servers."""
 
     @property
     def place(self) -> str:
@@ -145,8 +139,8 @@ class KeyringStore(FileStore):
         try:
             text = keyring.get_password(_SERVICE, server)
         except keyring.errors.KeyringError as error:
-            said = f"the keyring of this machine, which holds tokens for {server}, does not open: {error}"
-            raise LabError(said, hint=f"!rm '{self._path(server)}'") from None
+            message = f"the keyring of this machine, which holds tokens for {server}, does not open: {error}"
+            raise LabError(message, hint=f"!rm '{self._path(server)}'") from None
         return grant_of(text, server) if text else None
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
@@ -165,30 +159,29 @@ class KeyringStore(FileStore):
 
 
 class TieredStore:
-    """In memory, unless somebody has asked for more; what was kept by another kernel is found. folder: where."""
+    """In memory, or in the store of a folder once a person asked to keep a grant; reads other kernels' grants there."""
 
     def __init__(self, folder: Path) -> None:
         self._memory = MemoryStore()
         self._folder = folder
-        self._lasts = False
+        self._persistent = False
 
     @property
     def place(self) -> str:
-        return open_store(self._folder).place if self._lasts else self._memory.place
+        return open_store(self._folder).place if self._persistent else self._memory.place
 
     def read(self, server: str) -> Grant | None:
-        found = self._memory.read(server)
-        if found is None and FileStore(self._folder).has(server):  # asked with every request: no keyring for nothing
-            found = open_store(self._folder).read(server)
-            self._lasts = found is not None
-        return found
+        grant = self._memory.read(server)
+        if grant is None and FileStore(self._folder).has(server):  # called per request: no keyring without a grant
+            grant = open_store(self._folder).read(server)
+            self._persistent = grant is not None
+        return grant
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:
-        self._lasts = self._lasts if keep is None else keep
-        place, other = (
-            (open_store(self._folder), self._memory) if self._lasts else (self._memory, open_store(self._folder))
-        )
-        place.write(grant)
+        self._persistent = self._persistent if keep is None else keep
+        stores = self._memory, open_store(self._folder)
+        other, store = stores if self._persistent else reversed(stores)
+        store.write(grant)
         if self._folder.exists():
             other.forget(grant.server)
 
@@ -198,8 +191,9 @@ class TieredStore:
             open_store(self._folder).forget(server)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
-        lasts = keep or self._lasts or FileStore(self._folder).has(server)  # another kernel may be renewing it
-        return open_store(self._folder).lock(server) if lasts else self._memory.lock(server)
+        # also for a file of another kernel, which may be renewing its grant
+        persistent = keep or self._persistent or FileStore(self._folder).has(server)
+        return open_store(self._folder).lock(server) if persistent else self._memory.lock(server)
 
 
 @lru_cache(maxsize=256)
@@ -208,22 +202,22 @@ def _file_name(server: str) -> str:
 
 
 def kept_servers(folder: Path) -> list[str]:
-    """The servers for which there is a grant that outlives its kernel."""
+    """The servers with a stored grant."""
     return FileStore(folder).servers() if folder.exists() else []
 
 
 def open_store(folder: Path) -> FileStore:
-    """The keyring where there is a real one, else files in a folder."""
+    """The keyring where there is one, else files in a folder."""
     return KeyringStore(folder) if has_keyring() else FileStore(folder)
 
 
 def grant_of(text: str | bytes, server: str) -> Grant | None:
-    """What was kept as text for a server; None where that is not what it is."""
+    """A stored grant for a server; None when it is invalid or for another one."""
     try:
-        found = Grant.from_json(json.loads(text))
+        grant = Grant.from_json(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, SignInError, InputError):
         return None
-    return found if found.server == server else None
+    return grant if grant.server == server else None
 
 
 def has_keyring() -> bool:

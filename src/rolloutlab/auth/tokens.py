@@ -1,4 +1,4 @@
-"""What a person allowed: tokens for one resource, and how they are renewed and given back."""
+"""Grants: tokens for one resource, their exchange, refresh and revocation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,26 @@ from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.discovery import DiscoveredResource, TokenAnswer
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.sans_io import Flow
-from rolloutlab.auth.token_requests import TokenRefused, code_request, refresh_request, revocation_request, tokens_of
+from rolloutlab.auth.token_requests import (
+    TokenRefusedError,
+    code_request,
+    refresh_request,
+    revocation_request,
+    tokens_of,
+)
 from rolloutlab.auth.urls import checked_endpoint, covers
 
-_EARLY = 0.1
-"""A token is renewed when this part of its life is left, but not more than so many seconds before its end."""
-_EARLIEST = 30.0
+_RENEW_FRACTION = 0.1
+_RENEW_SECONDS = 30.0
+"""A token is renewed when this fraction of its lifetime is left, at most so many seconds before its end."""
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Tokens for a resource. server: the address that was signed in to.
+    """Tokens for a resource. server: the URL that was signed in to.
 
-    expires_at: seconds since 1970, None where it is not known. lifetime: seconds that the access token lives in all.
-    reach: the network of the server, as a `Reach`. port: of this machine, where answers for the client have to come to.
+    expires_at: seconds since 1970, None if unknown. lifetime: of the access token, in seconds. reach: the
+    `NetworkScope` of the server; the name is that of stored grants. port: of the redirect URI.
     """
 
     server: str
@@ -41,25 +47,26 @@ class Grant:
     port: int | None = None
 
     def fresh(self, now: float) -> bool:
-        """Whether the access token will still be good when it arrives."""
-        return self.expires_at is None or now < self.expires_at - min(_EARLIEST, _EARLY * self.lifetime)
+        """Whether the access token will still be valid when a request arrives."""
+        return self.expires_at is None or now < self.expires_at - min(_RENEW_SECONDS, _RENEW_FRACTION * self.lifetime)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "Grant":
-        """A grant as it was kept; SignInError, ValueError, TypeError or KeyError when it is none."""
-        found = cls(**{**kept, "client": RegisteredClient(**kept["client"]), "scopes": tuple(kept["scopes"])})
-        checked_endpoint("token endpoint", found.token_endpoint, found.server)
-        NetworkScope(found.reach)
-        if canonical_resource(found.server) != found.server or not covers(found.resource, found.server):
+    def from_json(cls, document: Mapping[str, Any]) -> "Grant":
+        """A stored grant; SignInError, ValueError, TypeError or KeyError when it is invalid."""
+        client, scopes = RegisteredClient(**document["client"]), tuple(document["scopes"])
+        grant = cls(**{**document, "client": client, "scopes": scopes})
+        checked_endpoint("token endpoint", grant.token_endpoint, grant.server)
+        NetworkScope(grant.reach)
+        if canonical_resource(grant.server) != grant.server or not covers(grant.resource, grant.server):
             raise ValueError("a grant for another resource")
-        return found
+        return grant
 
 
 def exchange_code(
-    found: DiscoveredResource,
+    target: DiscoveredResource,
     client: RegisteredClient,
     code: str,
     *,
@@ -67,65 +74,58 @@ def exchange_code(
     redirect_uri: str,
     verifier: str,
     scopes: Sequence[str],
-    reach: NetworkScope,
+    scope: NetworkScope,
     now: float,
 ) -> Flow[Grant]:
-    """The grant for a code. scopes: those that were asked for, which hold where the answer names none.
-
-    Raises:
-        TokenRefused: the code is not taken.
-    """
-    authority = found.authority
+    """The grant for a code; TokenRefusedError without one. scopes: requested ones, the default for the response."""
+    authority = target.authority
     request = code_request(
-        authority, client, code, redirect_uri=redirect_uri, resource=found.resource, verifier=verifier
+        authority, client, code, redirect_uri=redirect_uri, resource=target.resource, verifier=verifier
     )
-    answer = tokens_of(authority.token_endpoint, (yield request))
+    tokens = tokens_of(authority.token_endpoint, (yield request))
     return Grant(
         server=server,
-        resource=found.resource,
-        issuer=found.issuer,
+        resource=target.resource,
+        issuer=target.issuer,
         token_endpoint=authority.token_endpoint,
         revocation_endpoint=authority.revocation_endpoint,
         client=client,
-        refresh_token=answer.refresh_token,
-        reach=int(reach),
-        **_of(answer, scopes, now),
+        refresh_token=tokens.refresh_token,
+        reach=int(scope),
+        **_access(tokens, scopes, now),
     )
 
 
 def refresh(grant: Grant, now: float) -> Flow[Grant]:
-    """The same grant with a new access token, and a new refresh token where the old one was exchanged.
-
-    Raises:
-        TokenRefused: it is over, or was given back.
-    """
+    """The grant with a new access token, and a new refresh token if it was rotated; TokenRefusedError when it ended."""
     if grant.refresh_token is None:
-        raise TokenRefused("the sign-in has expired, and cannot be renewed", None)
+        raise TokenRefusedError("the sign-in has expired, and cannot be renewed", None)
     request = refresh_request(grant.token_endpoint, grant.client, grant.refresh_token, resource=grant.resource)
-    answer = tokens_of(grant.token_endpoint, (yield request))
-    return replace(grant, refresh_token=answer.refresh_token or grant.refresh_token, **_of(answer, grant.scopes, now))
+    tokens = tokens_of(grant.token_endpoint, (yield request))
+    access = _access(tokens, grant.scopes, now)
+    return replace(grant, refresh_token=tokens.refresh_token or grant.refresh_token, **access)
 
 
 def revoke(grant: Grant) -> Flow[bool]:
-    """End a grant's tokens where its server can (RFC 7009); whether it said that they are ended."""
+    """Revoke a grant's tokens (RFC 7009); whether the server confirmed it."""
     if grant.revocation_endpoint is None:
         return False
     tokens = {"refresh_token": grant.refresh_token, "access_token": grant.access_token}
-    ended = True
+    confirmed = True
     for kind, token in tokens.items():
         if token:
             response = yield revocation_request(grant.revocation_endpoint, grant.client, token, kind)
-            ended = ended and response.status == 200
-    return ended
+            confirmed = confirmed and response.status == 200
+    return confirmed
 
 
-def _of(answer: TokenAnswer, scopes: Sequence[str], now: float) -> dict[str, Any]:
-    life = answer.expires_in
-    if life is not None and not 0 < life < math.inf:  # servers write -1, or what is no number, for what they do not say
-        life = None
+def _access(tokens: TokenAnswer, scopes: Sequence[str], now: float) -> dict[str, Any]:
+    lifetime = tokens.expires_in
+    if lifetime is not None and not 0 < lifetime < math.inf:  # some servers send -1 or NaN for an unknown lifetime
+        lifetime = None
     return {
-        "access_token": answer.access_token,
-        "scopes": tuple(answer.scope.split()) if answer.scope is not None else tuple(scopes),
-        "expires_at": None if life is None else now + life,
-        "lifetime": life or 0.0,
+        "access_token": tokens.access_token,
+        "scopes": tuple(tokens.scope.split()) if tokens.scope is not None else tuple(scopes),
+        "expires_at": None if lifetime is None else now + lifetime,
+        "lifetime": lifetime or 0.0,
     }

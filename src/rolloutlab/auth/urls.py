@@ -1,4 +1,4 @@
-"""Which addresses are taken: servers to sign in to, and endpoints that can be trusted with a code."""
+"""Checks of URLs: of servers to sign in to, and of endpoints that codes and tokens are sent to."""
 
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -14,13 +14,13 @@ def origin(url: str) -> str:
 
 
 def host(url: str) -> str:
-    """Host and port, as a person is shown them."""
+    """Host and port, for messages."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 @lru_cache(maxsize=256)
 def covers(resource: str, url: str) -> bool:
-    """Whether an address is the resource or lies below it; asked with every request, so it is remembered."""
+    """Whether a URL is the resource or below it; cached, as every request calls it."""
     resource = canonical_resource(resource)
     try:
         url = canonical_resource(url.partition("?")[0])
@@ -30,33 +30,24 @@ def covers(resource: str, url: str) -> bool:
 
 
 def checked_server(url: str) -> str:
-    """The canonical address of a server to sign in to: https, or http on this machine.
-
-    Raises:
-        InputError: it is no such address.
-    """
-    found = canonical_resource(url)
-    if urlsplit(found).scheme != "https" and not on_this_machine(found):
-        said = f"{origin(found)} is not encrypted: a token would be read on the way"
-        raise InputError(said, hint=f"%login https{found.removeprefix('http')}")
-    return found
+    """The canonical URL of a server to sign in to: https, or http on this machine; else InputError."""
+    canonical = canonical_resource(url)
+    if urlsplit(canonical).scheme != "https" and not on_this_machine(canonical):
+        message = f"{origin(canonical)} is not encrypted: a token could be read on the way"
+        raise InputError(message, hint=f"%login https{canonical.removeprefix('http')}")
+    return canonical
 
 
 def checked_endpoint(what: str, url: str, server: str) -> str:
-    """An address that a document names: https, or http on this machine where the server is on this machine too.
-
-    Raises:
-        SignInError: it is neither, or holds a user or a fragment.
-    """
+    """A URL from metadata: https, or http where it and the server are on this machine; else SignInError."""
     try:
         parts = urlsplit(url)
-        whole = host_of(parts) is not None and (parts.port or True)
+        valid = host_of(parts) is not None and (parts.port or True)
     except ValueError:
-        whole = False
-    odd = is_ambiguous(url) or not url.isascii()
-    if odd or not whole or parts.username is not None or parts.fragment:
-        raise SignInError(f"{host(server)} names a {what} that is no address")
-    here = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)
-    if parts.scheme != "https" and not here:
+        valid = False
+    if not valid or is_ambiguous(url) or not url.isascii() or parts.username is not None or parts.fragment:
+        raise SignInError(f"{host(server)} names an invalid {what}")
+    local = parts.scheme == "http" and on_this_machine(url) and on_this_machine(server)
+    if parts.scheme != "https" and not local:
         raise SignInError(f"{host(server)} names a {what} without https: {ascii(origin(url))[:200]}")
     return url

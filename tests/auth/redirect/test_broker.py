@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rolloutlab.auth.redirect.ipc import tell
+from rolloutlab.auth.redirect.ipc import send
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import RedirectRoute
 from rolloutlab.errors import InputError, SignInError
@@ -80,7 +80,7 @@ def test_what_is_pasted_wrongly_is_said_and_can_be_pasted_again(desk):
                 said.append(error.message)
 
     assert desk.sign_in(acts) == ANSWER
-    assert ["no address" in said[0], "another sign-in" in said[1], "no address" in said[2]] == [True] * 3
+    assert ["not the URL" in said[0], "another sign-in" in said[1], "not the URL" in said[2]] == [True] * 3
     assert "wrong" not in "".join(said)
 
 
@@ -92,7 +92,7 @@ def test_a_cancelled_sign_in_says_so_and_how_to_begin_again(desk):
 
 
 def test_a_sign_in_that_nobody_answers_in_time_has_expired(desk):
-    with pytest.raises(SignInError, match=r"nobody has answered the sign-in at .* within 0 seconds"):
+    with pytest.raises(SignInError, match=r"the sign-in at .* was not answered within 0 seconds"):
         desk.sign_in(lambda login: None, seconds=0.01)
     assert desk.person.seen == ["waiting", "expired"]
     assert not desk.person.logins[0].offer(RIGHT)
@@ -109,7 +109,7 @@ def test_an_interrupted_cell_cancels_the_sign_in_and_its_listener(desk):
 
 
 def test_where_nobody_can_be_asked_an_error_says_what_to_type_elsewhere(desk):
-    with pytest.raises(SignInError, match="nobody is here") as raised:
+    with pytest.raises(SignInError, match="this front end cannot reach") as raised:
         desk.sign_in(lambda login: None, RedirectRoute.NONE)
     assert raised.value.hint == f"%login {SERVER} --keep"
     assert desk.redirects == []
@@ -121,13 +121,13 @@ def test_what_goes_wrong_while_the_request_is_prepared_is_shown_and_raised(desk)
 
     with pytest.raises(SignInError, match="no new clients"):
         desk.http.run(desk.ask(lambda login: None)(SERVER, fails))
-    assert desk.person.logins[0].told()["note"] == "the server takes no new clients"
+    assert desk.person.logins[0].public_state()["note"] == "the server takes no new clients"
     assert desk.person.seen == ["failed"]
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "file:///etc/passwd", "data:text/html,x"])
 def test_what_is_no_web_page_is_never_opened(desk, url):
-    with pytest.raises(SignInError, match="no web address"):
+    with pytest.raises(SignInError, match="has no http or https URL"):
         desk.http.run(desk.ask(lambda login: login.cancel())(SERVER, desk.prepare(url=url)))
     assert desk.person.seen == ["failed"]
 
@@ -153,21 +153,22 @@ def test_the_front_end_is_told_what_came_of_the_answer(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
     desk.broker.settled(SERVER, True, "lab:read")
     desk.broker.settled(SERVER, False, "too late for that")
-    assert desk.person.logins[0].told()["note"] == "lab:read"
+    assert desk.person.logins[0].public_state()["note"] == "lab:read"
     assert desk.person.seen == ["waiting", "answered", "signed in"]
 
 
 def test_an_answer_that_cannot_be_used_is_shown_as_a_failure(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
     desk.broker.settled(SERVER, False, "the code was refused")
-    assert desk.person.logins[0].told()["standing"] == "failed"
+    assert desk.person.logins[0].public_state()["standing"] == "failed"
 
 
 def test_nothing_secret_is_in_what_may_be_shown_or_in_a_repr(desk):
     shown = []
     desk.sign_in(
         lambda login: (
-            shown.extend([str(login.told()), repr(login), login.url, login.ticket]) or (login.offer(RIGHT) and None)
+            shown.extend([str(login.public_state()), repr(login), login.url, login.ticket])
+            or (login.offer(RIGHT) and None)
         )
     )
     told, written, url, ticket = shown
@@ -179,9 +180,9 @@ def page(desk, *messages, then=RIGHT):
     """Acts as a page does: says things through the Jupyter server, then has the answer handed over the same way."""
 
     async def acts(login: Login):
-        told.extend([await tell(login.ticket, message, desk.places) for message in messages])
+        told.extend([await send(login.ticket, message, desk.places) for message in messages])
         await desk.opened(login)
-        told.append(await tell("right", {"query": then}, desk.places))
+        told.append(await send("right", {"query": then}, desk.places))
 
     told: list = []
     return acts, told
@@ -195,7 +196,7 @@ def test_a_page_says_where_it_is_and_the_answer_comes_back_under_its_address(des
     assert desk.sign_in(acts, RedirectRoute.PAGE) == ANSWER
     assert desk.redirects == ["https://hub.example/user/jo/rolloutlab/callback"]
     assert told == [{"result": {}}, {"taken": True}]
-    assert desk.person.logins[0].told()["way"] == "page"
+    assert desk.person.logins[0].public_state()["way"] == "page"
 
 
 def test_no_socket_is_left_when_a_sign_in_has_ended(desk):
@@ -211,7 +212,7 @@ def test_a_page_whose_server_cannot_be_come_back_to_has_the_answer_come_to_the_l
     acts, _ = page(desk, message)
     assert desk.sign_in(acts, RedirectRoute.PAGE) == ANSWER
     assert desk.redirects[0].startswith("http://127.0.0.1:")
-    assert desk.person.logins[0].told()["way"] == "loopback"
+    assert desk.person.logins[0].public_state()["way"] == "loopback"
 
 
 def test_a_page_that_says_nothing_in_time_has_the_answer_come_to_the_listener(desk):
@@ -231,11 +232,11 @@ def test_without_sockets_the_answer_comes_to_the_listener(desk, tmp_path):
 
 def test_an_answer_with_a_wrong_state_is_handed_over_to_nobody(desk):
     async def acts(login):
-        await tell(login.ticket, HERE, desk.places)
+        await send(login.ticket, HERE, desk.places)
         await desk.opened(login)
-        told.append(await tell("wrong", {"query": "code=evil&state=wrong"}, desk.places))
-        told.append(await tell("right", {"query": "code=evil&state=wrong"}, desk.places))
-        told.append(await tell("right", {"query": RIGHT}, desk.places))
+        told.append(await send("wrong", {"query": "code=evil&state=wrong"}, desk.places))
+        told.append(await send("right", {"query": "code=evil&state=wrong"}, desk.places))
+        told.append(await send("right", {"query": RIGHT}, desk.places))
 
     told = []
     assert desk.sign_in(acts, RedirectRoute.PAGE) == ANSWER
@@ -246,12 +247,12 @@ def test_a_page_can_cancel_and_paste_while_the_kernel_is_busy(desk):
     async def acts(login):
         paste = {"call": "paste", "args": {"text": "hello"}}
         asked = (HERE, paste, {"call": "no such"}, {"call": "cancel"})
-        told.extend([await tell(login.ticket, message, desk.places) for message in asked])
+        told.extend([await send(login.ticket, message, desk.places) for message in asked])
 
     told = []
     with pytest.raises(SignInError, match="cancelled"):
         desk.sign_in(acts, RedirectRoute.PAGE)
-    assert "no address" in told[1]["error"]["message"]
+    assert "not the URL" in told[1]["error"]["message"]
     assert told[2]["error"]["hint"] is None
     assert told[3] == {"result": {}}
 
@@ -259,7 +260,7 @@ def test_a_page_can_cancel_and_paste_while_the_kernel_is_busy(desk):
 def test_where_nothing_comes_back_by_itself_the_address_is_one_of_this_machine(desk):
     assert desk.sign_in(lambda login: login.paste(RIGHT) and None, RedirectRoute.PASTE) == ANSWER
     assert desk.redirects[0].startswith("http://127.0.0.1:")
-    assert desk.person.logins[0].told()["way"] == "paste"
+    assert desk.person.logins[0].public_state()["way"] == "paste"
 
 
 @pytest.mark.parametrize("way", [RedirectRoute.LOOPBACK, RedirectRoute.PASTE, RedirectRoute.PAGE])
@@ -273,7 +274,10 @@ def test_a_fixed_port_is_where_answers_come_to_whatever_the_front_end(desk, port
 
 
 def test_a_port_that_somebody_has_is_told_and_what_to_type(desk, port):
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(SignInError, match=f"port {port}.* has it") as raised:
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(SignInError, match=f"port {port}.* it is in use by") as raised,
+    ):
         desk.sign_in(lambda login: None, port=port)
     assert raised.value.hint == f"%login {SERVER} --redirect-port {port + 1}"
     assert desk.redirects == []

@@ -36,7 +36,7 @@ def test_a_question_on_the_way_is_asked_while_a_cell_waits(desk, desks):
 
 
 def test_where_no_cell_waits_nobody_is_asked_and_it_is_said_what_to_type(desk, desks, monkeypatch):
-    monkeypatch.setattr(brokers, "_WATCHED", 0.2)
+    monkeypatch.setattr(brokers, "_TICK_TIMEOUT", 0.2)
     asks, people = desks
     with pytest.raises(SignInError, match="no cell waits") as error:
         desk.http.run(asks(SERVER, desk.prepare()))

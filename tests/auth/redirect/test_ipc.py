@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from rolloutlab.auth.redirect.ipc import LONGEST, folders, listening, name, tell
+from rolloutlab.auth.redirect.ipc import MAX_MESSAGE, folders, listening, name, send
 
 SECRET = "of-this-test"
 
@@ -25,7 +25,7 @@ def doubled(message):
 def asked(place, message, secret=SECRET, heard=SECRET):
     async def work():
         async with listening(heard, doubled, [place]):
-            return await tell(secret, message, [place])
+            return await send(secret, message, [place])
 
     return asyncio.run(work())
 
@@ -53,19 +53,19 @@ def test_the_socket_is_for_its_owner_alone_and_its_name_tells_nothing(place):
 def test_the_socket_is_gone_when_nobody_listens_any_more(place):
     asked(place, {"x": 1})
     assert list(place.iterdir()) == []
-    assert asyncio.run(tell(SECRET, {"x": 1}, [place])) is None
+    assert asyncio.run(send(SECRET, {"x": 1}, [place])) is None
 
 
 def test_a_folder_that_others_can_read_is_not_used(place):
     place.mkdir(mode=0o755)
     place.chmod(0o755)
-    with pytest.raises(OSError, match="this user alone"):
+    with pytest.raises(OSError, match="no private folder"):
         asked(place, {"x": 1})
 
 
 def test_a_folder_that_somebody_else_named_is_not_trusted(place, tmp_path):
     place.symlink_to(tmp_path)
-    with pytest.raises(OSError, match="this user alone"):
+    with pytest.raises(OSError, match="no private folder"):
         asked(place, {"x": 1})
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_told_to_a_socket_in_a_folder_that_others_can_write(place):
     async def work():
         async with listening(SECRET, doubled, [place]):
             place.chmod(0o777)
-            return await tell(SECRET, {"x": 1}, [place])
+            return await send(SECRET, {"x": 1}, [place])
 
     assert asyncio.run(work()) is None
 
@@ -81,12 +81,12 @@ def test_nothing_is_told_to_a_socket_in_a_folder_that_others_can_write(place):
 def test_a_second_place_is_looked_at_when_the_first_cannot_be_used(place, tmp_path):
     async def work():
         async with listening(SECRET, doubled, [tmp_path / "no" / "such", place]):
-            return await tell(SECRET, {"x": 1}, [tmp_path / "no" / "such", place])
+            return await send(SECRET, {"x": 1}, [tmp_path / "no" / "such", place])
 
     assert asyncio.run(work()) == {"twice": 2}
 
 
-@pytest.mark.parametrize("sent", [b"no message\n", b"[1]\n", b"x" * (2 * LONGEST) + b"\n", b""])
+@pytest.mark.parametrize("sent", [b"no message\n", b"[1]\n", b"x" * (2 * MAX_MESSAGE) + b"\n", b""])
 def test_what_is_no_message_is_not_answered_and_the_next_one_is(place, sent):
     async def work():
         async with listening(SECRET, doubled, [place]):
@@ -98,7 +98,7 @@ def test_what_is_no_message_is_not_answered_and_the_next_one_is(place, sent):
             except ConnectionResetError:  # it is closed before all was read
                 answer = b""
             writer.close()
-            return answer, await tell(SECRET, {"x": 4}, [place])
+            return answer, await send(SECRET, {"x": 4}, [place])
 
     assert asyncio.run(work()) == (b"", {"twice": 8})
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rolloutlab.auth.redirect.loopback import LONGEST, listening
+from rolloutlab.auth.redirect.loopback import _MAX_REQUEST, listening
 
 STATES = ("wrong", "right")
 
@@ -109,7 +109,7 @@ def test_a_visit_without_an_answer_is_told_so():
     assert (answer.status_code, taken) == (400, [])
 
 
-@pytest.mark.parametrize("text", ["nonsense\r\n\r\n", "GET\r\n\r\n", "GET " + "x" * 2 * LONGEST + "\r\n\r\n"])
+@pytest.mark.parametrize("text", ["nonsense\r\n\r\n", "GET\r\n\r\n", "GET " + "x" * 2 * _MAX_REQUEST + "\r\n\r\n"])
 def test_what_is_no_request_is_closed_without_an_answer(text):
     answer, taken = raw(text)
     assert (answer, taken) == ("", [])

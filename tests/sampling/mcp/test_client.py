@@ -217,7 +217,7 @@ def test_a_server_that_repeats_the_tokens_that_it_was_sent_shows_them_to_nobody(
 
     def let_in(token):
         kept.write(Grant(url, url, url, url, None, RegisteredClient("me"), token, None, (), None))
-        assert access.standing
+        assert access.status
 
     async def story():
         let_in("s3cret")

@@ -102,7 +102,7 @@ def test_a_wrong_address_is_said_and_another_can_be_pasted(terminal):
         shown.type("code=c&state=right")
 
     assert terminal.sign_in(acts) == ANSWER
-    assert "this is no address that a sign-in ends on" in terminal.printed
+    assert "not the URL of an authorization response" in terminal.printed
 
 
 def test_an_interrupt_gives_the_terminal_back(terminal):
@@ -115,7 +115,7 @@ def test_an_interrupt_gives_the_terminal_back(terminal):
 
 
 def test_a_sign_in_that_nobody_answers_gives_the_terminal_back(terminal):
-    with pytest.raises(SignInError, match="nobody has answered"):
+    with pytest.raises(SignInError, match="was not answered within"):
         terminal.sign_in(lambda _shown: None, seconds=0.2)
     assert terminal.shows_what_is_typed
 

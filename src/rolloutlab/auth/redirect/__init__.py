@@ -1,1 +1,1 @@
-"""Gets the answer of a sign-in back from a browser, wherever that is."""
+"""Delivery of the authorization response from the browser to the kernel."""

@@ -1,4 +1,4 @@
-"""Asks a person, through whatever front end there is, and waits until the first right answer has come back."""
+"""Broker: shows a sign-in through the front end, and waits for the first valid authorization response."""
 
 import asyncio
 import errno
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rolloutlab.auth.prompt import Prepare, PromptTimeoutError
-from rolloutlab.auth.redirect import ipc as handover
-from rolloutlab.auth.redirect import loopback
+from rolloutlab.auth.redirect import ipc, loopback
 from rolloutlab.auth.redirect.login import Login, LoginState
 from rolloutlab.auth.redirect.route import RedirectRoute
 from rolloutlab.errors import RolloutlabError, SignInError
 
 LIFETIME = 600.0
-"""Seconds in which a sign-in has to be answered."""
-PATIENCE = 8.0
-"""Seconds in which a page has to say where it is; it may have to load first."""
+"""Seconds until a sign-in expires."""
+PAGE_TIMEOUT = 8.0
+"""Seconds for a page, which may have to load first, to report the URL of its Jupyter server."""
 
 
 class FrontEnd(Protocol):
@@ -27,20 +26,19 @@ class FrontEnd(Protocol):
 
     @property
     def way(self) -> RedirectRoute:
-        """How answers come back from where the browser is."""
+        """The route of the response from the browser."""
 
     def show(self, login: Login) -> None:
-        """Show this one from now on, however it goes on. It is called on the loop and returns at once."""
+        """Show a sign-in and its changes. Called on the loop; must not block."""
 
     def tick(self) -> None:
-        """Called over and over by the thread that waits: the one that runs cells, and may display."""
+        """Called repeatedly by the waiting thread, which runs cells and may display."""
 
 
 class Broker:
-    """The `Consent` of this process: any number of sign-ins at once, each with a way back of its own.
+    """A `UserPrompt` for any number of concurrent sign-ins.
 
-    front_end: shows them. seconds: in which an answer has to come.
-    patience: seconds in which a page has to say where it is. places: folders for sockets.
+    seconds: until a sign-in expires. patience: seconds for a page to report its URL. places: folders for sockets.
     """
 
     def __init__(
@@ -48,18 +46,18 @@ class Broker:
         front_end: FrontEnd,
         *,
         seconds: float = LIFETIME,
-        patience: float = PATIENCE,
+        patience: float = PAGE_TIMEOUT,
         places: Sequence[Path] | None = None,
     ) -> None:
         self._front_end = front_end
         self._seconds = seconds
         self._patience = patience
-        self._places = handover.folders() if places is None else list(places)
+        self._places = ipc.folders() if places is None else list(places)
         self._newest: dict[str, Login] = {}
         self._ticking = threading.Lock()
 
     def tick(self) -> None:
-        """For `Http.run(..., tick)`: lets the front end show what there is to show, in one thread at a time."""
+        """For `HttpClient.run(..., tick)`: let the front end display, in one thread at a time."""
         if self._ticking.acquire(blocking=False):
             try:
                 self._front_end.tick()
@@ -67,21 +65,17 @@ class Broker:
                 self._ticking.release()
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """The parameters of the first answer whose state is right, also of one that says `error`.
+        """The parameters of the first response with the right state; see `UserPrompt`.
 
-        port: of this machine, to which answers have to come, whatever the front end; 0 is any, where no page is, at an
-        address that is known but for it.
-
-        Raises:
-            Unanswered: it was cancelled, or nobody answered in time. SignInError: there is nobody to ask.
+        port: of the redirect URI on this machine, whatever the front end; 0 is any, unless a page has a route.
         """
         if self._front_end.way is RedirectRoute.NONE:
-            said = f"signing in to {server} wants a person at a browser; nobody is here"
-            raise SignInError(f"{said}: do it first in another notebook of this lab", hint=f"%login {server} --keep")
+            message = f"signing in to {server} requires a person at a browser, which this front end cannot reach"
+            raise SignInError(f"{message}: do it first in another notebook of this lab", hint=f"%login {server} --keep")
         login = self._newest[server] = Login(server, self._seconds)
         try:
             async with AsyncExitStack() as stack:
-                return await self._answered(login, prepare, port, stack)
+                return await self._response(login, prepare, port, stack)
         except RolloutlabError as error:
             login.settle(LoginState.FAILED, error.message)
             raise
@@ -89,127 +83,121 @@ class Broker:
             login.settle(LoginState.CANCELLED)
 
     def settled(self, server: str, well: bool, note: str) -> None:
-        """Tell the front end what came of the answer."""
+        """Show the outcome of a sign-in."""
         if login := self._newest.pop(server, None):
             login.settle(LoginState.SIGNED_IN if well else LoginState.FAILED, note)
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for what comes of a question."""
+        """Whether a sign-in is pending."""
         return bool(self._newest)
 
-    async def _answered(
+    async def _response(
         self, login: Login, prepare: Prepare, port: int | None, stack: AsyncExitStack
     ) -> Mapping[str, str]:
-        """Show it, find the way back, open it, and wait."""
-        await self._open_door(login.ticket, login.hear, stack)
+        await self._listen(login.ticket, login.handle, stack)
         self._front_end.show(login)
-        redirect = await self._way_back(login, port, stack)
-        if login.answer.done():  # cancelled while a page was looked for
+        redirect = await self._redirect_uri(login, port, stack)
+        if login.answer.done():  # cancelled meanwhile
             return login.answer.result()
-        pending = await prepare(redirect)
-        await self._open_door(pending.state, lambda told: {"taken": login.offer(str(told.get("query")))}, stack)
-        login.ask(pending)
+        request = await prepare(redirect)
+        await self._listen(request.state, lambda message: {"taken": login.offer(str(message.get("query")))}, stack)
+        login.ask(request)
         try:
             return await asyncio.wait_for(asyncio.shield(login.answer), self._seconds)
         except TimeoutError:
-            if not login.settle(LoginState.EXPIRED):  # answered in the same moment
+            if not login.settle(LoginState.EXPIRED):  # the response came at the same time
                 return await login.answer
-            message = f"nobody has answered the sign-in at {login.server} within {_duration(self._seconds)}"
+            message = f"the sign-in at {login.server} was not answered within {_duration(self._seconds)}"
             raise PromptTimeoutError(message, hint=f"%login {login.server}") from None
 
-    async def _way_back(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
-        """The redirect URI: of the page's Jupyter server if it can hand answers over, else of a listener."""
-        way = self._front_end.way
-        redirect = await self._page(login) if way is RedirectRoute.PAGE and not port else None
+    async def _redirect_uri(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
+        """The redirect URI: of the page's Jupyter server if that has the route, else of a listener."""
+        route = self._front_end.way
+        redirect = await self._page(login) if route is RedirectRoute.PAGE and not port else None
         if redirect:
             login.way = RedirectRoute.PAGE
             return redirect
-        login.way = RedirectRoute.PASTE if way is RedirectRoute.PASTE else RedirectRoute.LOOPBACK
+        login.way = RedirectRoute.PASTE if route is RedirectRoute.PASTE else RedirectRoute.LOOPBACK
         try:
             return await stack.enter_async_context(loopback.listening(login.offer, port))
         except OSError as error:
             raise _no_listener(login.server, port or 0, error) from error
 
     async def _page(self, login: Login) -> str | None:
-        """What the page says, or that the sign-in is given up; None where it says nothing in time."""
+        """The redirect URI that the page reports; None without one in time, or after a cancel."""
         either: set[asyncio.Future[Any]] = {login.redirect, login.answer}
         await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
         return login.redirect.result() if login.redirect.done() else None
 
-    async def _open_door(self, secret: str, hear: handover.Hear, stack: AsyncExitStack) -> None:
-        """Be there for the Jupyter server under this secret; where there are no such sockets, other ways are left."""
+    async def _listen(self, secret: str, handler: ipc.Handler, stack: AsyncExitStack) -> None:
+        """Listen on the Unix socket named by this secret; without Unix sockets fall back to loopback or paste."""
         if self._front_end.way is RedirectRoute.PAGE:
             with suppress(OSError):
-                await stack.enter_async_context(handover.listening(secret, hear, self._places))
+                await stack.enter_async_context(ipc.listening(secret, handler, self._places))
 
 
 def _no_listener(server: str, port: int, error: OSError) -> SignInError:
-    why = "another sign-in or program has it" if error.errno == errno.EADDRINUSE else error.strerror
+    reason = "it is in use by another sign-in or program" if error.errno == errno.EADDRINUSE else error.strerror
     other = port + 1 if port < 65535 else port - 1
-    said = f"answers cannot come to port {port} of this machine: {why}; end that, or register another"
-    return SignInError(said, hint=f"%login {server} --redirect-port {other}")
+    message = f"cannot listen on port {port} of this machine: {reason}; end that, or register another port"
+    return SignInError(message, hint=f"%login {server} --redirect-port {other}")
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
-_WATCHED = 5.0
-"""Seconds in which the thread of a cell that waits has looked, several times."""
+_TICK_TIMEOUT = 5.0
+"""Seconds within which a waiting cell's thread ticks several times."""
 
 
 class Brokers:
-    """The `Consent` of a notebook. make: a broker for how the notebook is shown now; whether addresses are pasted."""
+    """The `UserPrompt` of a notebook. make: a broker for the present front end, given whether URLs are pasted."""
 
     def __init__(self, make: Callable[[bool], Broker]) -> None:
         self._make = make
         self._known: dict[bool, Broker] = {}
-        self._looking = 0
+        self._ticking = 0
         self._awaited: list[Callable[[], object]] = []
 
     def of(self, *, paste: bool) -> Broker:
-        """The one that asks already, else a new one."""
+        """The broker with a pending sign-in, else a new one."""
         if paste not in self._known or not self._known[paste].busy:
             self._known[paste] = self._make(paste)
         return self._known[paste]
 
     def tick(self) -> None:
-        """For the thread of a cell that waits, as `Broker.tick`."""
-        self._looking += 1
+        """As `Broker.tick`."""
+        self._ticking += 1
         try:
-            for seen in list(self._awaited):
-                seen()
+            for callback in list(self._awaited):
+                callback()
             for broker in list(self._known.values()):
                 broker.tick()
         finally:
-            self._looking -= 1
+            self._ticking -= 1
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """Ask on the way, where a cell waits below which it can be shown.
-
-        Raises:
-            As `Broker`; SignInError also when no cell waits.
-        """
-        if not await self._watched():
-            said = f"{server} wants you to allow more, and no cell waits that could ask you"
-            raise SignInError(said, hint=f"%login {server}")
+        """Ask for a step-up below the waiting cell; SignInError also when no cell waits."""
+        if not await self._ticks():
+            message = f"{server} requires more scopes, and no cell waits that could ask for them"
+            raise SignInError(message, hint=f"%login {server}")
         return await self.of(paste=False)(server, prepare, port)
 
     def settled(self, server: str, well: bool, note: str) -> None:
-        """Tell who asked what came of it."""
         for broker in list(self._known.values()):
             broker.settled(server, well, note)
 
-    async def _watched(self) -> bool:
-        """Whether a thread looks now, or soon; one may be held by a question of its own."""
-        watched = asyncio.Event()
-        seen = partial(asyncio.get_running_loop().call_soon_threadsafe, watched.set)
-        self._awaited.append(seen)
+    async def _ticks(self) -> bool:
+        """Whether a thread ticks now or soon; it may be blocked within a tick by a prompt of its own."""
+        ticked = asyncio.Event()
+        callback = partial(asyncio.get_running_loop().call_soon_threadsafe, ticked.set)
+        self._awaited.append(callback)
         try:
-            await asyncio.wait_for(watched.wait(), 0 if self._looking else _WATCHED)
+            await asyncio.wait_for(ticked.wait(), 0 if self._ticking else _TICK_TIMEOUT)
         except TimeoutError:
-            return self._looking > 0
+            return self._ticking > 0
         finally:
-            self._awaited.remove(seen)
+            self._awaited.remove(callback)
         return True

@@ -1,7 +1,7 @@
-"""A message goes from the Jupyter server to a kernel of the same user, over a socket named by a secret both know.
+"""Unix socket between the Jupyter server and a kernel of the same user, named by a shared secret.
 
-The socket is 0600 in a folder of 0700; its name is a part of the SHA-256 of the secret, so that a listing gives nothing
-away. Each message is a line of JSON, and so is its answer.
+The socket has mode 0600 in a folder of 0700. Its name is part of the SHA-256 of the secret, so that a listing does not
+reveal the secret. Messages and replies are lines of JSON.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-Hear = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""Answers a message; it runs on the loop and must not wait."""
+Handler = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""Returns the reply to a message; it runs on the loop and must not block."""
 
-LONGEST = 64 * 1024
+MAX_MESSAGE = 64 * 1024
 """Bytes of a message."""
-PATIENCE = 5.0
-"""Seconds that the other end has for a line."""
+TIMEOUT = 5.0
+"""Seconds for a line of the other end."""
 _NAME = 32
-_LEFT_BEHIND = 24 * 3600.0
+_STALE = 24 * 3600.0
 
 
 def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Where sockets may be, the best place first; both ends look at all of them. None where users have no number."""
+    """Folders for sockets, best first; empty on systems without user ids."""
     if not hasattr(os, "getuid"):
         return []
     runtime = environment.get("XDG_RUNTIME_DIR")
@@ -37,19 +37,15 @@ def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def name(secret: str) -> str:
-    """The name of a secret's socket: 128 bits, since the path of a socket must be short."""
+    """The name of a secret's socket: 128 bits, as paths of sockets are limited to about 100 bytes."""
     return sha256(secret.encode()).hexdigest()[:_NAME]
 
 
 @asynccontextmanager
-async def listening(secret: str, hear: Hear, places: Iterable[Path]) -> AsyncIterator[None]:
-    """Answer what comes to a secret's socket.
-
-    Raises:
-        OSError: no place has a folder of our own, or there are no such sockets here.
-    """
+async def listening(secret: str, handler: Handler, places: Iterable[Path]) -> AsyncIterator[None]:
+    """Serve a secret's socket. OSError: no private folder can be made, or the system has no Unix sockets."""
     path = _own_folder(places) / name(secret)
-    server = await _serve(path, hear)
+    server = await _serve(path, handler)
     path.chmod(0o600)
     try:
         yield
@@ -58,59 +54,59 @@ async def listening(secret: str, hear: Hear, places: Iterable[Path]) -> AsyncIte
         path.unlink(missing_ok=True)
 
 
-async def tell(secret: str, message: Mapping[str, Any], places: Iterable[Path]) -> dict[str, Any] | None:
-    """What the kernel answers; None where none listens to this secret, or what listens does not answer."""
+async def send(secret: str, message: Mapping[str, Any], places: Iterable[Path]) -> dict[str, Any] | None:
+    """The kernel's reply; None where no kernel listens to this secret, or it does not reply."""
     for folder in places:
         with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             if _is_ours(folder):
-                return await asyncio.wait_for(_asked(folder / name(secret), message), PATIENCE)
+                return await asyncio.wait_for(_exchange(folder / name(secret), message), TIMEOUT)
     return None
 
 
-async def _serve(path: Path, hear: Hear) -> asyncio.Server:
+async def _serve(path: Path, handler: Handler) -> asyncio.Server:
     if not hasattr(asyncio, "start_unix_server"):
-        raise OSError("sockets with a path are not to be had here")
+        raise OSError("this system has no Unix sockets")
 
-    async def hear_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, TimeoutError):  # what is no message gets no answer
-            message = json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError, TimeoutError):  # an invalid message gets no reply
+            message = json.loads(await asyncio.wait_for(reader.readline(), TIMEOUT))
             if isinstance(message, dict):
-                writer.write(json.dumps(hear(message)).encode() + b"\n")
+                writer.write(json.dumps(handler(message)).encode() + b"\n")
         writer.close()
 
-    return await asyncio.start_unix_server(hear_one, path, limit=LONGEST)
+    return await asyncio.start_unix_server(respond, path, limit=MAX_MESSAGE)
 
 
-async def _asked(path: Path, message: Mapping[str, Any]) -> dict[str, Any] | None:
-    reader, writer = await asyncio.open_unix_connection(path, limit=LONGEST)
+async def _exchange(path: Path, message: Mapping[str, Any]) -> dict[str, Any] | None:
+    reader, writer = await asyncio.open_unix_connection(path, limit=MAX_MESSAGE)
     try:
         writer.write(json.dumps(message).encode() + b"\n")
-        answer = json.loads(await reader.readline())
+        reply = json.loads(await reader.readline())
     finally:
         writer.close()
-    return answer if isinstance(answer, dict) else None
+    return reply if isinstance(reply, dict) else None
 
 
 def _own_folder(places: Iterable[Path]) -> Path:
-    """The first place that can be had for us alone, without what was left there long ago."""
+    """The first private folder, cleared of stale sockets."""
     for folder in places:
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
             if _is_ours(folder):
                 _sweep(list(folder.iterdir()))
                 return folder
-    raise OSError("no folder for sockets can be had for this user alone")
+    raise OSError("no private folder for sockets can be made")
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is nobody else's to read or to write: anybody could have made it under that name."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    """Whether a folder is private to this user; in a shared place another user may have made it."""
+    info = folder.lstat()
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
 
 
 def _sweep(sockets: Sequence[Path]) -> None:
-    """Remove what killed kernels have left."""
+    """Remove the sockets of killed kernels."""
     for path in sockets:
         with suppress(OSError):
-            if path.stat().st_mtime < time.time() - _LEFT_BEHIND:
+            if path.stat().st_mtime < time.time() - _STALE:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Inside the Jupyter server: where the browser comes back to after a sign-in, and how a page finds its kernel."""
+"""Jupyter server extension: the redirect route, and the route by which a page reaches its kernel."""
 
 import json
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from tornado.web import HTTPError, authenticated
 
 from rolloutlab.auth.redirect import page
-from rolloutlab.auth.redirect.ipc import tell
+from rolloutlab.auth.redirect.ipc import send
 from rolloutlab.auth.redirect.response import parameters
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Add the routes under the server's own address. The Jupyter server calls this."""
+    """Add the routes; called by the Jupyter server."""
     from jupyter_server.utils import url_path_join
 
     from rolloutlab.auth.redirect.ipc import folders
@@ -40,8 +40,8 @@ class AnswerHandler(JupyterHandler):
         state = parameters(query).get("state")
         if not state:
             return self._show(page.NO_ANSWER)
-        told = await tell(state, {"query": query}, self._places)
-        return self._show(page.RECEIVED if told and told.get("taken") is True else page.UNAWAITED)
+        reply = await send(state, {"query": query}, self._places)
+        return self._show(page.RECEIVED if reply and reply.get("taken") is True else page.UNAWAITED)
 
     def _show(self, shown: page.Page) -> None:
         headers, body = shown.rendered()
@@ -55,19 +55,18 @@ class AnswerHandler(JupyterHandler):
         self._show(page.Page(status_code, shown.title, shown.text))
 
     def log_exception(self, typ: type[BaseException] | None, *_value: object) -> None:
-        """The kind of it alone: more could have the address in it."""
-        self.log.error("rolloutlab: an answer of a sign-in could not be handed over: %s", typ and typ.__name__)
+        """The type alone, as the message could contain the URL."""
+        self.log.error("rolloutlab: an authorization response could not be delivered: %s", typ and typ.__name__)
 
     def _log(self) -> None:
-        """The path alone: versions of the server differ in what they take out of a query."""
+        """The path alone, as versions of the server differ in what they remove from a query."""
         self.log.debug("%s %s %s", self.get_status(), self.request.method, self.request.path)
 
 
 class HereHandler(APIHandler):
-    """POST {base_url}rolloutlab/here `{ticket, origin, call, args}`: what the kernel answers, or 404.
+    """POST {base_url}rolloutlab/here `{ticket, origin, call, args}`: the kernel's reply, or 404.
 
-    Whoever asks has to be signed in at the Jupyter server, and to come from a page of its own: the usual check against
-    forged requests, and `origin` has to be the one that the browser says.
+    Requires a login at the Jupyter server, its XSRF check, and an `origin` that equals the Origin header.
     """
 
     def initialize(self, places: Sequence[Path]) -> None:
@@ -75,21 +74,21 @@ class HereHandler(APIHandler):
 
     @authenticated
     async def post(self) -> None:
-        told = self.get_json_body()
-        ticket = told.get("ticket") if isinstance(told, dict) else None
-        if not isinstance(told, dict) or not isinstance(ticket, str):
-            raise HTTPError(400, "a ticket is wanted")
-        message = {name: told.get(name) for name in ("call", "args")}
-        place = {"origin": self._origin(told.get("origin")), "base_url": self.base_url}
-        answer = await tell(ticket, {**message, **place}, self._places)
-        if answer is None:
+        body = self.get_json_body()
+        ticket = body.get("ticket") if isinstance(body, dict) else None
+        if not isinstance(body, dict) or not isinstance(ticket, str):
+            raise HTTPError(400, "no ticket")
+        message = {name: body.get(name) for name in ("call", "args")}
+        place = {"origin": self._origin(body.get("origin")), "base_url": self.base_url}
+        reply = await send(ticket, {**message, **place}, self._places)
+        if reply is None:
             raise HTTPError(404, "no kernel waits for this ticket")
-        self.finish(json.dumps(answer))
+        self.finish(json.dumps(reply))
 
-    def _origin(self, said: Any) -> str:
-        """The origin of the page, as the browser says it and as the page says it."""
+    def _origin(self, claimed: Any) -> str:
+        """The origin of the page, by the browser's header and by the page's own claim."""
         origin = self.request.headers.get("Origin")
-        allowed = bool(self.allow_origin or self.allow_origin_pat)  # then the server has compared it to those
-        if not origin or origin != said or not (allowed or urlsplit(origin).netloc == self.request.host.lower()):
-            raise HTTPError(403, "this has to come from a page of this server")
+        allowed = bool(self.allow_origin or self.allow_origin_pat)  # then the server has checked it against those
+        if not origin or origin != claimed or not (allowed or urlsplit(origin).netloc == self.request.host.lower()):
+            raise HTTPError(403, "the request is not from a page of this server")
         return origin

@@ -1,4 +1,4 @@
-"""One sign-in while it is waited for: where it stands, and the one answer that ends it."""
+"""One pending sign-in: its state, and the one authorization response that ends it."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from rolloutlab.errors import InputError, RolloutlabError, SignInError
 
 
 class LoginState(Enum):
-    """LOOKING: for the way back, and for what is to be opened. ANSWERED: what comes of the answer is not known yet."""
+    """LOOKING: the route and the URL are not known yet. ANSWERED: the code is not exchanged yet."""
 
     LOOKING = "looking"
     WAITING = "waiting"
@@ -38,10 +38,10 @@ _NEXT = {
 
 
 class Login:
-    """One sign-in at `server`. Made on the loop; its methods may be called from any thread.
+    """One sign-in at `server`. Made on the loop; its methods are thread-safe.
 
-    way: how the answer comes back, once that is known. note: who is signed in, or what went wrong. ticket: by which a
-    page finds it; as secret as the state, and another. Neither they nor the address to open are in its repr.
+    way: of the response, once known. note: the scopes or the error. ticket: the secret by which a page reaches it,
+    distinct from the state. Its repr contains no secret.
     """
 
     def __init__(self, server: str, seconds: float) -> None:
@@ -53,7 +53,7 @@ class Login:
         self.question: Question | None = None
         self.redirect: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self.answer: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
-        self.answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be nobody's
+        self.answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # else asyncio warns
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._ends = time.monotonic() + seconds
@@ -66,12 +66,12 @@ class Login:
 
     @property
     def url(self) -> str | None:
-        """The address to open, while it can be: a secret, as the state is in it."""
+        """The URL to open while the sign-in waits; secret, as it contains the state."""
         return self._pending.url if self._pending and self.standing is LoginState.WAITING else None
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer is still wanted."""
+        """Whether a response is still expected."""
         return self.standing in _OPEN
 
     @property
@@ -79,44 +79,44 @@ class Login:
         """Minutes left to answer, rounded up."""
         return max(0, math.ceil((self._ends - time.monotonic()) / 60))
 
-    def told(self) -> dict[str, Any]:
-        """What may be shown, and saved: nothing secret."""
+    def public_state(self) -> dict[str, Any]:
+        """The state without secrets, to be shown and saved."""
         question = asdict(self.question) if self.question else None
         way = self.way.value if self.way else None
         standing, note = self.standing.value, self.note
         return {"server": self.server, "question": question, "way": way, "standing": standing, "note": note}
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Have a function called, on any thread, whenever what may be shown is another."""
+        """Call a function, on any thread, after each change of the public state."""
         self._listeners.append(changed)
 
-    def ask(self, pending: AuthorizationRequest) -> None:
-        """Wait for the answer to this request.
-
-        Raises:
-            SignInError: what is to be opened is no web page.
-        """
-        if not pending.url.startswith(("https://", "http://")):
-            raise SignInError(f"the sign-in page of {pending.question.authority} has no web address")
-        self._pending = pending
+    def ask(self, request: AuthorizationRequest) -> None:
+        """Wait for the response to a request; SignInError when its URL is not http or https."""
+        if not request.url.startswith(("https://", "http://")):
+            raise SignInError(f"the sign-in page of {request.question.authority} has no http or https URL")
+        self._pending = request
         self._ends = time.monotonic() + self._seconds
-        self.question = pending.question
+        self.question = request.question
         self.settle(LoginState.WAITING)
 
     def offer(self, query: str) -> bool:
-        """Take an answer, if it is the first with the right state; whether it was."""
-        answer = parameters(query)
+        """Accept the first response with the right state; whether this was it."""
+        response = parameters(query)
         with self._lock:
-            if self.standing is not LoginState.WAITING or not self._pending or not is_for(self._pending.state, answer):
+            if (
+                self.standing is not LoginState.WAITING
+                or not self._pending
+                or not is_for(self._pending.state, response)
+            ):
                 return False
-            denied = answer.get("error") == "access_denied"
+            denied = response.get("error") == "access_denied"
             self.standing = LoginState.DENIED if denied else LoginState.ANSWERED
-        self._loop.call_soon_threadsafe(_set, self.answer, answer)
+        self._loop.call_soon_threadsafe(_set, self.answer, response)
         self._changed()
         return True
 
     def settle(self, standing: LoginState, note: str = "") -> bool:
-        """Come to this standing, if that can still be; whether it could."""
+        """Change to this state if that is a valid transition; whether it was."""
         with self._lock:
             if standing not in _NEXT.get(self.standing, ()):
                 return False
@@ -125,40 +125,36 @@ class Login:
         return True
 
     def paste(self, text: str) -> dict[str, Any]:
-        """Take the address that a browser ended on.
-
-        Raises:
-            InputError: it is none, or not of this sign-in.
-        """
+        """Accept the last URL of the browser; InputError when it is not of this sign-in."""
         if not isinstance(text, str) or "state" not in parameters(text):
-            raise InputError("this is no address that a sign-in ends on", hint="all of it, from http to the end")
+            raise InputError("not the URL of an authorization response", hint="all of it, from http to the end")
         if not self.offer(text):
-            raise InputError("this is of another sign-in, or this one is over", hint=f"%login {self.server}")
+            raise InputError("this URL is of another sign-in, or this one has ended", hint=f"%login {self.server}")
         return {}
 
     def cancel(self) -> dict[str, Any]:
-        """Want no answer any more."""
+        """Cancel this sign-in."""
         if self.settle(LoginState.CANCELLED):
             error = PromptTimeoutError(f"signing in to {self.server} was cancelled", hint=f"%login {self.server}")
             self._loop.call_soon_threadsafe(_fail, self.answer, error)
         return {}
 
     def here(self, origin: str, base_url: str) -> dict[str, Any]:
-        """A page says under which address its Jupyter server is."""
+        """Set the redirect URI under the Jupyter server of a page."""
         self._loop.call_soon_threadsafe(_set, self.redirect, redirect_uri(str(origin), str(base_url)))
         return {}
 
     def nowhere(self) -> dict[str, Any]:
-        """A page says that its Jupyter server cannot hand over answers."""
+        """Set that the page's Jupyter server has no redirect route."""
         self._loop.call_soon_threadsafe(_set, self.redirect, None)
         return {}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        """What a page may ask for."""
+        """Methods that a page may call."""
         return {"paste": self.paste, "cancel": self.cancel, "nowhere": self.nowhere}
 
-    def hear(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to what a page says by way of its Jupyter server: `{result}`, or `{error: {message, hint}}`."""
+    def handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a message of a page through its Jupyter server: `{result}` or `{error: {message, hint}}`."""
         if message.get("call") == "here":
             return {"result": self.here(message.get("origin", ""), message.get("base_url", ""))}
         try:
@@ -166,7 +162,7 @@ class Login:
         except RolloutlabError as error:
             return {"error": {"message": error.message, "hint": error.hint}}
         except (KeyError, TypeError):
-            return {"error": {"message": "that is nothing that a sign-in can be asked for", "hint": None}}
+            return {"error": {"message": "unknown call, or wrong arguments", "hint": None}}
 
     def _changed(self) -> None:
         for changed in list(self._listeners):

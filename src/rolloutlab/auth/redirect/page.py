@@ -1,4 +1,4 @@
-"""The page that a sign-in ends on: static, and with nothing of the answer in it."""
+"""Last page of a sign-in: static, without anything of the authorization response."""
 
 import secrets
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Page:
-    """What a browser is told. status: that of HTTP. forget: whether the address is taken out of the history."""
+    """A page. status: of HTTP. forget: whether to remove the query from the browser's history."""
 
     status: int
     title: str
@@ -14,7 +14,7 @@ class Page:
     forget: bool = False
 
     def rendered(self) -> tuple[dict[str, str], bytes]:
-        """The headers and the body; every time with another nonce."""
+        """Headers and body, with a new nonce."""
         nonce = secrets.token_urlsafe(16)
         script = f'<script nonce="{nonce}">{_FORGET}</script>' if self.forget else ""
         body = _HTML.format(title=self.title, text=self.text, nonce=nonce, script=script).encode()

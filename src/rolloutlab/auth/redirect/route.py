@@ -1,4 +1,4 @@
-"""By which way the answer of a sign-in comes back: decided by where the browser is."""
+"""Route of the authorization response back to the kernel, by front end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ _PATH = "rolloutlab/callback"
 
 
 class RedirectRoute(Enum):
-    """PAGE: under the address of the notebook's own Jupyter server. LOOPBACK: to a listener of this process.
+    """PAGE: under the URL of the notebook's Jupyter server. LOOPBACK: to a listener of this process.
 
-    PASTE: nothing can come back by itself. NONE: there is nobody to ask. An address can be pasted in all but the last.
+    PASTE: by hand only. NONE: no person can be asked. A URL can be pasted in all but the last.
     """
 
     PAGE = "page"
@@ -24,10 +24,10 @@ class RedirectRoute(Enum):
 
 @dataclass(frozen=True)
 class FrontEndContext:
-    """What there is to decide by. kernel: whether a notebook or a console talks to this process. console: a console.
+    """The front end of this process. kernel: whether it is a kernel. console: whether its client is a console.
 
-    asks: whether somebody can be asked: the front end of a kernel takes questions, or a terminal is there. environment:
-    the variables. names: what the front end put into the notebook's namespace.
+    asks: whether a person can be asked: the kernel's client allows stdin, or there is a terminal. names: variables that
+    the front end put into the notebook's namespace.
     """
 
     kernel: bool
@@ -37,26 +37,20 @@ class FrontEndContext:
     console: bool = False
 
 
-def choose_route(around: FrontEndContext) -> RedirectRoute:
-    """The way for these surroundings.
-
-    VS Code says so in the namespace, as it may also talk to a Jupyter server, whose kernels have JPY_SESSION_NAME.
-    """
-    if not around.asks:
+def choose_route(context: FrontEndContext) -> RedirectRoute:
+    """The route for a front end."""
+    if not context.asks:
         return RedirectRoute.NONE
-    if any(name.startswith("COLAB_") for name in around.environment):
+    if any(name.startswith("COLAB_") for name in context.environment):
         return RedirectRoute.PASTE
-    if around.kernel and "JPY_SESSION_NAME" in around.environment and "__vsc_ipynb_file__" not in around.names:
+    # VS Code may use a Jupyter server too, whose kernels have JPY_SESSION_NAME, but its page cannot reach the server
+    if context.kernel and "JPY_SESSION_NAME" in context.environment and "__vsc_ipynb_file__" not in context.names:
         return RedirectRoute.PAGE
     return RedirectRoute.LOOPBACK
 
 
 def redirect_uri(origin: str, base_url: str) -> str | None:
-    """The redirect URI under the address of a Jupyter server; None where none may be.
-
-    It has to be https or on this machine (OAuth 2.1, 2.3.1): a notebook that is served unprotected to other machines
-    gets its answers another way.
-    """
+    """The redirect URI under a Jupyter server; None unless it is https or on this machine (OAuth 2.1, 2.3.1)."""
     try:
         parts = urlsplit(origin)
         host, port = parts.hostname, parts.port

@@ -64,7 +64,7 @@ class ConsoleFrontEnd:
         if self._prompts:
             self._waiting.append(login)
             return
-        facts = [f"  {name}: {value}" for name, value in render.facts(login.told())]
+        facts = [f"  {name}: {value}" for name, value in render.facts(login.public_state())]
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
         if self._terminal:
             self._say(PASTE)

@@ -31,7 +31,7 @@ class LoginView(NotebookView):
         login.listen(self._changed)
 
     def state(self) -> Mapping[str, Any]:
-        login = self._login.told()
+        login = self._login.public_state()
         facts = [list(fact) for fact in render.facts(login)]
         return {"facts": facts, "standing": login["standing"], "words": render.status(login), "way": login["way"]}
 
@@ -50,10 +50,10 @@ class LoginView(NotebookView):
         self.open_door()
 
     def __repr__(self) -> str:
-        return render.text(self._login.told())
+        return render.text(self._login.public_state())
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self._login.told()))
+        return for_notebook(render.html(self._login.public_state()))
 
 
 class NotebookFrontEnd:
