@@ -29,7 +29,8 @@ class TimedSearch:
     """
 
     def __init__(self, timeout: float | None = None) -> None:
-        self._timeout = self._left = timeout
+        self._timeout = timeout
+        self._left = timeout or 0.0
 
     def __call__(self, pattern: str, documents: Documents) -> Iterator[int]:
         """The places of the documents in which the pattern matches.
@@ -38,6 +39,9 @@ class TimedSearch:
             InputError: it is not a regular expression, or the time is over.
         """
         search = _compiled(pattern).search
+        if self._timeout is None:  # without a clock: a timeout costs 2 µs per document
+            yield from (place for place, text in documents if search(text, concurrent=False))
+            return
         for place, text in documents:
             started = time.monotonic()
             try:
@@ -48,13 +52,12 @@ class TimedSearch:
                     f"looking for {pattern[:100]!r} took more than {self._timeout:g} s and was given up",
                     hint='{"where": {"#document": {"$contains": "Paris"}}}',
                 ) from None
-            if self._left is not None:
-                self._left -= time.monotonic() - started
+            self._left -= time.monotonic() - started
             if matched:
                 yield place
 
     def _matches(self, search: Callable[..., Any], text: str) -> bool:
-        if self._left is not None and self._left <= 0:
+        if self._left <= 0:
             raise TimeoutError
         try:
             return search(text, timeout=_WITH_GIL, concurrent=False) is not None
