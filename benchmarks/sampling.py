@@ -24,7 +24,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from rolloutlab.api.inference import complete
 from rolloutlab.api.wire.chat import ChatRequest
-from rolloutlab.policy.decode import Ask
+from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.session import Session
@@ -50,10 +50,13 @@ def ours(name: str, batch: int, ragged: bool) -> float:
     policy = Policy(**{**vars(policy), "end_ids": frozenset()})
     prompts = prompts_of(policy, batch)
     sampler, adapter = Sampler(policy), read_adapter(policy.lora_copy())
-    asks = [Ask(p, n, seed=i) for i, (p, n) in enumerate(zip(prompts, lengths(len(prompts), ragged), strict=True))]
+    requests = [
+        CompletionRequest(p, n, seed=i)
+        for i, (p, n) in enumerate(zip(prompts, lengths(len(prompts), ragged), strict=True))
+    ]
 
     def work() -> None:
-        for future in [sampler.submit(adapter, [ask]) for ask in asks]:
+        for future in [sampler.submit(adapter, [request]) for request in requests]:
             future.result()
 
     seconds = best(work)
@@ -66,7 +69,7 @@ def static(name: str, batch: int, threads: int) -> float:
     torch.set_num_threads(threads)
     policy = load_policy(name)
     prompts = prompts_of(policy, batch)
-    model = policy.speaker(read_adapter(policy.lora_copy()))
+    model = policy.with_adapter(read_adapter(policy.lora_copy()))
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])

@@ -21,7 +21,7 @@ from models import mid_size
 
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.api.wire.trajectories import Trajectory
-from rolloutlab.policy.decode import Ask
+from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDER
 from rolloutlab.policy.rendering import Renderer
@@ -59,9 +59,9 @@ def sampled(policy: Policy, groups: int, words: int, tokens: int) -> tuple[Group
     for g in range(groups):
         asked = UserMessage(role="user", content=" ".join(random.choice(WORDS) for _ in range(words)))
         prompt = renderer.prompt([asked])
-        asks = [Ask(tuple(prompt), tokens, seed=g, index=i) for i in range(8)]
+        requests = [CompletionRequest(tuple(prompt), tokens, seed=g, index=i) for i in range(8)]
         found.append([])
-        for i, row in enumerate(sampler.submit(adapter, asks).result()):
+        for i, row in enumerate(sampler.submit(adapter, requests).result()):
             entries = [
                 {"token": "", "logprob": p, "top_logprobs": [], "token_id": t}
                 for t, p in zip(row.tokens, row.logprobs, strict=True)

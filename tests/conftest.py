@@ -267,11 +267,11 @@ def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.endpoints.chat import Ledger
     from rolloutlab.service.job_queue import Jobs
     from rolloutlab.service.mcp.lab import LabTools
     from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.oauth.server import AuthorizationServer
-    from rolloutlab.service.usage import Ledger
 
     database = open_service_database(folder)
     try:

@@ -335,10 +335,10 @@ def job(**trajectory: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "make", "status", "said"),
     [
-        ("chat", lambda: {**CHAT, "messages": [MESSAGE] * LONG}, 400, "100,000 messages are more than"),
+        ("chat", lambda: {**CHAT, "messages": [MESSAGE] * LONG}, 400, "100,000 messages do not fit into"),
         ("chat", lambda: {**CHAT, "messages": [5] * LONG}, 400, "messages.0"),
         ("chat", lambda: {**CHAT, "stop": ["a"] * 10 * LONG}, 400, "at most 4 items"),
-        ("chat", lambda: {**CHAT, "tools": [TOOL] * (LONG // 4)}, 400, "25,000 tools are more than"),
+        ("chat", lambda: {**CHAT, "tools": [TOOL] * (LONG // 4)}, 400, "25,000 tools do not fit into"),
         ("chat", lambda: {**CHAT, "messages": [{**MESSAGE, "content": "ab " * LONG}]}, 400, "context_length_exceeded"),
         ("chat", lambda: {**CHAT, "model": "a/" * 5 * LONG}, 404, "there is no model"),
         (
@@ -347,7 +347,12 @@ def job(**trajectory: Any) -> dict[str, Any]:
             200,
             "turns",
         ),
-        ("logprobs", lambda: {"model": "tiny", "histories": [{"messages_and_choices": [ANSWER] * LONG}]}, 422, "more"),
+        (
+            "logprobs",
+            lambda: {"model": "tiny", "histories": [{"messages_and_choices": [ANSWER] * LONG}]},
+            422,
+            "do not fit into",
+        ),
         ("models", lambda: {"project": "lab", "name": "x" * 100 * LONG}, 422, "at most 255"),
         ("checkpoints", lambda: {"steps": list(range(1, 10 * LONG + 1))}, 200, "not_found_steps"),
         ("jobs", lambda: {**JOB, "trajectory_groups": [{"trajectories": []}] * LONG}, 404, "no model"),

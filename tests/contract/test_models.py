@@ -60,10 +60,10 @@ def test_a_model_of_another_base_policy_is_neither_listed_nor_answered_nor_train
     other.base.get_input_embeddings().weight.data += 1
     service = start(other)
     assert [card["id"] for card in service.call("GET", "/v1/models")["data"]] == ["tiny"]
-    with pytest.raises(RefusedError, match=r"409 lab/first stands on another base policy"):
+    with pytest.raises(RefusedError, match=r"409 lab/first was trained on another base policy"):
         service.chat(model="lab/first")
     job = service.train(CreateTrainingJob.model_validate(body(model.id)))
-    assert "stands on another base policy" in service.ended(job)[-1].data["error_message"]
+    assert "was trained on another base policy" in service.ended(job)[-1].data["error_message"]
     assert start().chat(model="lab/first").model == "lab/first@0"
 
 

@@ -206,9 +206,9 @@ def test_the_same_key_with_another_body_is_refused(service, body):
     model, other, key = service.register(), service.register("other"), "a key"
     first = service.http.run(submit(service, body(model.id), key))
     assert service.http.run(submit(service, body(model.id), key)) == first
-    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key is that of the job {first}"):
+    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key was used for the job {first}"):
         service.http.run(submit(service, body(other.id), key))
-    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key is that of the job {first}"):
+    with pytest.raises(RefusedError, match=f"409 the Idempotency-Key was used for the job {first}"):
         service.http.run(submit(service, body(other.id), first))
 
 

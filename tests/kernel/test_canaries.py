@@ -24,7 +24,7 @@ KINDS = {
     "rolloutlab.auth.authorization.prepare": "state",
     "rolloutlab.auth.pkce.new_verifier": "verifier",
     "rolloutlab.auth.redirect.login.__init__": "ticket of a login",
-    "rolloutlab.service.oauth.consent.ask": "form of the consent page",
+    "rolloutlab.service.oauth.consent.show": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",
     "rolloutlab.service.lifecycle.draw_token": "token of the service",
     "rolloutlab.service.lifecycle.key": "key of the service",

@@ -9,7 +9,7 @@ from transformers import FalconH1Config, GPT2Config, Lfm2Config, MixtralConfig
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy.capabilities import Probe
-from rolloutlab.policy.decode import Ask, Decoder, decode
+from rolloutlab.policy.decode import CompletionRequest, Decoder, decode
 from rolloutlab.policy.model import write_adapter
 
 LFM2 = Lfm2Config, {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
@@ -39,29 +39,33 @@ def test_a_speaker_under_an_adapter_says_what_a_carrier_says(other, adapter_of):
     carrier = other.lora_copy()
     write_adapter(carrier, adapter)
     before = copy.deepcopy(other.base.state_dict())
-    said = read_whole(other.speaker(adapter), ids)
+    said = read_whole(other.with_adapter(adapter), ids)
     assert torch.allclose(said, read_whole(carrier, ids), atol=1e-4)
     assert not torch.allclose(said, read_whole(other.base, ids), atol=1e-2)
     assert all(torch.equal(weight, before[name]) for name, weight in other.base.state_dict().items())
 
 
 def test_completions_that_join_and_leave_are_those_of_a_policy_that_reads_all_at_once(other, adapter_of):
-    speaker = other.speaker(adapter_of(other))
+    speaker = other.with_adapter(adapter_of(other))
     decoder = Decoder(speaker, frozenset())
-    asks = [Ask((0, 2, 50, 99, 3), 9, seed=1), Ask((0, 2), 4, seed=2), Ask((0, 3, 77, 120, 9, 41, 5, 6), 6, seed=3)]
+    requests = [
+        CompletionRequest((0, 2, 50, 99, 3), 9, seed=1),
+        CompletionRequest((0, 2), 4, seed=2),
+        CompletionRequest((0, 3, 77, 120, 9, 41, 5, 6), 6, seed=3),
+    ]
     ended = []
-    for ask in asks:
-        decoder.admit([ask])
+    for request in requests:
+        decoder.admit([request])
         ended += decoder.step()
         ended += decoder.step()
     while len(decoder):
         ended += decoder.step()
-    assert len(ended) == len(asks)
+    assert len(ended) == len(requests)
     for row in ended:
-        alone = decode(speaker, [row.ask], frozenset())[0]
+        alone = decode(speaker, [row.request], frozenset())[0]
         assert row.tokens == alone.tokens
-        said = read_whole(speaker, [*row.ask.prompt, *row.tokens])
-        first = len(row.ask.prompt) - 1
+        said = read_whole(speaker, [*row.request.prompt, *row.tokens])
+        first = len(row.request.prompt) - 1
         expected = [float(said[first + i, token]) for i, token in enumerate(row.tokens)]
         assert row.logprobs == pytest.approx(expected, abs=1e-4)
 

@@ -13,7 +13,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from rolloutlab.errors import CheckpointError, ServiceError
-from rolloutlab.policy.checkpoints import about_checkpoint, check_checkpoint, read_checkpoint, write_checkpoint
+from rolloutlab.policy.checkpoints import check_checkpoint, read_checkpoint, read_metadata, write_checkpoint
 from rolloutlab.policy.model import Policy, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.trainer import State
 
@@ -174,7 +174,7 @@ def test_a_disk_that_does_not_answer_has_damaged_no_checkpoint(policy, tmp_path,
         with pytest.raises(ServiceError, match=r"cannot be read: Input/output error") as caught:
             read_checkpoint(tmp_path / "3")
         with pytest.raises(ServiceError, match=r"checkpoint\.json cannot be read: Input/output error"):
-            about_checkpoint(tmp_path / "3")
+            read_metadata(tmp_path / "3")
     assert "delete" not in caught.value.hint
     read_checkpoint(tmp_path / "3")
 
@@ -226,7 +226,7 @@ def test_a_list_of_checksums_that_leads_out_of_the_folder_is_damaged_and_what_it
     sums[name.format(folder=tmp_path)] = hashlib.sha256(outside.read_bytes()).hexdigest()
     (tmp_path / "3" / "sha256.json").write_text(json.dumps(sums))
     opened.clear()
-    with pytest.raises(CheckpointError, match=r"sha256\.json is damaged: '.*' is no file name"):
+    with pytest.raises(CheckpointError, match=r"sha256\.json is damaged: '.*' is not a file name"):
         check_checkpoint(tmp_path / "3")
     assert {path.name for path in opened} <= {path.name for path in (tmp_path / "3").iterdir()}
 

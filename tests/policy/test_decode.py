@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rolloutlab.policy.decode import Ask, Decoder, Sampled, decode, gumbel
+from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, decode, gumbel
 from rolloutlab.policy.model import Policy, load_policy
 
 NEVER_ENDS: frozenset[int] = frozenset()
@@ -26,19 +26,19 @@ def policy(tiny_policy) -> Policy:
     return policy
 
 
-def ask(**overrides: Any) -> Ask:
-    return Ask(**{"prompt": PROMPT, "max_tokens": 12, "seed": 5} | overrides)
+def request(**overrides: Any) -> CompletionRequest:
+    return CompletionRequest(**{"prompt": PROMPT, "max_tokens": 12, "seed": 5} | overrides)
 
 
-def others() -> list[Ask]:
+def others() -> list[CompletionRequest]:
     """Neighbours of other lengths and settings."""
     settings = [{"temperature": 0.0}, {"top_p": 0.3}, {"temperature": 2.0}]
     return [
-        ask(prompt=p, max_tokens=3 + i, index=i, **s) for i, (p, s) in enumerate(zip(OTHERS, settings, strict=True))
+        request(prompt=p, max_tokens=3 + i, index=i, **s) for i, (p, s) in enumerate(zip(OTHERS, settings, strict=True))
     ]
 
 
-def finish(decoder: Decoder) -> list[Sampled]:
+def finish(decoder: Decoder) -> list[Completion]:
     done = []
     while len(decoder):
         done += decoder.step()
@@ -77,8 +77,8 @@ CRITICAL = {1: 10.83, 7: 24.32, 63: 103.44}
 
 def draws(**overrides: Any) -> list[list[int]]:
     """200 completions of 100 tokens from the constant model."""
-    asks = [ask(index=i, max_tokens=100, **overrides) for i in range(200)]
-    return [row.tokens for row in decode(Constant(LOGITS), asks, NEVER_ENDS)]
+    requests = [request(index=i, max_tokens=100, **overrides) for i in range(200)]
+    return [row.tokens for row in decode(Constant(LOGITS), requests, NEVER_ENDS)]
 
 
 def chi_square(found: list[Any], expected: dict[Any, float]) -> float:
@@ -93,19 +93,19 @@ def flat(rows: list[list[int]]) -> list[int]:
 
 
 def test_the_same_seed_gives_the_same_tokens_again(policy):
-    first, second = (decode(policy.base, [ask()], policy.end_ids)[0] for _ in range(2))
+    first, second = (decode(policy.base, [request()], policy.end_ids)[0] for _ in range(2))
     assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
 
 
 def test_neighbours_do_not_change_a_completion(policy):
-    [alone] = decode(policy.base, [ask()], NEVER_ENDS)
-    *_, beside = decode(policy.base, [*others(), ask()], NEVER_ENDS)
+    [alone] = decode(policy.base, [request()], NEVER_ENDS)
+    *_, beside = decode(policy.base, [*others(), request()], NEVER_ENDS)
     assert beside.tokens == alone.tokens
     assert beside.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
 def test_the_most_likely_tokens_are_noted_for_those_who_asked(policy):
-    row, other = decode(policy.base, [ask(top=3), ask(index=1)], NEVER_ENDS)
+    row, other = decode(policy.base, [request(top=3), request(index=1)], NEVER_ENDS)
     for i, (token, logprob) in enumerate(zip(row.tokens, row.logprobs, strict=True)):
         logprobs_V = forward_logits(policy, PROMPT + tuple(row.tokens[:i]))[-1].log_softmax(-1)
         values, ids = logprobs_V.topk(3)
@@ -116,7 +116,7 @@ def test_the_most_likely_tokens_are_noted_for_those_who_asked(policy):
 
 
 def test_forced_tokens_come_first_with_their_own_logprobs(policy):
-    [row] = decode(policy.base, [ask(forced=(7, 8, 9))], NEVER_ENDS)
+    [row] = decode(policy.base, [request(forced=(7, 8, 9))], NEVER_ENDS)
     assert row.tokens[:3] == [7, 8, 9]
     logprobs_V = forward_logits(policy, (*PROMPT, 7, 8))[-1].log_softmax(-1)
     assert row.logprobs[2] == pytest.approx(float(logprobs_V[9]), abs=1e-4)
@@ -124,22 +124,22 @@ def test_forced_tokens_come_first_with_their_own_logprobs(policy):
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_joining_a_running_batch_changes_neither_the_newcomer_nor_the_others(policy, steps):
-    asks = [*others(), ask()]
-    alone = {each: decode(policy.base, [each], NEVER_ENDS)[0] for each in asks}
+    requests = [*others(), request()]
+    alone = {each: decode(policy.base, [each], NEVER_ENDS)[0] for each in requests}
     decoder = Decoder(policy.base, NEVER_ENDS)
     decoder.admit(others())
     done = [row for _ in range(steps) for row in decoder.step()]
-    decoder.admit([ask()])
+    decoder.admit([request()])
     done += finish(decoder)
-    assert {row.ask for row in done} == set(asks)
+    assert {row.request for row in done} == set(requests)
     for row in done:
-        assert row.tokens == alone[row.ask].tokens
-        assert row.logprobs == pytest.approx(alone[row.ask].logprobs, abs=1e-4)
+        assert row.tokens == alone[row.request].tokens
+        assert row.logprobs == pytest.approx(alone[row.request].logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("other", [{"seed": 6}, {"index": 1}, {"seed": -5}, {"seed": 5 + 2**32}, {"seed": 2**80}])
 def test_another_seed_or_index_gives_another_completion(policy, other):
-    [first], [second] = (decode(policy.base, [each], NEVER_ENDS) for each in (ask(), ask(**other)))
+    [first], [second] = (decode(policy.base, [each], NEVER_ENDS) for each in (request(), request(**other)))
     assert first.tokens != second.tokens
 
 
@@ -149,8 +149,8 @@ def test_another_position_has_other_noise():
 
 
 def test_answers_come_in_the_order_of_the_asks_whichever_ends_first(policy):
-    asks = [ask(prompt=p, max_tokens=n) for p, n in zip(OTHERS, (9, 1, 4), strict=True)]
-    assert [row.ask for row in decode(policy.base, asks, NEVER_ENDS)] == asks
+    requests = [request(prompt=p, max_tokens=n) for p, n in zip(OTHERS, (9, 1, 4), strict=True)]
+    assert [row.request for row in decode(policy.base, requests, NEVER_ENDS)] == requests
 
 
 @pytest.mark.parametrize(
@@ -159,17 +159,17 @@ def test_answers_come_in_the_order_of_the_asks_whichever_ends_first(policy):
     ids=str,
 )
 def test_logprobs_are_those_of_a_plain_pass_over_the_text_whatever_the_temperature_and_top_p(policy, settings):
-    asks = [ask(prompt=prompt, index=i, **settings) for i, prompt in enumerate([PROMPT, *OTHERS])]
-    for row in decode(policy.base, asks, NEVER_ENDS):
-        start = len(row.ask.prompt)
-        logits_TV = forward_logits(policy, (*row.ask.prompt, *row.tokens))[start - 1 : -1]
+    requests = [request(prompt=prompt, index=i, **settings) for i, prompt in enumerate([PROMPT, *OTHERS])]
+    for row in decode(policy.base, requests, NEVER_ENDS):
+        start = len(row.request.prompt)
+        logits_TV = forward_logits(policy, (*row.request.prompt, *row.tokens))[start - 1 : -1]
         expected_T = logits_TV.log_softmax(-1)[range(len(row.tokens)), row.tokens]
         assert row.logprobs == pytest.approx(expected_T.tolist(), abs=1e-4)
 
 
 def test_temperature_0_takes_the_most_likely_token_whatever_the_seed_and_the_neighbours(policy):
-    asks = [ask(temperature=0.0, seed=seed, top_p=top_p) for seed, top_p in [(0, 1.0), (1, 1.0), (2, 0.1)]]
-    *_, first, second, third = decode(policy.base, [*others(), *asks], NEVER_ENDS)
+    requests = [request(temperature=0.0, seed=seed, top_p=top_p) for seed, top_p in [(0, 1.0), (1, 1.0), (2, 0.1)]]
+    *_, first, second, third = decode(policy.base, [*others(), *requests], NEVER_ENDS)
     logits_TV = forward_logits(policy, (*PROMPT, *first.tokens))[len(PROMPT) - 1 : -1]
     assert first.tokens == logits_TV.argmax(-1).tolist()
     assert first.tokens == second.tokens == third.tokens
@@ -215,15 +215,15 @@ def test_top_p_cuts_after_the_temperature():
 
 
 def test_temperature_0_knows_the_most_likely_token_from_one_that_is_nearly_as_likely():
-    asks = [ask(seed=seed, temperature=0.0, max_tokens=20) for seed in range(20)]
-    assert set(flat([row.tokens for row in decode(Constant([0.0, 1e-5, 0.0]), asks, NEVER_ENDS)])) == {1}
+    requests = [request(seed=seed, temperature=0.0, max_tokens=20) for seed in range(20)]
+    assert set(flat([row.tokens for row in decode(Constant([0.0, 1e-5, 0.0]), requests, NEVER_ENDS)])) == {1}
 
 
 @pytest.mark.parametrize(("seed", "position", "token"), [(2927, 2, 48), (38961, 9, 27), (16979, 15, 61)])
 def test_no_draw_of_the_hash_gives_a_token_that_is_all_but_impossible(seed, position, token):
     # the hashes of these are all ones in their upper bits: a uniform number that rounds to 1 would be infinite noise
     model = Constant([-1e4 if i == token else 0.0 for i in range(64)])
-    [row] = decode(model, [ask(seed=seed, max_tokens=position + 1)], NEVER_ENDS)
+    [row] = decode(model, [request(seed=seed, max_tokens=position + 1)], NEVER_ENDS)
     assert row.tokens[position] != token
     assert min(row.logprobs) > -5
 
@@ -245,34 +245,34 @@ def test_a_token_has_the_same_noise_in_a_larger_vocabulary():
 
 @pytest.mark.parametrize("max_tokens", [1, 7])
 def test_a_completion_has_at_most_max_tokens(policy, max_tokens):
-    [row] = decode(policy.base, [ask(max_tokens=max_tokens)], NEVER_ENDS)
+    [row] = decode(policy.base, [request(max_tokens=max_tokens)], NEVER_ENDS)
     assert (len(row.tokens), len(row.logprobs), row.finish) == (max_tokens, max_tokens, "length")
 
 
 def test_an_end_token_ends_the_completion_and_belongs_to_it(policy):
-    [free] = decode(policy.base, [ask()], NEVER_ENDS)
+    [free] = decode(policy.base, [request()], NEVER_ENDS)
     end = free.tokens[4]
     until = free.tokens.index(end) + 1
-    [row] = decode(policy.base, [ask()], frozenset({end, 100_000}))
+    [row] = decode(policy.base, [request()], frozenset({end, 100_000}))
     assert (row.tokens, row.finish) == (free.tokens[:until], "stop")
     assert row.logprobs == pytest.approx(free.logprobs[:until], abs=1e-5)
 
 
 def test_an_end_token_in_the_last_place_is_a_stop(policy):
-    [free] = decode(policy.base, [ask(max_tokens=1)], NEVER_ENDS)
-    [row] = decode(policy.base, [ask(max_tokens=1)], frozenset(free.tokens))
+    [free] = decode(policy.base, [request(max_tokens=1)], NEVER_ENDS)
+    [row] = decode(policy.base, [request(max_tokens=1)], frozenset(free.tokens))
     assert row.finish == "stop"
 
 
 def test_a_row_that_nobody_waits_for_leaves_and_the_others_go_on(policy):
     gone: list[bool] = []
     decoder = Decoder(policy.base, NEVER_ENDS)
-    left, stays = ask(watch=lambda _: "abandoned" if gone else None, max_tokens=1000), ask(prompt=OTHERS[1])
+    left, stays = request(watch=lambda _: "abandoned" if gone else None, max_tokens=1000), request(prompt=OTHERS[1])
     decoder.admit([left, stays])
     assert decoder.step() == []
     gone.append(True)
     [row] = decoder.step()
-    assert (row.ask, row.finish, len(decoder)) == (left, "abandoned", 1)
+    assert (row.request, row.finish, len(decoder)) == (left, "abandoned", 1)
     [rest] = finish(decoder)
     assert rest.tokens == decode(policy.base, [stays], NEVER_ENDS)[0].tokens
 
@@ -281,8 +281,8 @@ def test_a_decoder_can_be_used_again_after_it_ran_empty(policy):
     decoder = Decoder(policy.base, NEVER_ENDS)
     decoder.admit(others())
     finish(decoder)
-    decoder.admit([ask()])
-    assert finish(decoder)[0].tokens == decode(policy.base, [ask()], NEVER_ENDS)[0].tokens
+    decoder.admit([request()])
+    assert finish(decoder)[0].tokens == decode(policy.base, [request()], NEVER_ENDS)[0].tokens
 
 
 def test_equal_prompts_are_read_once():
@@ -293,9 +293,9 @@ def test_equal_prompts_are_read_once():
             read.append(len(input_ids))
             return super().__call__(input_ids=input_ids, **inputs)
 
-    asks = [ask(prompt=prompt, index=i, max_tokens=1) for prompt in OTHERS for i in range(5)]
-    rows = decode(Counting(LOGITS), asks, NEVER_ENDS)
-    assert [row.ask for row in rows] == asks
+    requests = [request(prompt=prompt, index=i, max_tokens=1) for prompt in OTHERS for i in range(5)]
+    rows = decode(Counting(LOGITS), requests, NEVER_ENDS)
+    assert [row.request for row in rows] == requests
     assert read == [3]
 
 
@@ -303,7 +303,7 @@ def test_a_busy_batch_does_not_grow_without_bound():
     model = Constant(LOGITS)
     decoder = Decoder(model, NEVER_ENDS)
     for round_ in range(60):
-        decoder.admit([ask(prompt=OTHERS[round_ % 3], index=round_, max_tokens=10)])
+        decoder.admit([request(prompt=OTHERS[round_ % 3], index=round_, max_tokens=10)])
         for _ in range(4):
             decoder.step()
         assert len(decoder) > 0
@@ -317,8 +317,8 @@ def test_padding_goes_as_soon_as_the_longest_completion_leaves(policy):
         lambda _, __, inputs: widths.append(inputs["attention_mask"].shape[1]), with_kwargs=True
     )
     decoder = Decoder(policy.base, NEVER_ENDS)
-    short = ask(prompt=OTHERS[0], max_tokens=6)
-    decoder.admit([ask(prompt=tuple(range(3, 60)), max_tokens=2), short])
+    short = request(prompt=OTHERS[0], max_tokens=6)
+    decoder.admit([request(prompt=tuple(range(3, 60)), max_tokens=2), short])
     done = finish(decoder)
     watch.remove()
     assert widths == [57, 58, 4, 5, 6, 7]

@@ -208,7 +208,7 @@ def test_a_speaker_says_what_a_carrier_of_the_adapter_says_and_leaves_the_base_a
     speaker = None
     for seed in (1, 2):
         write_adapter(carrier, changed(policy, seed))
-        speaker = policy.speaker(changed(policy, seed), speaker)
+        speaker = policy.with_adapter(changed(policy, seed), speaker)
         assert torch.allclose(logits(speaker), logits(carrier), atol=1e-4)
         assert not torch.allclose(logits(speaker), before, atol=1e-2)
     assert torch.equal(logits(policy.base), before)
@@ -216,4 +216,4 @@ def test_a_speaker_says_what_a_carrier_of_the_adapter_says_and_leaves_the_base_a
 
 def test_a_speaker_under_an_adapter_that_does_not_fit_is_refused(policy):
     with pytest.raises(RuntimeError):
-        policy.speaker({name: tensor[:-1] for name, tensor in changed(policy).items()})
+        policy.with_adapter({name: tensor[:-1] for name, tensor in changed(policy).items()})

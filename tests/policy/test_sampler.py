@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.decode import Ask, Sampled, decode
+from rolloutlab.policy.decode import Completion, CompletionRequest, decode
 from rolloutlab.policy.model import Adapter, Policy, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.sampler import Sampler
 
@@ -61,8 +61,8 @@ def watched(policy: Policy, watch: Callable[[Tensor], None]) -> Policy:
     """The policy, whose speakers show `watch` the ids of every forward pass before it runs."""
 
     class Watched(Policy):
-        def speaker(self, *adapter: Any) -> Any:
-            model = super().speaker(*adapter)
+        def with_adapter(self, *adapter: Any) -> Any:
+            model = super().with_adapter(*adapter)
             model.register_forward_pre_hook(lambda _, __, inputs: watch(inputs["input_ids"]), with_kwargs=True)
             return model
 
@@ -87,39 +87,42 @@ class Gate:
         return {prompt for prompt in PROMPTS if prompt[-1] in ends}
 
 
-def asks(n: int = 2, **overrides: Any) -> list[Ask]:
-    return [Ask(**{"prompt": PROMPTS[0], "max_tokens": 6, "seed": 1, "index": i} | overrides) for i in range(n)]
+def requests(n: int = 2, **overrides: Any) -> list[CompletionRequest]:
+    return [
+        CompletionRequest(**{"prompt": PROMPTS[0], "max_tokens": 6, "seed": 1, "index": i} | overrides)
+        for i in range(n)
+    ]
 
 
-def endless(**overrides: Any) -> list[Ask]:
-    return asks(1, max_tokens=ENDLESS, **overrides)
+def endless(**overrides: Any) -> list[CompletionRequest]:
+    return requests(1, max_tokens=ENDLESS, **overrides)
 
 
-def expected(policy: Policy, adapter: Adapter, wanted: list[Ask]) -> list[list[int]]:
+def expected(policy: Policy, adapter: Adapter, wanted: list[CompletionRequest]) -> list[list[int]]:
     model = policy.lora_copy()
     write_adapter(model, adapter)
     return [row.tokens for row in decode(model, wanted, policy.end_ids)]
 
 
-def tokens(future: "Future[list[Sampled]]") -> list[list[int]]:
+def tokens(future: "Future[list[Completion]]") -> list[list[int]]:
     return [row.tokens for row in future.result(SOON)]
 
 
 def test_an_answer_is_what_decoding_gives(policy, adapters, start):
-    rows = start().submit(adapters["a"], asks(3)).result(SOON)
-    assert [row.tokens for row in rows] == expected(policy, adapters["a"], asks(3))
+    rows = start().submit(adapters["a"], requests(3)).result(SOON)
+    assert [row.tokens for row in rows] == expected(policy, adapters["a"], requests(3))
     assert {row.finish for row in rows} == {"length"}
 
 
 def test_completions_come_in_the_order_of_their_index_whichever_ends_first(policy, adapters, start):
-    wanted = [replace(ask, max_tokens=n) for ask, n in zip(asks(4), (9, 1, 12, 3), strict=True)]
+    wanted = [replace(request, max_tokens=n) for request, n in zip(requests(4), (9, 1, 12, 3), strict=True)]
     assert tokens(start().submit(adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
 
 
 def test_everyone_who_asks_at_the_same_time_gets_their_own_answer(policy, adapters, start):
     sampler = start()
     together = threading.Barrier(8)
-    wanted = [asks(1 + i % 3, prompt=PROMPTS[i % 3], seed=i, max_tokens=4 + i) for i in range(8)]
+    wanted = [requests(1 + i % 3, prompt=PROMPTS[i % 3], seed=i, max_tokens=4 + i) for i in range(8)]
 
     def client(i: int) -> list[list[list[int]]]:
         together.wait(SOON)
@@ -137,9 +140,9 @@ def test_more_completions_than_the_batch_holds_wait_their_turn(policy, adapters,
     gate = Gate()
     gate.opened.set()
     sampler = start(gate, max_batch=max_batch)
-    futures = [sampler.submit(adapters["a"], asks(n, seed=n)) for n in (7, 1, 4)]
+    futures = [sampler.submit(adapters["a"], requests(n, seed=n)) for n in (7, 1, 4)]
     for n, future in zip((7, 1, 4), futures, strict=True):
-        assert tokens(future) == expected(policy, adapters["a"], asks(n, seed=n))
+        assert tokens(future) == expected(policy, adapters["a"], requests(n, seed=n))
     assert max(len(ids) for ids in gate.seen) <= max_batch
 
 
@@ -148,9 +151,9 @@ def test_a_request_joins_the_running_batch_under_the_same_adapter(policy, adapte
     sampler = start(gate)
     running = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
-    joining = sampler.submit(adapters["a"], asks(2, seed=2))
+    joining = sampler.submit(adapters["a"], requests(2, seed=2))
     gate.opened.set()
-    assert tokens(joining) == expected(policy, adapters["a"], asks(2, seed=2))
+    assert tokens(joining) == expected(policy, adapters["a"], requests(2, seed=2))
     assert not running.done()
     assert max(len(ids) for ids in gate.seen) == 3
 
@@ -161,7 +164,7 @@ def test_where_lanes_are_few_requests_go_first_come_first_across_adapters(policy
     order: list[str] = []
     futures = {}
     for name, key, length in [("first", "a", 30), ("second", "b", 20), ("third", "a", 1)]:
-        futures[name] = sampler.submit(adapters[key], asks(1, max_tokens=length))
+        futures[name] = sampler.submit(adapters[key], requests(1, max_tokens=length))
         futures[name].add_done_callback(lambda _, name=name: order.append(name))
     assert gate.reached.wait(SOON)
     gate.opened.set()
@@ -172,27 +175,27 @@ def test_where_lanes_are_few_requests_go_first_come_first_across_adapters(policy
 def test_a_busy_checkpoint_does_not_keep_another_waiting(policy, adapters, start):
     sampler = start()
     busy = sampler.submit(adapters["a"], endless())
-    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert tokens(sampler.submit(adapters["b"], requests())) == expected(policy, adapters["b"], requests())
     assert not busy.done()
 
 
 def test_an_error_under_one_adapter_leaves_the_others_alone(policy, adapters, start):
     sampler = start()
     busy = sampler.submit(adapters["a"], endless())
-    assert sampler.submit(adapters["b"], asks(prompt=(100_000,))).exception(SOON)
-    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert sampler.submit(adapters["b"], requests(prompt=(100_000,))).exception(SOON)
+    assert tokens(sampler.submit(adapters["b"], requests())) == expected(policy, adapters["b"], requests())
     assert not busy.done()
 
 
 def test_a_newcomer_that_cannot_be_read_leaves_those_who_are_under_way_alone(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
-    running = sampler.submit(adapters["a"], asks(2, max_tokens=20))
+    running = sampler.submit(adapters["a"], requests(2, max_tokens=20))
     assert gate.reached.wait(SOON)
-    newcomer = sampler.submit(adapters["a"], asks(1, prompt=(100_000,)))
+    newcomer = sampler.submit(adapters["a"], requests(1, prompt=(100_000,)))
     gate.opened.set()
     assert newcomer.exception(SOON)
-    assert tokens(running) == expected(policy, adapters["a"], asks(2, max_tokens=20))
+    assert tokens(running) == expected(policy, adapters["a"], requests(2, max_tokens=20))
 
 
 def test_many_long_prompts_are_read_a_few_at_a_time(policy, adapters, start):
@@ -201,7 +204,7 @@ def test_many_long_prompts_are_read_a_few_at_a_time(policy, adapters, start):
     sampler = start(gate, prefill_tokens=20)
     blocker = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
-    wanted = [asks(1, prompt=(*range(5, 12), i)) for i in range(20, 30)]
+    wanted = [requests(1, prompt=(*range(5, 12), i)) for i in range(20, 30)]
     futures = [sampler.submit(adapters["a"], each) for each in wanted]
     for each, future in zip(wanted, futures, strict=True):
         assert tokens(future) == expected(policy, adapters["a"], each)
@@ -216,12 +219,12 @@ def test_a_request_for_nothing_is_answered_at_once(adapters, start):
 def test_what_a_client_watches_for_ends_its_completion_alone(policy, adapters, start):
     seen: list[int] = []
 
-    def third(row: Sampled) -> str | None:
+    def third(row: Completion) -> str | None:
         seen.append(row.tokens[-1])
         return "stop" if len(row.tokens) == 3 else None
 
     sampler = start()
-    rows = sampler.submit(adapters["a"], [*asks(1, watch=third), *asks(2)[1:]]).result(SOON)
+    rows = sampler.submit(adapters["a"], [*requests(1, watch=third), *requests(2)[1:]]).result(SOON)
     assert [len(row.tokens) for row in rows] == [3, 6]
     assert (rows[0].finish, rows[0].tokens) == ("stop", seen)
 
@@ -229,8 +232,8 @@ def test_what_a_client_watches_for_ends_its_completion_alone(policy, adapters, s
 def test_adapters_in_turn_each_give_their_own_results(policy, adapters, start):
     sampler = start()
     keys = ["a", "b", "a", "a", "b"]
-    futures = [sampler.submit(adapters[key], asks()) for key in keys]
-    answers = {key: expected(policy, adapters[key], asks()) for key in adapters}
+    futures = [sampler.submit(adapters[key], requests()) for key in keys]
+    answers = {key: expected(policy, adapters[key], requests()) for key in adapters}
     assert answers["a"] != answers["b"]
     assert [tokens(future) for future in futures] == [answers[key] for key in keys]
 
@@ -243,33 +246,33 @@ def test_cancelling_a_running_request_stops_its_decoding(policy, adapters, start
     gate.opened.set()
     assert gone.cancel()
     # another adapter comes on only when nothing runs under this one
-    assert tokens(sampler.submit(adapters["b"], asks())) == expected(policy, adapters["b"], asks())
+    assert tokens(sampler.submit(adapters["b"], requests())) == expected(policy, adapters["b"], requests())
 
 
 def test_cancelling_one_request_leaves_the_others_of_its_batch_alone(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
     gone = sampler.submit(adapters["a"], endless())
-    stays = sampler.submit(adapters["a"], asks(2, max_tokens=20))
+    stays = sampler.submit(adapters["a"], requests(2, max_tokens=20))
     assert gate.reached.wait(SOON)
     gone.cancel()
     gate.opened.set()
-    assert tokens(stays) == expected(policy, adapters["a"], asks(2, max_tokens=20))
+    assert tokens(stays) == expected(policy, adapters["a"], requests(2, max_tokens=20))
     assert gone.cancelled()
 
 
 def test_a_request_cancelled_before_its_turn_is_never_decoded(policy, adapters, start):
     gate = Gate()
     sampler = start(gate)
-    first = sampler.submit(adapters["a"], asks(prompt=PROMPTS[0]))
+    first = sampler.submit(adapters["a"], requests(prompt=PROMPTS[0]))
     assert gate.reached.wait(SOON)
     gone = [sampler.submit(adapters[key], endless(prompt=PROMPTS[1])) for key in "ab"]
-    last = sampler.submit(adapters["a"], asks(prompt=PROMPTS[2]))
+    last = sampler.submit(adapters["a"], requests(prompt=PROMPTS[2]))
     for future in gone:
         future.cancel()
     gate.opened.set()
-    assert tokens(first) == expected(policy, adapters["a"], asks(prompt=PROMPTS[0]))
-    assert tokens(last) == expected(policy, adapters["a"], asks(prompt=PROMPTS[2]))
+    assert tokens(first) == expected(policy, adapters["a"], requests(prompt=PROMPTS[0]))
+    assert tokens(last) == expected(policy, adapters["a"], requests(prompt=PROMPTS[2]))
     assert gate.prompts() == {PROMPTS[0], PROMPTS[2]}
 
 
@@ -284,28 +287,28 @@ def test_an_error_reaches_everyone_whose_batch_it_was_and_the_sampler_lives_on(p
     sampler = start(fail_with_three_rows, max_batch=3)
     running = sampler.submit(adapters["a"], endless())
     assert gate.reached.wait(SOON)
-    partly_waiting = sampler.submit(adapters["a"], asks(4, max_tokens=ENDLESS))
-    others = {key: sampler.submit(adapters[key], asks()) for key in "ba"}
+    partly_waiting = sampler.submit(adapters["a"], requests(4, max_tokens=ENDLESS))
+    others = {key: sampler.submit(adapters[key], requests()) for key in "ba"}
     gate.opened.set()
     assert running.exception(SOON) is wrong
     assert partly_waiting.exception(SOON) is wrong
     for key, future in others.items():
-        assert tokens(future) == expected(policy, adapters[key], asks())
+        assert tokens(future) == expected(policy, adapters[key], requests())
 
 
 def test_a_prompt_that_the_model_cannot_read_is_an_error_of_its_own_request(policy, adapters, start):
     sampler = start()
-    assert sampler.submit(adapters["a"], asks(prompt=(100_000,))).exception(SOON)
-    assert tokens(sampler.submit(adapters["a"], asks())) == expected(policy, adapters["a"], asks())
+    assert sampler.submit(adapters["a"], requests(prompt=(100_000,))).exception(SOON)
+    assert tokens(sampler.submit(adapters["a"], requests())) == expected(policy, adapters["a"], requests())
 
 
 def test_an_adapter_that_does_not_fit_is_an_error_of_its_own_request(policy, adapters, start):
     sampler = start()
     misfit = {name: tensor[:-1] for name, tensor in adapters["b"].items()}
-    wrong = sampler.submit(misfit, asks())
-    right = sampler.submit(adapters["a"], asks())
+    wrong = sampler.submit(misfit, requests())
+    right = sampler.submit(adapters["a"], requests())
     assert wrong.exception(SOON)
-    assert tokens(right) == expected(policy, adapters["a"], asks())
+    assert tokens(right) == expected(policy, adapters["a"], requests())
 
 
 def test_closing_cancels_what_was_not_answered_and_ends_the_thread(adapters, start):
@@ -322,7 +325,7 @@ def test_closing_cancels_what_was_not_answered_and_ends_the_thread(adapters, sta
 
 def test_what_was_answered_before_the_close_stays_answered(adapters, start):
     sampler = start()
-    future = sampler.submit(adapters["a"], asks())
+    future = sampler.submit(adapters["a"], requests())
     answer = future.result(SOON)
     sampler.close()
     assert future.result() is answer
@@ -332,7 +335,7 @@ def test_nobody_waits_for_a_closed_sampler(adapters, start):
     sampler = start()
     sampler.close()
     with pytest.raises((CancelledError, PolicyError)):
-        sampler.submit(adapters["a"], asks()).result(timeout=1)
+        sampler.submit(adapters["a"], requests()).result(timeout=1)
 
 
 def test_a_request_whose_watch_fails_fails_alone(start, adapters):
@@ -340,8 +343,10 @@ def test_a_request_whose_watch_fails_fails_alone(start, adapters):
         raise ZeroDivisionError
 
     sampler = start()
-    other = sampler.submit(adapters["a"], [Ask(PROMPTS[0], max_tokens=20, seed=1)])
-    failed = sampler.submit(adapters["a"], [Ask(PROMPTS[1], max_tokens=ENDLESS, index=i, watch=broken) for i in (0, 1)])
+    other = sampler.submit(adapters["a"], [CompletionRequest(PROMPTS[0], max_tokens=20, seed=1)])
+    failed = sampler.submit(
+        adapters["a"], [CompletionRequest(PROMPTS[1], max_tokens=ENDLESS, index=i, watch=broken) for i in (0, 1)]
+    )
     with pytest.raises(ZeroDivisionError):
         failed.result(SOON)
     assert len(other.result(SOON)[0].tokens) == 20

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rolloutlab.errors import RenderingError
-from rolloutlab.policy.decode import Ask, decode
+from rolloutlab.policy.decode import CompletionRequest, decode
 from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.model import write_adapter
 from rolloutlab.policy.rendering import TokenSequence
@@ -40,7 +40,7 @@ def test_what_was_sampled_has_the_logprobs_that_were_recorded_with_it(policy, ad
     [asked] = group(1, 9, [[1]])
     adapter, model = adapter_of(policy), policy.lora_copy()
     write_adapter(model, adapter)
-    rows = decode(model, [Ask(tuple(asked.ids[:9]), 20, index=i) for i in range(4)], policy.end_ids)
+    rows = decode(model, [CompletionRequest(tuple(asked.ids[:9]), 20, index=i) for i in range(4)], policy.end_ids)
     sequences = [TokenSequence() for _ in rows]
     for sequence, row in zip(sequences, rows, strict=True):
         sequence.ids.extend([*asked.ids[:9], *row.tokens])

@@ -20,7 +20,7 @@ from torch import Tensor
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
-from rolloutlab.policy.decode import Ask, decode
+from rolloutlab.policy.decode import CompletionRequest, decode
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
@@ -446,7 +446,9 @@ def test_fresh_data_has_a_ratio_of_1_at_the_first_step(policy, start):
     prompt = policy.tokenizer("<s>[ask]user why?[tell]", add_special_tokens=False)["input_ids"]
     model = policy.lora_copy()
     write_adapter(model, start.adapter)
-    rows = decode(model, [Ask(tuple(prompt), 20 + index, index=index) for index in range(6)], policy.end_ids)
+    rows = decode(
+        model, [CompletionRequest(tuple(prompt), 20 + index, index=index) for index in range(6)], policy.end_ids
+    )
     group = [Told(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
     _, events = run(policy, start, as_job([group]), model=model)
     [numbers] = steps(events)

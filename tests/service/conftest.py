@@ -237,9 +237,9 @@ def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What a service has besides who may use it: made once, since nothing here samples or trains."""
     from rolloutlab.policy.sampler import Sampler
     from rolloutlab.service.database import open_service_database
+    from rolloutlab.service.endpoints.chat import Ledger
     from rolloutlab.service.job_queue import Jobs
     from rolloutlab.service.model_registry import Registry
-    from rolloutlab.service.usage import Ledger
 
     folder = tmp_path_factory.mktemp("parts")
     database = open_service_database(folder)

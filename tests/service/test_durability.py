@@ -137,7 +137,7 @@ def test_the_end_of_a_job_that_cannot_be_recorded_is_recorded_once_it_can(servic
     model = service.register()
     fill(service)
     job_id = submit(service, body(model.id))
-    while "it is tried again" not in caplog.text:
+    while "; retrying" not in caplog.text:
         assert service.call("GET", f"/v1/preview/training-jobs/{job_id}")["status"] in {"queued", "running"}
     make_room(service)
     assert last(service, job_id).type == "training_failed"
@@ -157,7 +157,7 @@ def test_a_body_that_cannot_be_removed_keeps_no_job_from_ending(service, body, m
     for _ in range(2):
         job_id = submit(service, body(model.id))
         while service.call("GET", f"/v1/preview/training-jobs/{job_id}")["status"] != "succeeded":
-            assert "it is tried again" not in caplog.text
+            assert "; retrying" not in caplog.text
 
 
 @pytest.mark.usefixtures("failing")
@@ -166,7 +166,7 @@ def test_a_job_whose_end_cannot_be_recorded_does_not_keep_the_service_from_stopp
     model = service.register()
     fill(service)
     job_id = submit(service, body(model.id))
-    while "it is tried again" not in caplog.text:
+    while "; retrying" not in caplog.text:
         service.call("GET", f"/v1/preview/training-jobs/{job_id}")
     assert [event.type for event in start().ended(job_id)] == ["restarted", "training_failed"]
 

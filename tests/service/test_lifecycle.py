@@ -47,6 +47,6 @@ def test_a_service_without_descriptors_goes_on_watching_and_ends_once_no_client_
     folder.attached = attached
     asyncio.run(watch(folder, lambda: False, 0.004, lambda: stopped.append(1)))
     assert looks[0]
-    assert "who is attached cannot be seen: " in caplog.text
+    assert "attached clients cannot be checked: " in caplog.text
     assert (looks[-1], stopped) == (False, [1])
     assert list((folder.path / "clients").iterdir()) == []

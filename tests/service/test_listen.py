@@ -23,7 +23,7 @@ def refused(tmp_path, capsys):
 @pytest.mark.parametrize("host", ["lab.example", "192.0.2.7", "127.0.0.2", "[2001:db8::7]"])
 def test_a_host_that_others_reach_needs_a_certificate_and_its_key(refused, host):
     message, hint = refused("--host", host)
-    assert "reached from other machines" in message
+    assert "reachable from other machines" in message
     assert hint == f"rolloutlab serve --host {host.strip('[]')} --tls-cert cert.pem --tls-key key.pem"
 
 
@@ -37,20 +37,20 @@ def test_a_certificate_without_its_key_is_refused_also_on_this_machine(refused, 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "lab.example/x", "jo@lab.example", "lab.example:80"])
 def test_what_no_address_can_name_is_no_host(refused, host):
-    assert "no host that anybody could ask" in refused("--host", host)[0]
+    assert "not a host name or address that a client can connect to" in refused("--host", host)[0]
 
 
 def test_files_that_are_no_certificate_and_key_are_told_before_anything_is_loaded(refused, certify, tmp_path):
     (certificate, _), (_, key) = certify("127.0.0.1"), certify("127.0.0.1")
     for given in (tmp_path / "none.pem", key):
         message, hint = refused("--tls-cert", str(certificate), "--tls-key", str(given))
-        assert "no certificate and its key" in message
+        assert "not a certificate and its unencrypted key" in message
         assert hint == f"openssl x509 -noout -subject -dates -in {certificate}"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_a_host_that_is_not_of_this_machine_is_told(certify, host):
-    with pytest.raises(InputError, match="no host of this machine") as error:
+    with pytest.raises(InputError, match="not a host of this machine") as error:
         ListenAddress(host, *certify(host)).listen(0)
     assert error.value.hint.startswith("rolloutlab serve --host")
     assert "cert.pem" in error.value.hint

@@ -211,8 +211,8 @@ ODD = {
     "half": ({"base_model": "\ud800"}, "Invalid JSON"),
     "deep": ({"whole": "[" * 100_000}, "Invalid JSON"),
     "list": ({"whole": "[]"}, "it: Input should be an object"),
-    "other step": ({"step": 3}, "says that it is step 3 of the model"),
-    "other model": ({"id": str(UUID(int=1))}, f"says that it is step 1 of the model {UUID(int=1)}"),
+    "other step": ({"step": 3}, "holds step 3 of the model"),
+    "other model": ({"id": str(UUID(int=1))}, f"holds step 1 of the model {UUID(int=1)}"),
 }
 
 
@@ -344,7 +344,7 @@ def test_the_body_of_a_job_that_a_restored_database_does_not_list_is_kept_with_t
     reason = json.loads((jobs / ".lost" / f"{job}.reason.json").read_text())["reason"]
     assert reason == "the service's database does not list it"
     assert steps(jobs) == [".lost", "notes.txt"]
-    assert f"the body of a job moved to {lost}: {reason}" in caplog.text
+    assert f"the body of a job was moved to {lost}: {reason}" in caplog.text
     line = notebook_of(service).service("check").splitlines()[-1]
     assert line.startswith(f"{jobs / '.lost'}: 1 body of jobs that service.db does not list -> POST each to")
     headers = {"Idempotency-Key": job}

@@ -72,7 +72,7 @@ def _serve(options: argparse.Namespace) -> None:
     folder = Folder(options.home.expanduser().absolute() / "service")
     try:
         # before the imports of the service, which take seconds in which another kernel may start one too
-        folder.claim(patience=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
+        folder.claim(timeout=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
         _serve_claimed(folder, address, options)
     except OSError as error:
         raise LabError(f"{folder.path} cannot be used: {error}", hint="--home DIR") from error
@@ -97,7 +97,7 @@ def _passcode(options: argparse.Namespace) -> None:
 
 def _client_metadata(options: argparse.Namespace) -> None:
     try:
-        from rolloutlab.service.oauth.client_documents import REDIRECTS, document
+        from rolloutlab.service.oauth.client_documents import REDIRECTS, notebook_document
     except ModuleNotFoundError as error:
         raise InputError(f"this needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
-    print(json.dumps(document(options.url, options.redirect or REDIRECTS), indent=2))
+    print(json.dumps(notebook_document(options.url, options.redirect or REDIRECTS), indent=2))

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: a folder per step, published whole or not at all, checked when read.
+"""Checkpoints on disk: a folder per step, written atomically and verified by checksums.
 
-`adapter_model.safetensors` with `adapter_config.json` is a folder that peft and inference servers load as it is;
-`optimizer.safetensors` beside it lets training go on exactly where it stopped; `checkpoint.json` says of which model
-and step it is, which lists it again where the database is lost.
+`adapter_model.safetensors` and `adapter_config.json` are in peft's format, which inference servers load;
+`optimizer.safetensors` lets training resume exactly; `checkpoint.json` holds model and step, so that the checkpoint can
+be listed again after the loss of the database.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from rolloutlab.fsutil import flush
 from rolloutlab.policy.trainer import State
 
 _ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
-_ABOUT = "checkpoint.json"
-_WAY_OUT = "delete that step: the model goes on from the one before"
-_AGAIN = "try again; if it stays so, look at the disk, and at `ulimit -n` of the service"
+_METADATA = "checkpoint.json"
+_DELETE = "delete that step: the model continues from the one before"
+_RETRY = "try again; if it stays so, check the disk, and `ulimit -n` of the service"
 
 
-class CheckpointAbout(Wire):
-    """`checkpoint.json` in a checkpoint's folder: of which model and step it is, and who made it.
+class CheckpointMetadata(Wire):
+    """`checkpoint.json` in a checkpoint's folder.
 
     created_at: of the model. base: the fingerprint of its base policy. metrics: of the last gradient step of the job
-    that made it, whose id is `job_id`; both are empty for step 0.
+    `job_id`; both are empty for step 0.
     """
 
     id: UUID
@@ -53,19 +53,19 @@ class CheckpointAbout(Wire):
     saved_at: DateTime
 
 
-def write_checkpoint(folder: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] | None = None) -> None:
-    """Publish a checkpoint at `folder`: written beside it, flushed to disk, then renamed.
+def write_checkpoint(folder: Path, state: State, lora: LoraConfig, metadata: Mapping[str, Any] | None = None) -> None:
+    """Write a checkpoint beside `folder`, flush it to disk, then rename it.
 
-    about: JSON of the model and the step, kept in `checkpoint.json`.
+    metadata: the content of `checkpoint.json`.
 
     Raises:
-        LabError: it cannot be written, for instance because the disk is full; what was there before is still there.
+        LabError: it cannot be written, for instance because the disk is full; an older one is still there.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            _fill(draft, state, lora, about)
+            _write_files(draft, state, lora, metadata)
             if folder.exists():
                 shutil.rmtree(folder)
             draft.replace(folder)
@@ -81,63 +81,63 @@ def read_checkpoint(folder: Path) -> State:
     """The state of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, or its files are not what was written. ServiceError: the disk does not answer.
+        CheckpointError: it is missing or damaged. ServiceError: the disk does not answer.
     """
-    with _damage(folder):
+    with _checkpoint_errors(folder):
         check_checkpoint(folder)
         return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
 
 
 def check_checkpoint(folder: Path) -> None:
     """Compare a checkpoint's files with their checksums; raises as `read_checkpoint` does."""
-    with _damage(folder):
+    with _checkpoint_errors(folder):
         sums = json.loads((folder / _SUMS).read_text())
         for name in sorted({_ADAPTER, _OPTIMIZER, *sums}):
-            if name in {"", ".."} or Path(name).name != name:  # it leads out of the folder
-                raise CheckpointError(f"{folder / _SUMS} is damaged: {name!r} is no file name", hint=_WAY_OUT)
+            if name in {"", ".."} or Path(name).name != name:  # path traversal
+                raise CheckpointError(f"{folder / _SUMS} is damaged: {name!r} is not a file name", hint=_DELETE)
             if _sha256(folder / name) != sums.get(name):
-                raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_WAY_OUT)
+                raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_DELETE)
 
 
-def about_checkpoint(folder: Path) -> CheckpointAbout | None:
-    """What was written of the model and the step; None for a checkpoint of a version that wrote nothing.
+def read_metadata(folder: Path) -> CheckpointMetadata | None:
+    """The metadata of a checkpoint; None if it was written by a version without them.
 
     Raises:
-        CheckpointError: it is not what is written there. ServiceError: the disk does not answer.
+        CheckpointError: they are damaged. ServiceError: the disk does not answer.
     """
-    path = folder / _ABOUT
+    path = folder / _METADATA
     try:
-        return CheckpointAbout.model_validate_json(path.read_bytes())
+        return CheckpointMetadata.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise CheckpointError(f"{path} is damaged: {place}: {first['msg']}", hint=_WAY_OUT) from error
+        field = ".".join(map(str, first["loc"])) or "it"
+        raise CheckpointError(f"{path} is damaged: {field}: {first['msg']}", hint=_DELETE) from error
     except OSError as error:
-        raise ServiceError(f"{path} cannot be read: {error.strerror or error}", hint=_AGAIN) from error
+        raise ServiceError(f"{path} cannot be read: {error.strerror or error}", hint=_RETRY) from error
 
 
 @contextmanager
-def _damage(folder: Path) -> Iterator[None]:
-    """Tells what is wrong with the files of a checkpoint."""
+def _checkpoint_errors(folder: Path) -> Iterator[None]:
+    """Map errors of reading a checkpoint to CheckpointError and ServiceError."""
     try:
         yield
     except FileNotFoundError as error:
-        missing = f"{folder} is damaged: {error}" if folder.exists() else f"there is no checkpoint at {folder}"
-        raise CheckpointError(missing, hint=_WAY_OUT) from error
-    except OSError as error:  # the files may be whole: a disk that does not answer, no descriptor left
-        raise ServiceError(f"{folder} cannot be read: {error.strerror or error}", hint=_AGAIN) from error
+        message = f"{folder} is damaged: {error}" if folder.exists() else f"there is no checkpoint at {folder}"
+        raise CheckpointError(message, hint=_DELETE) from error
+    except OSError as error:  # the files may be intact: a disk that does not answer, no descriptor left
+        raise ServiceError(f"{folder} cannot be read: {error.strerror or error}", hint=_RETRY) from error
     except (ValueError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} is damaged: {error}", hint=_WAY_OUT) from error
+        raise CheckpointError(f"{folder} is damaged: {error}", hint=_DELETE) from error
 
 
-def _fill(draft: Path, state: State, lora: LoraConfig, about: Mapping[str, Any] | None) -> None:
+def _write_files(draft: Path, state: State, lora: LoraConfig, metadata: Mapping[str, Any] | None) -> None:
     save_file(state.adapter, draft / _ADAPTER, metadata={"format": "pt"})
     save_file(state.optimizer, draft / _OPTIMIZER)
     lora.save_pretrained(str(draft))
-    if about:
-        (draft / _ABOUT).write_text(json.dumps(about))
+    if metadata:
+        (draft / _METADATA).write_text(json.dumps(metadata))
     (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
     for path in [*draft.iterdir(), draft]:
         flush(path)

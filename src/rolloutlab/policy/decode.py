@@ -1,4 +1,4 @@
-"""Token by token: one batch of completions that grows and shrinks while it runs.
+"""Autoregressive sampling of a batch that completions join and leave between steps.
 
 Axes: B completions in the batch, T cached positions (left-padded), V vocabulary.
 """
@@ -21,12 +21,12 @@ Finish = Literal["stop", "length", "abandoned"]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One completion wanted. Its randomness depends on (seed, index) and the position alone, not on its neighbours.
+class CompletionRequest:
+    """One completion to sample. Its randomness depends on (seed, index, position) alone, not on the rest of the batch.
 
-    temperature 0 takes the most likely token. top: how many of the most likely tokens to note at each position.
-    forced: the first tokens, whatever the policy would say. watch: called with what there is after each token; what it
-    returns, if anything, ends the completion.
+    temperature 0 takes the most likely token. top: how many of the most likely tokens to record at each position.
+    forced: the first tokens, instead of sampled ones. watch: called after each token; a Finish that it returns ends the
+    completion.
     """
 
     prompt: tuple[int, ...]
@@ -37,18 +37,18 @@ class Ask:
     index: int = 0
     top: int = 0
     forced: tuple[int, ...] = ()
-    watch: "Callable[[Sampled], Finish | None] | None" = None
+    watch: "Callable[[Completion], Finish | None] | None" = None
 
 
 @dataclass
-class Sampled:
-    """What was sampled for an Ask, the end-of-turn token included.
+class Completion:
+    """The sampled tokens of a request, the end-of-turn token included.
 
     logprobs: of the unscaled full-vocabulary distribution, in nats, one per token. top: for each token, the most likely
     ones there with their logprobs, best first.
     """
 
-    ask: Ask
+    request: CompletionRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
@@ -56,12 +56,12 @@ class Sampled:
 
 
 class Decoder:
-    """A running batch. `admit` adds completions between steps; `step` samples one token for each, returns the ended."""
+    """A running batch. `admit` adds completions between steps; `step` samples one token for each."""
 
     def __init__(self, model: PreTrainedModel | PeftModel, end_ids: frozenset[int]) -> None:
         self._model = model
         self._end_ids = end_ids
-        self._rows: list[Sampled] = []
+        self._rows: list[Completion] = []
         self._cache = empty_cache(model)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
         self._logits_BV = torch.zeros(0, 0, device=model.device)
@@ -71,28 +71,28 @@ class Decoder:
         return len(self._rows)
 
     @torch.inference_mode()
-    def admit(self, asks: Iterable[Ask]) -> None:
-        """Read the prompts, each different one once, and add the completions to the batch."""
-        rows = [Sampled(ask) for ask in asks]
-        prompts = {row.ask.prompt: i for i, row in enumerate({r.ask.prompt: r for r in rows}.values())}
+    def admit(self, requests: Iterable[CompletionRequest]) -> None:
+        """Prefill the distinct prompts, and add the completions to the batch."""
+        rows = [Completion(request) for request in requests]
+        prompts = {row.request.prompt: i for i, row in enumerate({r.request.prompt: r for r in rows}.values())}
         cache, mask_PT, logits_PV = self._prefill(list(prompts))
-        which_B = torch.tensor([prompts[row.ask.prompt] for row in rows], device=self._model.device)
-        select(cache, which_B)
+        index_B = torch.tensor([prompts[row.request.prompt] for row in rows], device=self._model.device)
+        select(cache, index_B)
         if self._rows:
-            masks = self._mask_BT, mask_PT[which_B]
+            masks = self._mask_BT, mask_PT[index_B]
             length = max(mask.shape[1] for mask in masks)
             cache = joined(self._cache, cache, length)
             mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
-            self._logits_BV = torch.cat([self._logits_BV, logits_PV[which_B]])
+            self._logits_BV = torch.cat([self._logits_BV, logits_PV[index_B]])
         else:
-            mask_BT, self._logits_BV = mask_PT[which_B], logits_PV[which_B]
+            mask_BT, self._logits_BV = mask_PT[index_B], logits_PV[index_B]
         self._cache, self._mask_BT = cache, mask_BT
         self._rows += rows
-        self._noise = _Noise([row.ask for row in self._rows], self._model.device)
+        self._noise = _Noise([row.request for row in self._rows], self._model.device)
 
     @torch.inference_mode()
-    def step(self) -> list[Sampled]:
-        """Sample the next token of every completion; return those that ended, which leave the batch."""
+    def step(self) -> list[Completion]:
+        """Sample the next token of every completion; those that ended leave the batch and are returned."""
         logprobs_BV = self._logprobs()
         token_B = self._choose(logprobs_BV)
         logprob_B = logprobs_BV.gather(1, token_B[:, None])[:, 0]
@@ -132,39 +132,39 @@ class Decoder:
     def _choose(self, logprobs_BV: Tensor) -> Tensor:
         token_B = choose(logprobs_BV, self._noise, torch.tensor([len(r.tokens) for r in self._rows]))
         for i, row in enumerate(self._rows):
-            if len(row.tokens) < len(row.ask.forced):
-                token_B[i] = row.ask.forced[len(row.tokens)]
+            if len(row.tokens) < len(row.request.forced):
+                token_B[i] = row.request.forced[len(row.tokens)]
         return token_B
 
     def _note_top(self, logprobs_BV: Tensor) -> None:
-        most = max(row.ask.top for row in self._rows)
-        if not most:
+        count = max(row.request.top for row in self._rows)
+        if not count:
             return
-        best = logprobs_BV.topk(min(most, logprobs_BV.shape[1]))
+        best = logprobs_BV.topk(min(count, logprobs_BV.shape[1]))
         for row, ids, values in zip(self._rows, best.indices.tolist(), best.values.tolist(), strict=True):
-            if row.ask.top:
+            if row.request.top:
                 possible = [pair for pair in zip(ids, values, strict=True) if pair[1] > -torch.inf]
-                row.top.append(possible[: row.ask.top])
+                row.top.append(possible[: row.request.top])
 
-    def _finish(self, row: Sampled) -> Finish | None:
-        noticed = row.ask.watch(row) if row.ask.watch else None
+    def _finish(self, row: Completion) -> Finish | None:
+        finish = row.request.watch(row) if row.request.watch else None
         if row.tokens[-1] in self._end_ids:
             return "stop"
-        if noticed:
-            return noticed
-        return "length" if len(row.tokens) >= row.ask.max_tokens else None
+        if finish:
+            return finish
+        return "length" if len(row.tokens) >= row.request.max_tokens else None
 
-    def _keep(self, kept: list[int]) -> Tensor:
-        which_B = torch.tensor(kept, dtype=torch.long, device=self._model.device)
-        self._rows = [self._rows[i] for i in kept]
-        self._mask_BT = self._mask_BT[which_B]
-        select(self._cache, which_B)
+    def _keep(self, indices: list[int]) -> Tensor:
+        index_B = torch.tensor(indices, dtype=torch.long, device=self._model.device)
+        self._rows = [self._rows[i] for i in indices]
+        self._mask_BT = self._mask_BT[index_B]
+        select(self._cache, index_B)
         self._trim()
-        self._noise = _Noise([row.ask for row in self._rows], self._model.device)
-        return which_B
+        self._noise = _Noise([row.request for row in self._rows], self._model.device)
+        return index_B
 
     def _trim(self) -> None:
-        """Drop the positions that are padding for everyone left; without it a busy batch would grow for ever."""
+        """Drop positions that are padding in every row; without it a busy batch would grow for ever."""
         unused = int(self._mask_BT.any(0).int().argmax()) if self._rows else 0
         if unused:
             self._mask_BT = self._mask_BT[:, unused:]
@@ -182,27 +182,29 @@ class Decoder:
         self._logits_BV = out.logits[:, -1].float()
 
 
-def decode(model: PreTrainedModel | PeftModel, asks: Iterable[Ask], end_ids: frozenset[int]) -> list[Sampled]:
+def decode(
+    model: PreTrainedModel | PeftModel, requests: Iterable[CompletionRequest], end_ids: frozenset[int]
+) -> list[Completion]:
     """All completions of `asks`, in their order."""
     decoder = Decoder(model, end_ids)
-    asks = list(asks)
-    decoder.admit(asks)
-    done: dict[int, Sampled] = {}
+    requests = list(requests)
+    decoder.admit(requests)
+    done: dict[int, Completion] = {}
     while len(decoder):
-        done.update({id(row.ask): row for row in decoder.step()})
-    return [done[id(ask)] for ask in asks]
+        done.update({id(row.request): row for row in decoder.step()})
+    return [done[id(request)] for request in requests]
 
 
 class _Noise:
-    """What the choice of the next token needs of each Ask, as tensors: settings, and a key for its random numbers."""
+    """Sampling settings of each request as tensors, with a key for its random numbers."""
 
-    def __init__(self, asks: list[Ask], device: torch.device) -> None:
-        self.temperature_B = torch.tensor([ask.temperature for ask in asks], device=device)
-        self.top_p_B = torch.tensor([ask.top_p for ask in asks], device=device)
-        self.key_B = torch.tensor([_key(ask) for ask in asks], dtype=torch.long, device=device)
+    def __init__(self, requests: list[CompletionRequest], device: torch.device) -> None:
+        self.temperature_B = torch.tensor([request.temperature for request in requests], device=device)
+        self.top_p_B = torch.tensor([request.top_p for request in requests], device=device)
+        self.key_B = torch.tensor([_key(request) for request in requests], dtype=torch.long, device=device)
         self.greedy_B = self.temperature_B == 0
-        self.any_greedy = any(ask.temperature == 0 for ask in asks)
-        self.any_top_p = any(ask.top_p < 1 for ask in asks)
+        self.any_greedy = any(request.temperature == 0 for request in requests)
+        self.any_top_p = any(request.top_p < 1 for request in requests)
 
 
 def choose(logprobs_BV: Tensor, noise: _Noise, position_B: Tensor) -> Tensor:
@@ -234,7 +236,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical shift to the right: torch's own keeps the sign."""
+    """Logical right shift; torch's own is arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -243,8 +245,8 @@ def _wrap(constant: int) -> int:
     return constant - (1 << 64) if constant >= 1 << 63 else constant
 
 
-def _key(ask: Ask) -> int:
-    digest = hashlib.sha256(f"{ask.seed}:{ask.index}".encode()).digest()
+def _key(request: CompletionRequest) -> int:
+    digest = hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest()
     return int.from_bytes(digest[:8], signed=True)
 
 

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
 from rolloutlab.policy.capabilities import Probe
-from rolloutlab.policy.decode import Ask, Decoder
+from rolloutlab.policy.decode import CompletionRequest, Decoder
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
@@ -65,7 +65,7 @@ class Policy:
             torch.manual_seed(int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8]))
             return get_peft_model(self._copy(), self.lora)
 
-    def speaker(self, adapter: Adapter, previous: Any = None) -> Any:
+    def with_adapter(self, adapter: Adapter, previous: Any = None) -> Any:
         """A model to sample from under an adapter; `previous`, an earlier one, is used up where that saves time.
 
         The adapter of a small policy is multiplied into weights of the copy's own: half the work of each token is
@@ -151,9 +151,9 @@ def load_policy(name: str) -> Policy:
 def _try(policy: Policy) -> None:
     """Sample a token of a completion, and one more beside another that joins: what cannot, is not served."""
     try:
-        decoder = Decoder(policy.speaker(read_adapter(policy.lora_copy())), frozenset())
+        decoder = Decoder(policy.with_adapter(read_adapter(policy.lora_copy())), frozenset())
         for prompt in ((0,), (0, 1)):
-            decoder.admit([Ask(prompt, max_tokens=2)])
+            decoder.admit([CompletionRequest(prompt, max_tokens=2)])
             decoder.step()
     except Exception as error:  # whatever kind of model it is, and however it fails
         why = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"

@@ -1,4 +1,4 @@
-"""A thread that decodes everything asked for at the moment, one batch per checkpoint in use."""
+"""Continuous batching of completions in a thread, with one batch per checkpoint in use."""
 
 import threading
 from collections import deque
@@ -8,34 +8,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rolloutlab.policy.decode import Ask, Decoder, Finish, Sampled
+from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
 from rolloutlab.policy.model import Adapter, Policy
 
 MAX_BATCH = 256
-"""Completions decoded at the same time, over all checkpoints; the others wait their turn."""
+"""Completions decoded at the same time, over all checkpoints; the others are queued."""
 
 MAX_LANES = 8
 """Checkpoints in use at the same time."""
 
 PREFILL_TOKENS = 8192
-"""Prompt tokens, padding included, read between two steps: what a newcomer may cost those who are under way."""
+"""Prompt tokens, padding included, prefilled between two steps: what newcomers may delay the running completions."""
 
 
 @dataclass
-class _Request:
-    """A client's request: its completions may join the batch at different steps, its answer is given when all ended."""
+class _Submission:
+    """The requests of one `submit`: they may join the batch at different steps; the future waits for all."""
 
     adapter: Adapter
-    waiting: deque[Ask]
-    future: "Future[list[Sampled]]"
-    wanted: int
-    ended: list[Sampled] = field(default_factory=list)
+    waiting: deque[CompletionRequest]
+    future: "Future[list[Completion]]"
+    count: int
+    ended: list[Completion] = field(default_factory=list)
 
-    def end(self, row: Sampled) -> None:
+    def end(self, row: Completion) -> None:
         self.ended.append(row)
-        if len(self.ended) == self.wanted:
-            with suppress(InvalidStateError):  # the client gave up in this very moment
-                self.future.set_result(sorted(self.ended, key=lambda r: r.ask.index))
+        if len(self.ended) == self.count:
+            with suppress(InvalidStateError):  # the client has just cancelled it
+                self.future.set_result(sorted(self.ended, key=lambda r: r.request.index))
 
     def fail(self, error: Exception) -> None:
         with suppress(InvalidStateError):
@@ -43,49 +43,49 @@ class _Request:
 
 
 class _Lane:
-    """A batch under one adapter. The base's tensors are shared by all lanes."""
+    """The batch of one adapter. Base weights are shared by all lanes."""
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self._policy = policy
         self._model: Any = None
-        self.running: dict[int, _Request] = {}
-        self.carry(adapter)
+        self.running: dict[int, _Submission] = {}
+        self.load(adapter)
 
-    def carry(self, adapter: Adapter) -> None:
-        """Put another adapter in use; the lane is empty."""
+    def load(self, adapter: Adapter) -> None:
+        """Load another adapter into an empty lane."""
         self.adapter: Adapter | None = None
-        self._model = self._policy.speaker(adapter, self._model)
+        self._model = self._policy.with_adapter(adapter, self._model)
         self._decoder = Decoder(self._model, self._policy.end_ids)
         self.adapter = adapter
 
-    def admit(self, joining: Sequence[tuple[_Request, Ask]]) -> None:
-        self.running.update({id(ask): request for request, ask in joining})
-        self._decoder.admit([ask for _, ask in joining])
+    def admit(self, newcomers: Sequence[tuple[_Submission, CompletionRequest]]) -> None:
+        self.running.update({id(request): submission for submission, request in newcomers})
+        self._decoder.admit([request for _, request in newcomers])
 
     def step(self) -> None:
         if self.running:
             for row in self._decoder.step():
-                self.running.pop(id(row.ask)).end(row)
+                self.running.pop(id(row.request)).end(row)
 
-    def refuse(self, joining: Sequence[tuple[_Request, Ask]], error: Exception) -> None:
-        """Tell those who could not join; the others of the batch go on."""
-        for request, ask in joining:
-            self.running.pop(id(ask), None)
-            request.fail(error)
+    def refuse(self, newcomers: Sequence[tuple[_Submission, CompletionRequest]], error: Exception) -> None:
+        """Fail the newcomers; the running completions go on."""
+        for submission, request in newcomers:
+            self.running.pop(id(request), None)
+            submission.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Tell everyone in this batch, and begin with an empty one."""
+        """Fail the whole batch, and start with an empty one."""
         failed, self.running = self.running, {}
         self._decoder = Decoder(self._model, self._policy.end_ids)
-        for request in failed.values():
-            request.fail(error)
+        for submission in failed.values():
+            submission.fail(error)
 
 
 class Sampler:
     """Continuous batching: requests join and leave at any step, first come first served.
 
-    Every checkpoint in use has a batch of its own over shared base weights, and the batches take a step in turn, so a
-    busy checkpoint does not keep another waiting.
+    Each checkpoint in use has its own batch over shared base weights; batches step in turn, so that a busy checkpoint
+    does not block another.
     """
 
     def __init__(
@@ -100,45 +100,45 @@ class Sampler:
         self._max_batch = max_batch
         self._max_lanes = max_lanes
         self._lanes: list[_Lane] = []
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[_Submission] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
-    def submit(self, adapter: Adapter, asks: Sequence[Ask]) -> "Future[list[Sampled]]":
+    def submit(self, adapter: Adapter, requests: Sequence[CompletionRequest]) -> "Future[list[Completion]]":
         """Queue completions under an adapter; cancelling the future stops their decoding.
 
-        Requests with the very same adapter object share a batch.
+        Requests with the same adapter object share a batch.
         """
-        future: Future[list[Sampled]] = Future()
-        waiting = deque(replace(ask, watch=_leaving(ask, future)) for ask in asks)
+        future: Future[list[Completion]] = Future()
+        waiting = deque(replace(request, watch=_until_done(request, future)) for request in requests)
         if not waiting:
             future.set_result([])
         with self._changed:
             if self._closed:
                 future.cancel()
-            self._queue.append(_Request(adapter, waiting, future, len(waiting)))
+            self._queue.append(_Submission(adapter, waiting, future, len(waiting)))
             self._changed.notify()
         return future
 
     def close(self) -> None:
-        """Stop after the current step; what was not answered is cancelled."""
+        """Stop after the current step; unfinished futures are cancelled."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        running = [request for lane in self._lanes for request in lane.running.values()]
-        for request in {id(r): r for r in [*self._queue, *running]}.values():
-            request.future.cancel()
+        running = [submission for lane in self._lanes for submission in lane.running.values()]
+        for submission in {id(r): r for r in [*self._queue, *running]}.values():
+            submission.future.cancel()
 
     def _run(self) -> None:
         while self._wait_for_work():
-            for lane, joining in self._joining():
+            for lane, newcomers in self._joining():
                 try:
-                    lane.admit(joining)
-                except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
-                    lane.refuse(joining, error)
+                    lane.admit(newcomers)
+                except Exception as error:  # noqa: BLE001 - it goes to the futures; the thread must not end
+                    lane.refuse(newcomers, error)
             for lane in self._lanes:
                 try:
                     lane.step()
@@ -150,33 +150,33 @@ class Sampler:
             self._changed.wait_for(lambda: self._closed or self._queue or any(lane.running for lane in self._lanes))
             return not self._closed
 
-    def _joining(self) -> list[tuple[_Lane, list[tuple[_Request, Ask]]]]:
-        """Who joins which lane now: from the head of the queue, for as long as there is room."""
-        found: dict[int, tuple[_Lane, list[tuple[_Request, Ask]]]] = {}
+    def _joining(self) -> list[tuple[_Lane, list[tuple[_Submission, CompletionRequest]]]]:
+        """The requests that join each lane now: from the head of the queue while there is room."""
+        joining: dict[int, tuple[_Lane, list[tuple[_Submission, CompletionRequest]]]] = {}
         room = self._max_batch - sum(len(lane.running) for lane in self._lanes)
         prompts = longest = 0
         while self._queue and room > 0:
-            request = self._queue[0]
-            if request.future.done() or not request.waiting:
+            submission = self._queue[0]
+            if submission.future.done() or not submission.waiting:
                 self._queue.popleft()
                 continue
-            prompts, longest = prompts + 1, max(longest, len(request.waiting[0].prompt))
+            prompts, longest = prompts + 1, max(longest, len(submission.waiting[0].prompt))
             if prompts > 1 and prompts * longest > self._prefill_tokens:
                 break
             try:
-                lane = self._lane(request.adapter, found)
+                lane = self._lane(submission.adapter, joining)
             except Exception as error:  # noqa: BLE001 - an adapter that does not fit is this request's error alone
-                request.fail(error)
+                submission.fail(error)
                 continue
             if lane is None:
                 break
-            some = [(request, request.waiting.popleft()) for _ in range(min(room, len(request.waiting)))]
-            found.setdefault(id(lane), (lane, []))[1].extend(some)
-            room -= len(some)
-        return list(found.values())
+            newcomers = [(submission, submission.waiting.popleft()) for _ in range(min(room, len(submission.waiting)))]
+            joining.setdefault(id(lane), (lane, []))[1].extend(newcomers)
+            room -= len(newcomers)
+        return list(joining.values())
 
     def _lane(self, adapter: Adapter, taken: Container[int]) -> _Lane | None:
-        """The lane of this adapter, else an idle or a new one, else None: the request waits until one is idle."""
+        """The lane of this adapter, an idle one or a new one; None while all are busy."""
         idle = None
         for lane in self._lanes:
             if lane.adapter is adapter:
@@ -184,22 +184,24 @@ class Sampler:
             if not lane.running and id(lane) not in taken:
                 idle = lane
         if idle is not None:
-            idle.carry(adapter)
+            idle.load(adapter)
         elif len(self._lanes) < self._max_lanes:
             idle = _Lane(self._policy, adapter)
             self._lanes.append(idle)
         return idle
 
 
-def _leaving(ask: Ask, future: "Future[list[Sampled]]") -> Callable[[Sampled], Finish | None]:
-    """What the ask watches for, and whether anyone still waits for the answer."""
+def _until_done(
+    request: CompletionRequest, future: "Future[list[Completion]]"
+) -> Callable[[Completion], Finish | None]:
+    """The request's `watch`, and an end when its future is cancelled."""
 
-    def watch(row: Sampled) -> Finish | None:
+    def watch(row: Completion) -> Finish | None:
         if future.done():
             return "abandoned"
         try:
-            return ask.watch(row) if ask.watch else None
-        except Exception as error:  # noqa: BLE001 - it is this request's error, not its neighbours'
+            return request.watch(row) if request.watch else None
+        except Exception as error:  # noqa: BLE001 - it must not fail the other requests of the batch
             with suppress(InvalidStateError):
                 future.set_exception(error)
             return "abandoned"

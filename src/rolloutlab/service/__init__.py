@@ -1,1 +1,1 @@
-"""HTTP to policy: the embedded service. It imports nothing of the notebook side."""
+"""The embedded service: chat, training, MCP and OAuth over HTTP. It imports nothing of the notebook side."""

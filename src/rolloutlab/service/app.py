@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and who may call them."""
+"""The FastAPI application: routes, authentication, allowed hosts."""
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -14,18 +14,17 @@ from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints import chat, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
-from rolloutlab.service.endpoints.completer import Completer
-from rolloutlab.service.endpoints.errors import CHAT, TRAINING, add_refusals
+from rolloutlab.service.endpoints.chat import Completer, Ledger
+from rolloutlab.service.endpoints.errors import CHAT, TRAINING, add_error_handlers
 from rolloutlab.service.job_queue import Jobs
 from rolloutlab.service.listen import PLAIN_HOSTS
 from rolloutlab.service.mcp.app import McpApp
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.oauth.bearer import Guard
-from rolloutlab.service.oauth.errors import OAuthRefusal, answer_refusal
+from rolloutlab.service.oauth.errors import OAuthError, error_response
 from rolloutlab.service.oauth.metadata import SERVICE
 from rolloutlab.service.oauth.server import AuthorizationServer
-from rolloutlab.service.usage import Ledger
 
 _NONCE = r"^[0-9a-f]{16,128}$"
 _THIS_MACHINE = tuple(f"[{host}]" if ":" in host else host for host in PLAIN_HOSTS)
@@ -39,23 +38,23 @@ def make_app(
     token: str,
     identity: dict[str, str],
     authority: AuthorizationServer,
-    memory: LabTools,
+    lab: LabTools,
 ) -> FastAPI:
     """The application over its parts.
 
-    token: what a caller but of a health check must bear, or a token that the authority issued. identity: what a health
-    check says besides `status`: on this machine all of it, elsewhere its `instance`; with a `nonce` it also proves that
-    the service knows the token. memory: the lab, as the context server shows it; that needs the application's lifespan.
+    token: a static bearer token, accepted beside those that `authority` issues; health checks need none. identity: what
+    a health check returns besides `status`: all of it on this machine, elsewhere only `instance`; with a `nonce` it
+    also proves that the service knows the token. lab: what the MCP server serves; it needs the application's lifespan.
     """
     local = _host(authority.issuer) in _THIS_MACHINE
     hosts = _THIS_MACHINE if local else (_host(authority.issuer),)
-    context = McpApp(memory, authority.guards_context(), authority.issuer, hosts)
-    described: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}
-    app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=context.lifespan, **described)
+    mcp = McpApp(lab, authority.context_guard(), authority.issuer, hosts)
+    urls: dict[str, Any] = {"openapi_url": "/openapi.json" if local else None, "docs_url": None, "redoc_url": None}
+    app = FastAPI(title="rolloutlab", version="1.0.0", lifespan=mcp.lifespan, **urls)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.router.routes += [*authority.routes(), context.route()]
-    app.add_exception_handler(OAuthRefusal, answer_refusal)
-    bearer = [Depends(_bearer(authority.guards_api(token)))]
+    app.router.routes += [*authority.routes(), mcp.route()]
+    app.add_exception_handler(OAuthError, error_response)
+    bearer = [Depends(_bearer(authority.api_guard(token)))]
     completer = Completer(registry, sampler, ledger)
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
     for router in (
@@ -69,17 +68,17 @@ def make_app(
 
     @app.get("/v1/health", tags=["health"], responses={400: CHAT[400]})
     async def health(nonce: Annotated[str | None, Query(pattern=_NONCE)] = None) -> dict[str, str]:
-        known = {"version": version("rolloutlab"), **identity}
-        proved = {"proof": proof(token, nonce, authority.issuer)} if nonce else {}
-        return {"status": "ok", **{name: known[name] for name in known if local or name == "instance"}, **proved}
+        fields = {"version": version("rolloutlab"), **identity}
+        public = fields if local else {name: fields[name] for name in fields if name == "instance"}
+        return {"status": "ok", **public, **({"proof": proof(token, nonce, authority.issuer)} if nonce else {})}
 
     add_schemas(app)
-    add_refusals(app)
+    add_error_handlers(app)
     return app
 
 
 def _host(url: str) -> str:
-    """The host of an address, as a Host header has it."""
+    """The host of a URL as in a Host header, without the port."""
     parts = urlsplit(url)
     return parts.netloc.removesuffix(f":{parts.port}")
 
@@ -90,6 +89,6 @@ def _bearer(guard: Guard) -> Callable[..., Awaitable[None]]:
     async def check(
         request: Request, _documented: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]
     ) -> None:
-        guard.demand(await guard.access(request), (SERVICE,))
+        guard.require(await guard.authenticate(request), (SERVICE,))
 
     return check

@@ -1,58 +1,59 @@
-"""Folders `.lost`: what lies on disk and the database does not list is moved there, with the reason beside it."""
+"""Folders `.lost`: quarantine for files and folders that the database does not list, each with its reason."""
 
+import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.fsutil import flush, refused
+from rolloutlab.store.models import now
 
 UNLISTED = "the service's database does not list it"
 
 
 class Note(Wire):
-    """The file beside what is set aside."""
+    """The JSON file beside a quarantined file or folder."""
 
     reason: str
     set_aside_at: str
 
 
-def set_aside(place: Path, folder: Path, reason: str) -> Path:
-    """Move a file or a folder into another folder, under its name or the next one that is free; where it is now.
+def set_aside(path: Path, folder: Path, reason: str) -> Path:
+    """Move a file or folder into `folder`, under the first free name; its new path.
 
     Raises:
-        LabError: it cannot be moved; it is where it was then.
+        LabError: it cannot be moved, and stays where it is.
     """
-    note = Note(reason=reason, set_aside_at=datetime.now(UTC).isoformat())
+    note = Note(reason=reason, set_aside_at=now())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        target = next(path for path in _names(folder, place) if not path.exists() and not path.is_symlink())
+        target = next(each for each in _candidates(folder, path) if not os.path.lexists(each))
         note_of(target).write_text(note.to_json())
-        place.rename(target)
-        for changed in (folder, place.parent):
+        path.rename(target)
+        for changed in (folder, path.parent):
             flush(changed)
     except OSError as error:
-        what = f"{place}, which is not listed, cannot be moved to {folder}"
-        raise refused(what, error, "free some disk space") from error
+        message = f"{path}, which is not listed, cannot be moved to {folder}"
+        raise refused(message, error, "free some disk space") from error
     return target
 
 
-def note_of(place: Path) -> Path:
-    """The file beside what is set aside that says why: `3.json` for the folder `3`, `ID.reason.json` for `ID.json`."""
-    return place.with_name(f"{place.stem}.reason.json" if place.suffix else f"{place.name}.json")
+def note_of(path: Path) -> Path:
+    """The note of a quarantined path: `3.json` for the folder `3`, `ID.reason.json` for the file `ID.json`."""
+    return path.with_name(f"{path.stem}.reason.json" if path.suffix else f"{path.name}.json")
 
 
-def reason_of(place: Path) -> str:
-    """Why something was set aside; where its note is missing or damaged, what holds of all that is."""
+def reason_of(path: Path) -> str:
+    """The reason in a note, or the common one if the note is missing or damaged."""
     try:
-        return Note.model_validate_json(note_of(place).read_bytes()).reason
+        return Note.model_validate_json(note_of(path).read_bytes()).reason
     except (OSError, ValidationError):
         return UNLISTED
 
 
-def _names(folder: Path, place: Path) -> Iterator[Path]:
-    yield folder / place.name
+def _candidates(folder: Path, path: Path) -> Iterator[Path]:
+    yield folder / path.name
     for number in range(2, 1_000_000):
-        yield folder / f"{place.stem}-{number}{place.suffix}"
+        yield folder / f"{path.stem}-{number}{path.suffix}"

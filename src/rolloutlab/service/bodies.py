@@ -1,4 +1,4 @@
-"""The folder `jobs`: the body of each job that waits or runs, and drafts of bodies while they arrive."""
+"""The folder `jobs`: the body of each queued or running job, and drafts of bodies during their upload."""
 
 import hashlib
 import logging
@@ -19,7 +19,7 @@ _BODY = re.compile(rf"(?P<id>{_UUID})\.json")
 
 
 class Bodies:
-    """Files named by the ids of their jobs. `.lost` in the folder keeps bodies of jobs that the database does not list.
+    """Files `ID.json`; those of jobs that the database does not list are moved to `.lost`.
 
     folder: `jobs` in the service's folder.
     """
@@ -27,14 +27,14 @@ class Bodies:
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database
         self._folder = folder
-        self._aside = folder / ".lost"
+        self._lost = folder / ".lost"
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Where the body of a job may be written before the job is created; what is not taken over is removed.
+        """A path for the body of a job to be created; the file is removed at the end unless it has been moved.
 
         Raises:
-            LabError: the disk refuses what is done inside, for instance because it is full.
+            LabError: an OSError inside, for instance because the disk is full.
         """
         path = self._folder / f".{uuid.uuid4()}.draft"
         try:
@@ -45,41 +45,40 @@ class Bodies:
         finally:
             remove(path)
 
-    def place(self, job_id: str) -> Path:
-        """Where the body of a job is."""
+    def path(self, job_id: str) -> Path:
         return self._folder / f"{job_id}.json"
 
     def remove(self, job_id: str) -> None:
-        """Remove the body of a job that has ended; one that cannot be removed now goes at the next start."""
-        remove(self.place(job_id))
+        """Remove the body of an ended job; if that fails, the next start removes it."""
+        remove(self.path(job_id))
 
-    def tidy(self) -> None:
-        """Remove drafts and bodies of ended jobs, which a killed service left; set aside what the database lacks.
+    def clean_up(self) -> None:
+        """Remove drafts and bodies of ended jobs, which a killed service has left; set aside unlisted bodies.
 
-        The database may be older than the files beside it, say from a backup, and a body is all that there is of a
-        job. Files under other names than the service's own stay where they are.
+        Unlisted bodies are not removed: the database may be older than they are, say from a backup. Files with other
+        names than the service's own are left alone.
 
         Raises:
             LabError: a body cannot be moved.
         """
-        listed = {row["id"]: row["status"] for row in self._database.read("SELECT id, status FROM jobs")}
+        statuses = {row["id"]: row["status"] for row in self._database.read("SELECT id, status FROM jobs")}
         for path in sorted(self._folder.glob("*")):
             if _DRAFT.fullmatch(path.name):
                 remove(path)
             elif (body := _BODY.fullmatch(path.name)) and path.is_file():
-                status = listed.get(body["id"])
+                status = statuses.get(body["id"])
                 if status is None:
-                    where = set_aside(path, self._aside, UNLISTED)
-                    logging.getLogger(__name__).warning("the body of a job moved to %s: %s", where, UNLISTED)
+                    target = set_aside(path, self._lost, UNLISTED)
+                    logging.getLogger(__name__).warning("the body of a job was moved to %s: %s", target, UNLISTED)
                 elif status not in {"queued", "running"}:
                     remove(path)
 
-    def sent_again(self, job_id: str, digest: str) -> None:
-        """Remove what is set aside under the id of a job whose client has sent the same body once more.
+    def remove_lost_copy(self, job_id: str, digest: str) -> None:
+        """Remove the lost body of a job whose client has sent the same body again.
 
         digest: SHA-256 of the body in hexadecimal digits.
         """
-        lost = self._aside / f"{job_id}.json"
+        lost = self._lost / f"{job_id}.json"
         with suppress(OSError):
             with lost.open("rb") as file:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == digest

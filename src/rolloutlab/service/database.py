@@ -1,4 +1,4 @@
-"""What the embedded service remembers: models, checkpoints, jobs and their events, who may do what."""
+"""Schema of the service's database: models, checkpoints, jobs, events, usage, OAuth grants."""
 
 from pathlib import Path
 
@@ -59,5 +59,5 @@ _MIGRATIONS = [
 
 
 def open_service_database(folder: Path) -> Database:
-    """The service's database in its folder; see `Database` for what can go wrong."""
+    """Open `service.db` in a folder and migrate it; errors are those of `Database`."""
     return Database(folder / "service.db", _MIGRATIONS, durable=True)

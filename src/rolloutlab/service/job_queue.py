@@ -1,4 +1,4 @@
-"""The queue of training jobs: durable, one job at a time, oldest first."""
+"""Durable FIFO queue of training jobs, which runs one at a time in a thread."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
@@ -18,18 +17,19 @@ from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError,
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.policy.trainer import train
 from rolloutlab.service.bodies import Bodies
-from rolloutlab.service.endpoints import job_upload as job_file
+from rolloutlab.service.endpoints import job_upload
 from rolloutlab.service.model_registry import Registry
+from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
 
 T = TypeVar("T")
 
-_PAUSE = 1.0
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class _End:
-    """How a job ended. step: the checkpoint that it made, if any; metrics: those of its last gradient step."""
+class _Outcome:
+    """How a job ended. step: of its checkpoint, if it made one; metrics: of its last gradient step."""
 
     status: str
     kind: str
@@ -40,62 +40,62 @@ class _End:
 
 
 class Jobs:
-    """Accepts jobs, and trains them in a thread of its own while chat is answered.
+    """Accepts jobs, and trains them in a thread of its own.
 
-    A job that was running when the service was killed is queued again: it starts over from its starting checkpoint.
-    bodies: their files, in the service's folder `jobs`.
-    pause: seconds until what the disk refused is tried again.
+    A job that was running when the service was killed is queued again, and starts over from its starting checkpoint.
+    pause: seconds between retries of failed disk writes.
     """
 
-    def __init__(self, database: Database, folder: Path, registry: Registry, *, pause: float = _PAUSE) -> None:
+    def __init__(self, database: Database, folder: Path, registry: Registry, *, pause: float = _RETRY_SECONDS) -> None:
         self._database = database
         self._registry = registry
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
-        self.listened_to = True
+        self.streaming = True
+        """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.lora_copy()
         self.bodies = Bodies(database, folder / "jobs")
-        self.bodies.tidy()
+        self.bodies.clean_up()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
     def create(self, draft: Path, digest: str, key: str | None = None) -> str:
         """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
 
-        The same key again is the same job. digest: of the body, which must be the same then.
+        key: idempotency key; sent again with the same body, it returns the same job. digest: SHA-256 of the body.
 
         Raises:
-            InvalidBody: the draft is no job. NotFoundError: there is no such model. ConflictError: the key is another
-            job's.
+            InvalidBodyError: the draft is not a job. NotFoundError: there is no such model. ConflictError: the key was
+            used with another body.
         """
-        job_id = self._new_id(key)
-        known = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
-        if row := self._database.read(known[0], *known[1]):
-            return _same(row[0], digest)
-        model_id = str(job_file.check(draft).model_id)
+        job_id = _new_id(key)
+        existing = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
+        if rows := self._database.read(existing[0], *existing[1]):
+            return _check_digest(rows[0], digest)
+        model_id = str(job_upload.check(draft).model_id)
         moved = None
         try:
             with self._changed, self._database.write() as connection:
-                if row := connection.execute(*known).fetchall():
-                    return _same(row[0], digest)
-                moved = draft.replace(self.bodies.place(job_id))
+                if rows := connection.execute(*existing).fetchall():
+                    return _check_digest(rows[0], digest)
+                moved = draft.replace(self.bodies.path(job_id))
                 flush(moved.parent)
                 queued = connection.execute(
                     "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
                     " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
-                    (job_id, _now(), key or None, digest, model_id),
+                    (job_id, now(), key or None, digest, model_id),
                 )
                 self._changed.notify()
         except BaseException:
-            if moved:  # the job is not queued: its body would lie there until the next start
+            if moved:  # the job is not queued: its body would stay there until the next start
                 remove(moved)
             raise
         if not queued.rowcount:
             remove(moved)
             raise NotFoundError(f"there is no model with id {model_id}")
-        self.bodies.sent_again(job_id, digest)
+        self.bodies.remove_lost_copy(job_id, digest)
         return job_id
 
     def job(self, job_id: str) -> TrainingJob:
@@ -114,86 +114,78 @@ class Jobs:
         return [Event(id=str(row["id"]), type=row["type"], data=json.loads(row["data"])) for row in rows]
 
     def ended(self, job_id: str) -> bool:
-        """Whether a job reports nothing more."""
+        """Whether a job has ended, so that no further event comes."""
         return self.job(job_id).status not in {"queued", "running"}
 
     @contextmanager
-    def heard(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Have `listener` called, in any thread, whenever a job may have something new to say."""
+    def subscribe(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener`, in any thread, whenever a job may have new events."""
         self._listeners.add(listener)
         try:
             yield
         finally:
             self._listeners.discard(listener)
 
-    def hang_up(self) -> None:
-        """Nobody is to listen any more: the service is about to stop."""
-        self.listened_to = False
-        self._tell()
+    def end_streams(self) -> None:
+        """End all event streams, because the service is about to stop."""
+        self.streaming = False
+        self._notify()
 
     def cancel(self, job_id: str) -> TrainingJob:
-        """Ask a job to end: one that waits ends at once, one that runs at its next row; its step does not count."""
+        """Cancel a job: a queued one at once, a running one at its next sequence, without a checkpoint."""
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
-            waited = connection.execute(
+            was_queued = connection.execute(
                 "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'",
-                (_now(), job_id),
+                (now(), job_id),
             ).rowcount
-            if waited:
-                _say(connection, job_id, "training_cancelled", {})
-        if waited:
-            self._tell()
+            if was_queued:
+                _add_event(connection, job_id, "training_cancelled", {})
+        if was_queued:
+            self._notify()
             self.bodies.remove(job_id)
         return self.job(job_id)
 
-    def forget(self, model_id: str) -> None:
-        """Delete a model with all that belongs to it; a job of it that runs ends quietly.
+    def delete_model(self, model_id: str) -> None:
+        """Delete a model with its jobs and checkpoints; a running job of it ends without an outcome.
 
         Raises:
             NotFoundError: there is no such model.
         """
-        bodies = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
+        jobs = self._database.read("SELECT id FROM jobs WHERE model_id = ?", model_id)
         self._registry.delete(model_id)
-        for row in bodies:
+        for row in jobs:
             self.bodies.remove(row["id"])
-        self._tell()
+        self._notify()
 
     def busy(self) -> bool:
-        """Whether a job waits or runs, or it cannot be known."""
+        """Whether a job is queued or running, or the database cannot be read."""
         try:
             return bool(self._database.read("SELECT 1 FROM jobs WHERE status IN ('queued', 'running') LIMIT 1"))
         except LabError:
             return True
 
     def close(self) -> None:
-        """Stop at the next row; the running job starts over when the service does."""
+        """Stop at the next sequence; the running job starts over at the next start of the service."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    @staticmethod
-    def _new_id(key: str | None) -> str:
-        """The client's key where it can be an id: a client that was cut off before the answer then knows it."""
-        try:
-            return str(uuid.UUID(key or ""))
-        except ValueError:
-            return str(uuid.uuid4())
-
     def _run(self) -> None:
-        self._insist(self._queue_again)
-        while row := self._insist(self._next):
-            if end := self._outcome(row):
-                self._insist(partial(self._record, row, end))
+        self._retry(self._requeue_running)
+        while row := self._retry(self._next):
+            if outcome := self._train_or_fail(row):
+                self._retry(partial(self._record, row, outcome))
 
-    def _insist(self, work: Callable[[], T]) -> T | None:
-        """Do what the queue cannot go on without, however long the disk is full or locked; None when it is closed."""
+    def _retry(self, operation: Callable[[], T]) -> T | None:
+        """Repeat an operation until it succeeds, as while the disk is full or locked; None when the queue is closed."""
         while True:
             try:
-                return work()
-            except Exception as error:  # noqa: BLE001 - the queue must go on
-                logging.getLogger(__name__).warning("%s; it is tried again", error)
+                return operation()
+            except Exception as error:  # noqa: BLE001 - the thread must not end
+                logging.getLogger(__name__).warning("%s; retrying", error)
             with self._changed:
                 if self._changed.wait_for(lambda: self._closed, timeout=self._pause):
                     return None
@@ -207,100 +199,102 @@ class Jobs:
                 self._changed.wait()
         return None
 
-    def _outcome(self, row: Row) -> _End | None:
-        """Train a job: how it ended, or None when the service is closing and the job starts over with the next."""
+    def _train_or_fail(self, row: Row) -> _Outcome | None:
+        """Train a job; None when it was cancelled before it began, or the service closes and it is queued again."""
         try:
             return self._train(row)
         except Cancelled:
-            return None if self._closed else _End("cancelled", "training_cancelled", {})
+            return None if self._closed else _Outcome("cancelled", "training_cancelled", {})
         except RolloutlabError as error:
-            return _failed(f"{error.message} ({error.hint})" if error.hint else error.message)
-        except Exception as error:  # noqa: BLE001 - the queue must go on, and the client must hear of it
-            return _failed(f"{type(error).__name__}: {error}")
+            message = f"{error.message} ({error.hint})" if error.hint else error.message
+        except Exception as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
+            message = f"{type(error).__name__}: {error}"
+        return _Outcome("failed", "training_failed", {"error_message": message}, error=message)
 
-    def _train(self, row: Row) -> _End | None:
+    def _train(self, row: Row) -> _Outcome | None:
         job_id, model_id = row["id"], row["model_id"]
         step = self._registry.newest_step(model_id)
         with self._database.write() as connection:
-            begun = connection.execute(
+            started = connection.execute(
                 "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ? AND status = 'queued'",
-                (_now(), step, job_id),
+                (now(), step, job_id),
             )
-        if not begun.rowcount:  # it was cancelled in this very moment
+        if not started.rowcount:  # it was cancelled since `_next`
             return None
-        self._stop_if_wanted(job_id)
-        config, groups = job_file.read(self.bodies.place(job_id))
+        self._raise_if_stopped(job_id)
+        config, groups = job_upload.read(self.bodies.path(job_id))
         start = self._registry.state(model_id, step)
         last: dict[str, object] = {}
 
         def report(kind: str, data: dict[str, object]) -> None:
             last.update(data if kind == "gradient_step" else {})
             with self._database.write() as connection:
-                _say(connection, job_id, kind, data)
-            self._tell()
+                _add_event(connection, job_id, kind, data)
+            self._notify()
 
         stop = partial(self._should_stop, job_id)
         state = train(self._registry.policy, self._model, start, groups, config, step, report, stop)
-        self._stop_if_wanted(job_id)
-        made = self._registry.next_step(model_id)
-        self._registry.save(model_id, made, state, metrics=last, job_id=job_id)
-        return _End("succeeded", "training_ended", {"step": made}, step=made, metrics=last)
+        self._raise_if_stopped(job_id)
+        new_step = self._registry.next_step(model_id)
+        self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)
+        return _Outcome("succeeded", "training_ended", {"step": new_step}, step=new_step, metrics=last)
 
     def _should_stop(self, job_id: str) -> bool:
         rows = self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)
         return self._closed or not rows or bool(rows[0][0])
 
-    def _stop_if_wanted(self, job_id: str) -> None:
+    def _raise_if_stopped(self, job_id: str) -> None:
         if self._should_stop(job_id):
             raise Cancelled
 
-    def _record(self, row: Row, end: _End) -> None:
-        """Everything that ends a job becomes visible in one transaction. One whose model was deleted ends quietly."""
-        job_id, model_id = row["id"], row["model_id"]
+    def _record(self, row: Row, outcome: _Outcome) -> None:
+        """Record an outcome in one transaction, so that no client sees a part of it."""
+        job_id, model_id, step = row["id"], row["model_id"], outcome.step
         with self._database.write() as connection:
-            ended = connection.execute(
+            updated = connection.execute(
                 "UPDATE jobs SET status = ?, final_step = ?, ended_at = ?, error = ? WHERE id = ?",
-                (end.status, end.step, _now(), end.error, job_id),
-            )
-            if ended.rowcount and end.step is not None:
-                values = model_id, end.step, json.dumps(end.metrics), _now()
+                (outcome.status, step, now(), outcome.error, job_id),
+            ).rowcount
+            if updated and step is not None:
+                values = model_id, step, json.dumps(outcome.metrics), now()
                 connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
-                connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (end.step, model_id))
-                _say(connection, job_id, "checkpoint_saved", {"step": end.step})
-            _say(connection, job_id, end.kind, end.data)
-        self._tell()
-        if not ended.rowcount:
+                connection.execute("UPDATE models SET last_step = ? WHERE id = ?", (step, model_id))
+                _add_event(connection, job_id, "checkpoint_saved", {"step": step})
+            _add_event(connection, job_id, outcome.kind, outcome.data)
+        self._notify()
+        if not updated:  # its model was deleted while it ran
             self._registry.discard(model_id)
         self.bodies.remove(job_id)
 
-    def _queue_again(self) -> None:
+    def _requeue_running(self) -> None:
+        """Queue the jobs again that a stopped service was training."""
         with self._database.write() as connection:
             for row in connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall():
                 connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
                 connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
-                _say(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
+                _add_event(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
 
 
-def _say(connection: Connection, job_id: str, kind: str, data: dict[str, object]) -> None:
-    """Add an event to a job, if it is still there."""
+def _new_id(key: str | None) -> str:
+    """The client's key if it is a UUID: a client that loses the response then still knows the id."""
+    try:
+        return str(uuid.UUID(key or ""))
+    except ValueError:
+        return str(uuid.uuid4())
+
+
+def _add_event(connection: Connection, job_id: str, kind: str, data: dict[str, object]) -> None:
+    """Add an event to a job, unless it has been deleted."""
     values = kind, json.dumps(data, allow_nan=False), job_id
     connection.execute("INSERT INTO events (job_id, type, data) SELECT id, ?, ? FROM jobs WHERE id = ?", values)
 
 
-def _same(row: Row, digest: str) -> str:
-    """The id of a job whose key was sent again; ConflictError when it came with another body."""
+def _check_digest(row: Row, digest: str) -> str:
+    """The id of a job whose key was sent again; ConflictError when the body differs."""
     if row["digest"] not in {None, digest}:
-        raise ConflictError(f"the Idempotency-Key is that of the job {row['id']}, whose body was another")
+        raise ConflictError(f"the Idempotency-Key was used for the job {row['id']} with another body")
     return str(row["id"])
-
-
-def _failed(message: str) -> _End:
-    return _End("failed", "training_failed", {"error_message": message}, error=message)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

@@ -1,7 +1,7 @@
-"""The embedded service's life: one per lab folder, found by its clients, gone when nobody needs it.
+"""Lifecycle of the embedded service: one per lab folder, discovered through files, stopped when idle.
 
-Every attached process holds a lock on a file of its own in `clients/`; the operating system frees it however the
-process ends. `service.json` says where the service listens and `token`, readable by the user alone, how to call it.
+Every attached process holds a lock on its own file in `clients/`, which the operating system releases however the
+process ends. `service.json` holds the URLs of the service; `token`, readable by the user alone, its bearer token.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from pathlib import Path
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.fsutil import Lock, flush, locked, own, refused, remove
 
-_LEGIBLE = "abcdefghjkmnpqrstuvwxyz23456789"
-"""Letters and digits that nobody takes for another."""
-_SHORTEST = 12
-"""Letters of a passcode, which may be tried without end."""
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Without letters and digits that look alike."""
+_PASSCODE_LENGTH = 12
+"""The minimum, too: the number of guesses is not limited."""
 
 
 class Folder:
-    """The service's folder in a lab: what it publishes there, and who is attached."""
+    """The service's folder in a lab: published files, secrets, attached clients."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,88 +33,77 @@ class Folder:
             raise LabError(f"{path} cannot be used: {error}", hint="--home DIR") from error
         self._lock = Lock(path / "lock")
 
-    def claim(self, patience: float = 0.0) -> None:
-        """Become the one service of this folder, waiting up to `patience` seconds for another to end.
-
-        What a service that was killed had published is withdrawn: from now on the folder is ours.
+    def claim(self, timeout: float = 0.0) -> None:
+        """Lock the folder, waiting up to `timeout` seconds, and remove `service.json` of a killed service.
 
         Raises:
-            InputError: another one runs. LabError: the folder cannot be locked.
+            InputError: another service runs. LabError: the folder cannot be locked.
         """
-        if not self._lock.try_acquire(patience):
+        if not self._lock.try_acquire(timeout):
             raise InputError(f"a service already runs on {self.path.parent}", hint="%service stop")
         self.withdraw()
 
     def draw_token(self) -> str:
-        """A new bearer token, in a file that only the user can read.
-
-        Each start draws one, so that one that another program got hold of is of no use to it after that.
-        """
+        """A new bearer token, in a file that only the user can read; each start draws one."""
         token = secrets.token_urlsafe(32)
-        self._keep_secret(self.path / "token", token)
+        self._write_secret(self.path / "token", token)
         return token
 
     def key(self) -> bytes:
-        """What the ids of clients that register are signed with; made once, in a file that only the user can read."""
+        """The key that signs client ids; made once, in a file that only the user can read."""
         path = self.path / "key"
         if not path.exists() or not path.read_text():
-            self._keep_secret(path, secrets.token_urlsafe(32))
+            self._write_secret(path, secrets.token_urlsafe(32))
         return path.read_text().encode()
 
     def passcode(self) -> str:
-        """What the owner of the lab is asked for where an application wants access; made on first use, 60 bits.
+        """What the owner types on the consent page; made on first use, 59 bits.
 
         Raises:
-            InputError: the owner has written one there that could be found by trying. LabError: it cannot be written,
-            or another process makes one without an end.
+            InputError: the file holds a short one. LabError: it cannot be written, or locked.
         """
         path = self.path / "passcode"
         with locked(self.path / "passcode.lock"):  # the service and a command line may both be first
             if not path.exists() or not path.read_text().strip():
-                chars = [secrets.choice(_LEGIBLE) for _ in range(_SHORTEST)]
-                self._keep_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
-        found = path.read_text().strip()
-        if len("".join(found.split()).replace("-", "")) < _SHORTEST:
-            raise InputError(f"the passcode in {path} has fewer than {_SHORTEST} letters", hint=f"rm {path}")
-        return found
+                chars = [secrets.choice(_ALPHABET) for _ in range(_PASSCODE_LENGTH)]
+                self._write_secret(path, "-".join("".join(chars[i : i + 4]) for i in (0, 4, 8)))
+        passcode = path.read_text().strip()
+        if len("".join(passcode.split()).replace("-", "")) < _PASSCODE_LENGTH:
+            raise InputError(f"the passcode in {path} has fewer than {_PASSCODE_LENGTH} letters", hint=f"rm {path}")
+        return passcode
 
     def last_port(self) -> int:
-        """The port that the service had last, 0 when there is none: what was granted is bound to its address."""
+        """The port of the last start, or 0; grants are bound to the URL with that port."""
         try:
             return int((self.path / "port").read_text())
         except (OSError, ValueError):
             return 0
 
-    def keep_port(self, port: int) -> None:
-        """Remember the port for the next time."""
+    def save_port(self, port: int) -> None:
         (self.path / "port").write_text(str(port))
 
     def publish(self, base_url: str, policy: str) -> None:
-        """Let clients find the service, and know what it runs; the file appears whole."""
+        """Write `service.json` atomically."""
         draft = self.path / "service.json.draft"
-        addresses = {"base_url": base_url, "inference_base_url": f"{base_url}/v1"}
-        draft.write_text(json.dumps({**addresses, "policy": policy, "pid": os.getpid(), "instance": self.instance}))
+        urls = {"base_url": base_url, "inference_base_url": f"{base_url}/v1"}
+        draft.write_text(json.dumps({**urls, "policy": policy, "pid": os.getpid(), "instance": self.instance}))
         draft.replace(self.path / "service.json")
 
     def withdraw(self) -> None:
         remove(self.path / "service.json")
 
     def attached(self) -> bool:
-        """Whether any process holds a client lock, or it cannot be known; the files of those that ended are removed."""
+        """Whether any process holds a client lock, or that cannot be checked; removes the files of ended processes."""
         try:
             held = [self._held(path) for path in sorted((self.path / "clients").glob("*.lock"))]
-        except (LabError, OSError) as error:  # no file descriptor is left: there will be when clients have gone
-            logging.getLogger(__name__).warning("who is attached cannot be seen: %s", error)
+        except (LabError, OSError) as error:  # out of file descriptors, until clients disconnect
+            logging.getLogger(__name__).warning("attached clients cannot be checked: %s", error)
             return True
         return any(held)
 
     @staticmethod
-    def _keep_secret(path: Path, text: str) -> None:
-        """Write a file that only the user can read, whole or not at all: an empty secret would let anyone in.
-
-        Raises:
-            LabError: it cannot be written.
-        """
+    def _write_secret(path: Path, text: str) -> None:
+        """Write a file that only the user can read, atomically: an empty secret would authenticate any client."""
         draft = path.with_suffix(".draft")
         try:
             draft.unlink(missing_ok=True)
@@ -137,12 +126,12 @@ class Folder:
 
 
 async def watch(folder: Folder, busy: Callable[[], bool], linger: float, stop: Callable[[], None]) -> None:
-    """Call `stop` once nobody has been attached and nothing queued or running for `linger` seconds."""
+    """Call `stop` once no client has been attached and no job queued or running for `linger` seconds."""
     clock = asyncio.get_running_loop().time
-    needed = clock()
-    while clock() - needed < linger:
+    last_used = clock()
+    while clock() - last_used < linger:
         await asyncio.sleep(min(linger / 4, 5.0))
         if folder.attached() or busy():
-            needed = clock()
+            last_used = clock()
     folder.withdraw()
     stop()

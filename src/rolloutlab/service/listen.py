@@ -1,26 +1,45 @@
-"""Where the service is reached: over http on this machine alone, anywhere else over https."""
+"""Listening socket of the service: http on loopback only, https anywhere else, and a limit of connections.
 
+Without the limit, the event loop cannot accept at all once the process runs out of file descriptors: it is woken over
+and over for connections that it cannot take, no client gets a response, and jobs cannot open their files.
+"""
+
+import asyncio
+import json
 import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.errors import InputError
 
-_ALL = {"0.0.0.0", "::", "0"}
+_WILDCARDS = {"0.0.0.0", "::", "0"}
 PLAIN_HOSTS = ("127.0.0.1", "localhost", "::1")
-"""Hosts of this machine under which it is served without a certificate, and which it answers to."""
+"""Loopback hosts, which are served without a certificate."""
+
+ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio accepts per turn of the event loop; it is some turns before they are counted."""
+
+_RESERVE = 64
+"""File descriptors for other files, such as bodies of jobs, and for connections that are being rejected."""
+_MAX_REJECTED_WAITING = 8
+_MIN_CONNECTIONS = 4
+_MAX_DESCRIPTORS = 65_536
+_REJECTED_TIMEOUT = 1.0
+_TOO_MANY = "the service has as many connections as it has file descriptors for"
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """host: a name or an IP address, as it is in the addresses of the service. certificate, key: PEM files.
+    """host: a name or an IP address, as in the service's URLs. certificate, key: PEM files.
 
     Raises:
-        InputError: nobody could ask there, the host is reached from elsewhere and has no certificate, or the files are
-            none that go together.
+        InputError: the host cannot be in a URL, needs a certificate, or certificate and key do not match.
     """
 
     host: str = "127.0.0.1"
@@ -28,14 +47,14 @@ class ListenAddress:
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        if self._is_none():
-            hint = self._typed(socket.gethostname())
-            raise InputError(f"{self.host!r} is no host that anybody could ask", hint=hint)
+        if not self._is_host():
+            hint = self._command(socket.gethostname())
+            raise InputError(f"{self.host!r} is not a host name or address that a client can connect to", hint=hint)
         if (self.certificate is None) != (self.key is None):
-            raise InputError("--tls-cert and --tls-key go together", hint=self._typed(self.host))
+            raise InputError("--tls-cert and --tls-key go together", hint=self._command(self.host))
         if self.certificate is None and self.host not in PLAIN_HOSTS:
-            said = f"{self.host} is reached from other machines, and what is said would be read on the way"
-            raise InputError(said, hint=self._typed(self.host))
+            message = f"{self.host} is reachable from other machines, and http is not encrypted"
+            raise InputError(message, hint=self._command(self.host))
         self._check_files()
 
     def url(self, port: int) -> str:
@@ -44,37 +63,101 @@ class ListenAddress:
         return canonical_resource(f"{'https' if self.certificate else 'http'}://{host}:{port}")
 
     def listen(self, port: int) -> socket.socket:
-        """Listens; port 0 takes a free one. InputError: the host is not of this machine, or the port is taken."""
+        """Listen; port 0 takes a free one. InputError: the host is not of this machine, or the port is taken."""
         try:
             family, _, _, _, (address, *_) = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0]
             socket.create_server((address, 0), family=family).close()
         except (OSError, UnicodeError) as error:
-            hint = self._typed(socket.gethostname())
-            raise InputError(f"{self.host} is no host of this machine: {error}", hint=hint) from error
+            hint = self._command(socket.gethostname())
+            raise InputError(f"{self.host} is not a host of this machine: {error}", hint=hint) from error
         try:
             return socket.create_server((address, port), family=family)
         except (OSError, OverflowError) as error:
-            raise InputError(f"port {port} cannot be used: {error}", hint=self._typed(self.host)) from error
+            raise InputError(f"port {port} cannot be used: {error}", hint=self._command(self.host)) from error
 
-    def _typed(self, host: str) -> str:
+    def _command(self, host: str) -> str:
         """The command that serves at a host, with these files."""
         local = self.certificate is None and self.key is None and host in PLAIN_HOSTS
         files = "" if local else f" --tls-cert {self.certificate or 'cert.pem'} --tls-key {self.key or 'key.pem'}"
         return f"rolloutlab serve --host {host}{files}"
 
-    def _is_none(self) -> bool:
-        """Whether it is no host, or stands for all that a machine has, which no address of a service can name."""
+    def _is_host(self) -> bool:
+        """Whether it is a host, and not a wildcard address, which no URL can have."""
         try:
-            return urlsplit(self.url(1)).hostname != self.host or self.host in _ALL
+            return urlsplit(self.url(1)).hostname == self.host and self.host not in _WILDCARDS
         except InputError:
-            return True
+            return False
 
     def _check_files(self) -> None:
         if self.certificate is None or self.key is None:
             return
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate, self.key, password=lambda: "")  # nobody is there to be asked
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")  # never prompt for a passphrase
         except OSError as error:
-            said = f"{self.certificate} and {self.key} are no certificate and its key without a passphrase: {error}"
-            raise InputError(said, hint=f"openssl x509 -noout -subject -dates -in {self.certificate}") from error
+            message = f"{self.certificate} and {self.key} are not a certificate and its unencrypted key: {error}"
+            raise InputError(message, hint=f"openssl x509 -noout -subject -dates -in {self.certificate}") from error
+
+
+def max_connections() -> int | None:
+    """The number of file descriptors that are left for connections, after raising the soft limit to the hard one.
+
+    None where the operating system has no such limit.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
+    limit = _MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return max(limit - sum(1 for _ in Path("/dev/fd").iterdir()) - _RESERVE, _MIN_CONNECTIONS)
+
+
+def limit_connections(protocol: Callable[..., asyncio.Protocol], limit: int) -> Callable[..., asyncio.Protocol]:
+    """A factory of uvicorn's protocols that rejects connections beyond a limit."""
+    waiting: set[asyncio.Protocol] = set()
+
+    def make(server_state: Any, **options: Any) -> asyncio.Protocol:
+        if len(server_state.connections) >= limit:
+            return _Rejected(waiting)
+        return protocol(server_state=server_state, **options)
+
+    return make
+
+
+class _Rejected(asyncio.Protocol):
+    """Answers the first bytes of a client with a 503; a silent client is disconnected after a second.
+
+    waiting: rejected connections that have sent nothing yet. If there are many, the 503 does not wait for a request.
+    """
+
+    def __init__(self, waiting: set[asyncio.Protocol]) -> None:
+        self._waiting = waiting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._waiting) >= _MAX_REJECTED_WAITING:
+            self._respond()
+        else:
+            self._waiting.add(self)
+            asyncio.get_running_loop().call_later(_REJECTED_TIMEOUT, transport.close)
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002
+        self._respond()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._waiting.discard(self)
+
+    def _respond(self) -> None:
+        # the body has the fields of both error formats: the path of the request is not known
+        error = {"message": _TOO_MANY, "type": "server_error", "param": None, "code": None}
+        body = json.dumps({"detail": _TOO_MANY, "error": error}).encode()
+        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close"
+        self._transport.write(f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\n\r\n".encode() + body)
+        self._transport.close()

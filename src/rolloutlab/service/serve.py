@@ -1,4 +1,4 @@
-"""Put the service's parts together and run it until it is told to stop."""
+"""Run the service: its parts, its socket, its shutdown."""
 
 import asyncio
 import signal
@@ -16,48 +16,43 @@ from rolloutlab.errors import InputError
 from rolloutlab.policy.model import limit_threads, load_policy
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
-from rolloutlab.service.connections import ACCEPTED_AT_ONCE, bounded, most_connections
 from rolloutlab.service.database import open_service_database
+from rolloutlab.service.endpoints.chat import Ledger
 from rolloutlab.service.job_queue import Jobs
 from rolloutlab.service.lifecycle import Folder, watch
-from rolloutlab.service.listen import ListenAddress
+from rolloutlab.service.listen import ACCEPTED_AT_ONCE, ListenAddress, limit_connections, max_connections
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.oauth.server import AuthorizationServer
-from rolloutlab.service.usage import Ledger
 from rolloutlab.settings import named_policy, read_settings
 from rolloutlab.store.sqlite import Database
 
-_WAITING = 2048
-"""Connections that the operating system keeps until they are accepted."""
+_BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
-    """Before it waits for its last requests to end, it ends those that would last as long as a job.
+    """Limits connections to the file descriptors; ends event streams before it waits for the last requests."""
 
-    It has no more connections than there are file descriptors for.
-    """
-
-    def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self._hang_up = hang_up
+        self._end_streams = end_streams
         config.load()
-        if most := most_connections():
-            config.http_protocol_class = bounded(config.http_protocol_class, most)  # type: ignore[assignment]
+        if limit := max_connections():
+            config.http_protocol_class = limit_connections(config.http_protocol_class, limit)  # type: ignore[assignment]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in sockets or ():  # asyncio takes one number for what waits and for what it accepts at once
-            listener.listen(_WAITING)
+        for listener in sockets or ():  # again: asyncio uses one number for the backlog and for accepts per turn
+            listener.listen(_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._hang_up()
+        self._end_streams()
         await super().shutdown(sockets)
 
 
 def serve(
     folder: Folder,
-    door: ListenAddress,
+    address: ListenAddress,
     port: int,
     policy_name: str,
     linger: float | None,
@@ -65,32 +60,32 @@ def serve(
     *,
     start_empty: bool = False,
 ) -> None:
-    """Serve a claimed folder at a door until interrupted, or, with `linger`, until nobody has needed it that long.
+    """Serve a claimed folder until interrupted, or until it has been idle for `linger` seconds.
 
-    port 0 takes the one it had last, or any free one. token_lifetime: seconds of an OAuth access token.
-    start_empty: as `Registry` has it.
+    port: 0 takes that of the last start, or any free one. token_lifetime: seconds of an OAuth access token.
+    start_empty: see `Registry`.
 
     Raises:
-        PolicyError: the policy cannot be loaded. InputError: the door cannot be used. LabError: the disk refuses, or
+        PolicyError: the policy cannot be loaded. InputError: the address cannot be used. LabError: the disk refuses, or
         the database lists no model and checkpoints lie beside it.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    listener = _listening(door, folder, port)
-    url = door.url(listener.getsockname()[1])
-    database, registry, jobs = _opened(folder, policy_name, start_empty=start_empty)
+    listener = _listen(address, folder, port)
+    url = address.url(listener.getsockname()[1])
+    database, registry, jobs = _open(folder, policy_name, start_empty=start_empty)
     sampler = Sampler(registry.policy)
     identity = {"policy": named_policy(policy_name), "instance": folder.instance}
-    memory = LabTools(replace(read_settings(), home=folder.path.parent))
+    lab = LabTools(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
-    app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, memory)
+    app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
 
-    def hang_up() -> None:
-        jobs.hang_up()
+    def end_streams() -> None:
+        jobs.end_streams()
         sampler.close()
 
-    options: dict[str, Any] = {"ssl_certfile": door.certificate, "ssl_keyfile": door.key, "log_level": "warning"}
-    server = Server(uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, **options), hang_up)
+    options: dict[str, Any] = {"ssl_certfile": address.certificate, "ssl_keyfile": address.key, "log_level": "warning"}
+    server = Server(uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, **options), end_streams)
 
     async def run() -> None:
         folder.publish(url, identity["policy"])
@@ -104,7 +99,7 @@ def serve(
         if watching:
             watching.cancel()
 
-    # uvicorn sends it to us once more after it has ended, which by itself would end the process before the rest is done
+    # uvicorn raises the signal again after its shutdown; the default action would end the process before `finally`
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         asyncio.run(run())
@@ -112,12 +107,11 @@ def serve(
         folder.withdraw()
         jobs.close()
         sampler.close()
-        memory.close()
+        lab.close()
         database.close()
 
 
-def _opened(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:
-    """What the folder holds, on the policy; where that fails the database is closed."""
+def _open(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:
     database = open_service_database(folder.path)
     try:
         policy = load_policy(policy_name)
@@ -125,21 +119,18 @@ def _opened(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Dat
         registry = Registry(database, folder.path, policy, start_empty=start_empty)
         return database, registry, Jobs(database, folder.path, registry)
     except BaseException:
-        database.close()  # a write-ahead log left beside it would be applied to the database that is put back
+        database.close()  # a write-ahead log left beside it would be applied to a database that is restored there
         raise
 
 
-def _listening(door: ListenAddress, folder: Folder, port: int) -> socket.socket:
-    """The socket of the service, whose port is kept for the next start."""
-    listener = door.listen(port) if port else _listen_again(door, folder)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an acknowledgement
-    folder.keep_port(listener.getsockname()[1])
-    return listener
-
-
-def _listen_again(door: ListenAddress, folder: Folder) -> socket.socket:
-    """Where the service listened last, so that what was granted for that address still holds; else anywhere."""
+def _listen(address: ListenAddress, folder: Folder, port: int) -> socket.socket:
+    """Listen on a port, or on that of the last start, for which grants are valid, or on a free one."""
     try:
-        return door.listen(folder.last_port())
+        listener = address.listen(port or folder.last_port())
     except InputError:
-        return door.listen(0)
+        if port:
+            raise
+        listener = address.listen(0)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else responses wait 40 ms for a delayed ACK
+    folder.save_port(listener.getsockname()[1])
+    return listener

@@ -118,7 +118,7 @@ class Live:
         self.service = service
         app = service.http._transport.app
         config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off")
-        self._server = Server(config, service.jobs.hang_up)
+        self._server = Server(config, service.jobs.end_streams)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         while not self._server.started:

@@ -10,7 +10,7 @@ from rolloutlab.api.wire.errors import locate
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.service.endpoints import job_upload as job_file
 from rolloutlab.service.endpoints import json_stream as json_reader
-from rolloutlab.service.endpoints.body import InvalidBody
+from rolloutlab.service.endpoints.body import InvalidBodyError
 
 ID = "00000000-0000-4000-8000-000000000000"
 TEXTS = ["", '"', "\\", "}]", '[{"', '\\"}', "NaN", "ü😀\u2028", "\x00\x1f", "a" * 300]
@@ -20,7 +20,7 @@ GROUP, TRAJECTORY = ["trajectory_groups", 0], ["trajectory_groups", 0, "trajecto
 @pytest.fixture(params=[1, 2, 7, 1 << 18])
 def piece(request, monkeypatch):
     """How much is read at once."""
-    monkeypatch.setattr(json_reader, "_PIECE", request.param)
+    monkeypatch.setattr(json_reader, "_CHUNK", request.param)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def as_whole(text):
 
 
 def places(path):
-    with pytest.raises(InvalidBody) as caught:
+    with pytest.raises(InvalidBodyError) as caught:
         job_file.check(path)
-    return [error.loc for error in caught.value.found]
+    return [error.loc for error in caught.value.errors]
 
 
 @pytest.mark.parametrize("indent", [None, 3])

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from rolloutlab.service.mcp.app import ACCESS
+from rolloutlab.service.mcp.app import TOKEN_INFO
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.mcp.sdk_server import McpServer
 from rolloutlab.service.mcp.tools import TOOLS
@@ -107,7 +107,7 @@ def test_a_call_cannot_be_hidden_from_the_check(visitor, reader, body):
 def test_the_scope_is_checked_again_where_the_tool_is_called(visitor, tmp_path):
     async def unguarded(scope, receive, send):
         """As if the check before it had read another call in the same body."""
-        scope[ACCESS] = TokenInfo("c-1", "an application", ("lab:read",))
+        scope[TOKEN_INFO] = TokenInfo("c-1", "an application", ("lab:read",))
         await speaker(scope, receive, send)
 
     async def called():

@@ -92,7 +92,7 @@ def test_a_regular_expression_without_an_end_is_given_up_and_the_service_answers
 
 def test_regular_expressions_of_a_search_have_a_length(call):
     where = {"$or": [{"#document": {"$regex": "a" * 600}}, {"#document": {"$not_regex": "b" * 600}}]}
-    assert "at most 1,000 characters, not 1,200" in call("search_trajectories", True, where=where)
+    assert "have 1,200 characters; at most 1,000 are allowed" in call("search_trajectories", True, where=where)
     assert call("search_trajectories", where={"#document": {"$regex": r"(?i)ROME|lyo.$"}}, limit=1)["hits"]
 
 
@@ -207,7 +207,7 @@ def test_a_tool_does_not_replace_a_reward_that_was_given_by_hand(call, lab):
     trajectory = lab.groups(lab.find("capitals"))[0].trajectories[1]
     lab.rewards.give([Score(trajectory, 7.0)], "hand")
     refusal = call("set_reward", True, id="capitals/0/1", reward=100.0)
-    assert "the reward of capitals/0/1 was given by hand, and a tool does not replace it" in refusal
+    assert "the reward of capitals/0/1 was given by hand, and a tool cannot replace it" in refusal
     kept = call("get_trajectory", id="capitals/0/1")
     assert (kept["reward"], kept["source"]) == (7.0, "hand")
     assert [edit.source for edit in lab.rewards.history_of(lab.find("capitals"))] == ["hand"]

@@ -46,7 +46,7 @@ def test_an_unknown_client_is_told_on_a_page_and_nowhere_else(visitor, who):
     answer = visitor.asks(who)
     assert answer.status_code == 400
     assert "location" not in answer.headers
-    assert "cannot go on" in answer.text
+    assert "cannot continue" in answer.text
 
 
 @pytest.mark.clause("O1")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.service.oauth.client_documents import document, freshness, is_public
+from rolloutlab.service.oauth.client_documents import freshness_lifetime, is_public, notebook_document
 
 CALLBACK = "http://127.0.0.1:7777/callback"
 
@@ -254,7 +254,7 @@ def test_a_document_on_this_machine_is_not_fetched(visit, host, name):
 def test_a_host_whose_name_cannot_be_one_is_told(visitor):
     answer = visitor.asks(f"https://{'x' * 70}.example/client.json")
     assert answer.status_code == 400
-    assert "was not fetched" in answer.text
+    assert "cannot be fetched" in answer.text
 
 
 @pytest.mark.clause("I10")
@@ -293,13 +293,13 @@ def test_a_refusal_is_not_kept(visitor, host):
     ],
 )
 def test_freshness_is_read_from_the_headers(headers, seconds):
-    assert freshness(headers, now=10.0) == seconds
+    assert freshness_lifetime(headers, now=10.0) == seconds
 
 
 @pytest.mark.clause("D2")
 def test_the_document_that_we_print_is_one_that_we_take(visitor, host):
     url = f"{host.url}/rolloutlab.json"
-    host.serves("/rolloutlab.json", **document(url, [CALLBACK]))
+    host.serves("/rolloutlab.json", **notebook_document(url, [CALLBACK]))
     assert visitor.asks(url).status_code == 200
 
 
@@ -308,4 +308,4 @@ def test_the_document_that_we_print_is_one_that_we_take(visitor, host):
 )
 def test_a_document_that_nobody_would_take_is_not_printed(url, redirect):
     with pytest.raises(InputError):
-        document(url, [redirect])
+        notebook_document(url, [redirect])

@@ -85,7 +85,7 @@ def test_a_code_that_two_redeem_at_once_is_given_to_one_and_ends_all_that_came_o
     visitor.clock.looks.append(lambda: first.append(visitor.redeems(client_id, code)))
     second = visitor.redeems(client_id, code)
     assert [answer.status_code for answer in (*first, second)] == [200, 400]
-    assert second.json()["error_description"] == "the code was used before"
+    assert second.json()["error_description"] == "the code is already used"
     assert visitor.calls("ping", first[0].json()["access_token"]).status_code == 401
 
 

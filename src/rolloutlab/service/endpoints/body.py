@@ -1,4 +1,4 @@
-"""How a body is read: strict JSON of whole characters, parsed and validated off the event loop."""
+"""Request bodies: strict JSON, parsed and validated off the event loop."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -23,40 +23,39 @@ from rolloutlab.fsutil import flush
 
 M = TypeVar("M", bound=Wire)
 
-MOST_ERRORS = 50
-"""As many are reported of one body."""
+MAX_ERRORS = 50
+"""Validation errors that are reported of one body."""
 
 BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
-"""What endpoints read."""
 
-_NO_NUMBERS = (b"NaN", b"Infinity")
-"""JSON does not have them, but pydantic reads them where a model does not say what is there."""
+_NOT_JSON = (b"NaN", b"Infinity")
+"""Not JSON, but pydantic's JSON parser accepts them in fields that a model does not declare."""
 
-LARGEST = 64_000_000
-"""Bytes of a body that is read as a whole; those of training jobs, which are not, may have any size."""
+MAX_BYTES = 64_000_000
+"""Limit of a body that is read as a whole. Those of training jobs are streamed to a file, and may have any size."""
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
 
 
-class InvalidBody(Exception):  # noqa: N818 - the answer is a 422, or a 400 on the chat side
-    """A body is not what it must be; `found` has every place and what is wrong there."""
+class InvalidBodyError(Exception):
+    """A body is not valid: a 422, or a 400 on the chat side."""
 
-    def __init__(self, found: list[ValidationError]) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, errors: list[ValidationError]) -> None:
+        super().__init__(errors)
+        self.errors = errors
 
 
 def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
-    """A dependency of an endpoint: its body as a `model`, or InvalidBody."""
+    """A FastAPI dependency: the body as a `model`, or InvalidBodyError."""
 
     async def read(request: Request) -> M:
         body = bytearray()
         try:
             async for part in request.stream():
                 body += part
-                if len(body) > LARGEST:
-                    raise HTTPException(413, f"the body is larger than {LARGEST:,} bytes")
+                if len(body) > MAX_BYTES:
+                    raise HTTPException(413, f"the body is larger than {MAX_BYTES:,} bytes")
         except ClientDisconnect as error:
             raise Cancelled from error
         return await run_in_threadpool(parse, model, bytes(body))
@@ -65,51 +64,51 @@ def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
 
 
 async def spool(request: Request, path: Path) -> str:
-    """Write a body to a file while it arrives, and flush it to disk; its SHA-256 in hexadecimal digits.
+    """Stream a body to a file and flush it to disk; its SHA-256 in hexadecimal digits.
 
     Raises:
-        OSError: it cannot be written, for instance because the disk is full. Cancelled: the client left half way.
+        OSError: it cannot be written, for instance because the disk is full. Cancelled: the client disconnected.
     """
     digest = hashlib.sha256()
     try:
         with path.open("wb") as file:
-            async for piece in _pieces(request):
-                await run_in_threadpool(file.write, piece)
-                await run_in_threadpool(digest.update, piece)
+            async for chunk in _chunks(request):
+                await run_in_threadpool(file.write, chunk)
+                await run_in_threadpool(digest.update, chunk)
         await run_in_threadpool(flush, path)
     except ClientDisconnect as error:
         raise Cancelled from error
     return digest.hexdigest()
 
 
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body in pieces that are worth a thread's while."""
-    piece = bytearray()
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body in chunks large enough to pay for the switch to a thread."""
+    chunk = bytearray()
     async for part in request.stream():
-        piece += part
-        if len(piece) >= _PIECE:
-            yield bytes(piece)
-            piece.clear()
-    yield bytes(piece)
+        chunk += part
+        if len(chunk) >= _CHUNK:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)
 
 
-def parse(model: type[M], text: bytes, place: tuple[str | int, ...] = ("body",)) -> M:
-    """What a JSON text holds, or InvalidBody; `place` is where the text lies in the body."""
-    if not any(name in text for name in _NO_NUMBERS):
+def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) -> M:
+    """Validate a JSON text, or raise InvalidBodyError. path: of the text within the body."""
+    if not any(name in text for name in _NOT_JSON):
         with suppress(pydantic.ValidationError):
             return model.model_validate_json(text)
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidBody([ValidationError(loc=list(place), msg=str(error), type="json_invalid")]) from error
-    try:  # again, as values: only so do the errors hold what was refused, by which its path is found
+        raise InvalidBodyError([ValidationError(loc=list(path), msg=str(error), type="json_invalid")]) from error
+    try:  # again, from Python values: only then do the errors hold their input, from which `locate` finds its path
         return model.model_validate(value)
     except pydantic.ValidationError as error:
-        raise InvalidBody(locate(error.errors(include_url=False)[:MOST_ERRORS], value, place)) from error
+        raise InvalidBodyError(locate(error.errors(include_url=False)[:MAX_ERRORS], value, path)) from error
 
 
 def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The part of the OpenAPI document that says which body an endpoint reads, with an example of one."""
+    """The `requestBody` of an endpoint in the OpenAPI document."""
     content = {
         "schema": {"$ref": _COMPONENTS.format(model=model.__name__)},
         **({"example": example} if example else {}),
@@ -118,13 +117,13 @@ def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[s
 
 
 def add_schemas(app: FastAPI) -> None:
-    """Put the schemas that `describe` refers to into the application's OpenAPI document."""
-    known = app.openapi
-    wanted: list[tuple[type[Wire], Any]] = [(model, "validation") for model in BODIES]
+    """Add the schemas that `describe` refers to to the application's OpenAPI document."""
+    fastapi_document = app.openapi
+    models: list[tuple[type[Wire], Any]] = [(model, "validation") for model in BODIES]
 
     def openapi() -> dict[str, Any]:
-        document = known()
-        _, schemas = models_json_schema(wanted, ref_template=_COMPONENTS)
+        document = fastapi_document()
+        _, schemas = models_json_schema(models, ref_template=_COMPONENTS)
         components = document.setdefault("components", {}).setdefault("schemas", {})
         components.update(schemas["$defs"] | components)
         return document

@@ -1,25 +1,52 @@
-"""POST /v1/chat/completions and GET /v1/models, in the form that OpenAI's clients read."""
+"""POST /v1/chat/completions, GET /v1/models and the usage ledger, compatible with OpenAI's clients."""
 
-from typing import Annotated
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
-from rolloutlab.api.wire.training import ModelCardList, UsageList
+from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, FunctionTool, Usage
+from rolloutlab.api.wire.errors import ChatError, ChatProblem
+from rolloutlab.api.wire.training import ModelCardList, UsageEntry, UsageList
+from rolloutlab.errors import (
+    Cancelled,
+    ContextError,
+    InputError,
+    LabError,
+    RenderingError,
+    RolloutlabError,
+    ServiceError,
+)
+from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
+from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints.body import describe, reads
-from rolloutlab.service.endpoints.completer import Completer
-from rolloutlab.service.endpoints.sampling_settings import header
+from rolloutlab.service.endpoints.completions import CompletionOptions, Writer, usage
+from rolloutlab.service.endpoints.sampling_settings import header, ignored_fields
 from rolloutlab.service.model_registry import Registry
-from rolloutlab.service.usage import Ledger
+from rolloutlab.store.sqlite import Database
 
+_STOPPING = "the service is being stopped"
 _EXAMPLE = {"model": "practice", "messages": [{"role": "user", "content": "What is 12 + 30?"}], "max_tokens": 8}
-_EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema would be taken for that of each event
+_EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema here would describe each single event
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Piece = tuple[Completion, int, str]
+"""A completion, the position of its new token, and the text that the token has made final."""
 
 
-def router(registry: Registry, completer: Completer) -> APIRouter:
-    """The inference half of the service; its base address ends in /v1."""
+def router(registry: Registry, completer: "Completer") -> APIRouter:
+    """The OpenAI-compatible endpoints, below /v1."""
     routes = APIRouter(prefix="/v1", tags=["chat"])
 
     @routes.post(
@@ -34,13 +61,13 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
         vendor_project: Annotated[str | None, Header()] = None,
         openai_project: Annotated[str | None, Header()] = None,
     ) -> Response:
-        plan = await run_in_threadpool(completer.plan, body, vendor_project or openai_project or "")
-        headers = header(plan.ignored)
+        options = await run_in_threadpool(completer.prepare, body, vendor_project or openai_project or "")
+        headers = header(options.ignored)
         if body.stream:
             headers["Cache-Control"] = "no-cache"
-            return StreamingResponse(completer.stream(plan), media_type="text/event-stream", headers=headers)
-        answer = await completer.answer(plan, request.receive)
-        return Response(answer, media_type="application/json", headers=headers)
+            return StreamingResponse(completer.stream(options), media_type="text/event-stream", headers=headers)
+        text = await completer.complete(options, request.receive)
+        return Response(text, media_type="application/json", headers=headers)
 
     @routes.get("/models", response_model=ModelCardList, response_model_exclude_unset=True)
     async def list_models() -> ModelCardList:
@@ -49,8 +76,29 @@ def router(registry: Registry, completer: Completer) -> APIRouter:
     return routes
 
 
+class Ledger:
+    """Counts requests and tokens by project and model; chats without a project header count under ''."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, project: str, model: str, counts: Usage) -> None:
+        values = (project, model, counts.prompt_tokens, counts.completion_tokens)
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT INTO usage VALUES (?, ?, 1, ?, ?) ON CONFLICT DO UPDATE SET requests = requests + 1, "
+                "prompt_tokens = prompt_tokens + excluded.prompt_tokens, "
+                "completion_tokens = completion_tokens + excluded.completion_tokens",
+                values,
+            )
+
+    def entries(self) -> list[UsageEntry]:
+        rows = self._database.read("SELECT * FROM usage ORDER BY project, model")
+        return [UsageEntry.model_validate(dict(row)) for row in rows]
+
+
 def usage_router(ledger: Ledger) -> APIRouter:
-    """What chats came to."""
+    """Token counts by project and model."""
     routes = APIRouter(prefix="/v1/preview/usage", tags=["chat"])
 
     @routes.get("")
@@ -58,3 +106,188 @@ def usage_router(ledger: Ledger) -> APIRouter:
         return UsageList(object="list", data=ledger.entries())
 
     return routes
+
+
+class Completer:
+    """Completes chat requests with the checkpoints of one policy."""
+
+    def __init__(self, registry: Registry, sampler: Sampler, ledger: Ledger) -> None:
+        policy = registry.policy
+        self._registry = registry
+        self._sampler = sampler
+        self._ledger = ledger
+        self._renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
+        self._parser = CompletionParser(policy.tokenizer, self._renderer, policy.end_ids)
+        self._writer = Writer(self._renderer, self._parser)
+
+    def prepare(self, body: ChatRequest, project: str = "") -> CompletionOptions:
+        """Resolve the model, render the prompt, check the settings.
+
+        Raises:
+            InputError: a setting is not supported. ContextError: its prompt is too long.
+            NotFoundError: no such model. RenderingError: the policy cannot render its messages.
+        """
+        ignored = ignored_fields(body)
+        if body.top_logprobs and body.logprobs is False:
+            raise InputError("top_logprobs needs logprobs", hint="logprobs: true")
+        context = self._registry.policy.context
+        _check_length(body, context)
+        model, step = self._registry.resolve(body.model)
+        tools = () if body.tool_choice == "none" else tuple(body.tools or ())
+        self._parser.check(tools)
+        prompt = tuple(self._renderer.prompt(body.messages, tools))
+        return CompletionOptions(
+            model=f"{model.project}/{model.name}@{step}" if model else self._registry.policy.name,
+            step=step,
+            adapter=self._registry.adapter(model, step),
+            requests=tuple(_requests(body, prompt, context, self._forced_tokens(body, tools))),
+            stops=body.stops(),
+            tools=tools,
+            logprobs=body.logprobs is not False,
+            with_usage=bool(body.stream_options and body.stream_options.include_usage),
+            project=project,
+            ignored=ignored,
+        )
+
+    async def complete(self, options: CompletionOptions, receive: Receive) -> str:
+        """The whole chat completion as JSON.
+
+        Raises:
+            Cancelled: the client disconnected; decoding stops.
+        """
+        requests = [self._watched(each, options) for each in options.requests] if options.stops else options.requests
+        future = asyncio.wrap_future(self._sampler.submit(options.adapter, requests))
+        rows = await while_connected(future, receive)
+        return await run_in_threadpool(lambda: self._writer.completion(options, self._count(options, rows)).to_json())
+
+    async def stream(self, options: CompletionOptions) -> AsyncIterator[str]:
+        """The completion as server-sent events, one per token; decoding stops when the client disconnects."""
+        pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        put = _from_thread(pieces)
+        requests = [self._watched(each, options, put) for each in options.requests]
+        future = self._sampler.submit(options.adapter, requests)
+        future.add_done_callback(lambda _: put(None))
+        sent = dict.fromkeys((each.index for each in options.requests), 0)
+        try:
+            yield _event(self._writer.opening(options).to_json())
+            while piece := await pieces.get():
+                sent[piece[0].request.index] += len(piece[2])
+                yield _event(self._writer.piece(options, *piece).to_json())
+            rows = await run_in_threadpool(self._count, options, future.result())
+            for chunk in self._writer.endings(options, rows, sent):
+                yield _event(chunk.to_json())
+            yield _event("[DONE]")
+        except Exception as error:  # noqa: BLE001 - the status is sent already: an error can only be the last event
+            yield _event(_stream_error(error).to_json())
+        finally:
+            future.cancel()
+
+    def _count(self, options: CompletionOptions, rows: list[Completion]) -> list[Completion]:
+        """Add the rows to the ledger; a completion is not lost because the disk is full."""
+        with suppress(LabError):
+            self._ledger.add(options.project, options.model, usage(rows))
+        return rows
+
+    def _forced_tokens(self, body: ChatRequest, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
+        """The tokens that `tool_choice` forces the completion to begin with."""
+        choice = body.tool_choice
+        if choice is None or choice in {"none", "auto"}:
+            return ()
+        if not tools:
+            raise InputError("tool_choice requires a call, and there are no tools", hint="tools: [...]")
+        if isinstance(choice, str):
+            return self._parser.forced(None)
+        name = choice.function.name
+        if name not in {tool.function.name for tool in tools}:
+            raise InputError(f"tool_choice names {name!r}, which is not among the tools", hint="one of the tools")
+        return self._parser.forced(name)
+
+    def _watched(
+        self, request: CompletionRequest, options: CompletionOptions, put: Callable[[Piece], None] | None = None
+    ) -> CompletionRequest:
+        """The request, ending at a stop string; `put` gets every token with the text it has made final."""
+        text = self._parser.stream(options.stops, options.tools)
+
+        def watch(row: Completion) -> Finish | None:
+            added = text.feed(row.tokens[-1])
+            if put:
+                put((row, len(row.tokens) - 1, added))
+            return "stop" if text.stopped else None
+
+        return replace(request, watch=watch)
+
+
+def _check_length(body: ChatRequest, context: int) -> None:
+    """Refuse a request that is too long without rendering it: a message or a tool has at least one token."""
+    for name, items in (("messages", body.messages), ("tools", body.tools or ())):
+        if len(items) > context:
+            raise ContextError(f"{len(items):,} {name} do not fit into the policy's context of {context:,} tokens")
+
+
+def _requests(
+    body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tuple[int, ...]
+) -> list[CompletionRequest]:
+    """One per completion; the seed is random by default."""
+    if not prompt:
+        raise RenderingError("the chat template renders these messages as nothing", hint="a message with some text")
+    room = context - len(prompt)
+    if room < 1:
+        raise ContextError(f"the prompt has {len(prompt)} tokens and the policy's context {context}", hint="shorten it")
+    first = CompletionRequest(
+        prompt,
+        max_tokens=min(body.max_completion_tokens or body.max_tokens or room, room),
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=secrets.randbits(32) if body.seed is None else body.seed,
+        top=body.top_logprobs,
+        forced=forced,
+    )
+    return [replace(first, index=index) for index in range(body.n)]
+
+
+async def while_connected(future: "asyncio.Future[T]", receive: Receive) -> T:
+    """The result; when the client disconnects, the future is cancelled and Cancelled raised."""
+    disconnected = asyncio.create_task(_disconnected(receive))
+    try:
+        pending: set[asyncio.Future[Any]] = {future, disconnected}
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise Cancelled
+        if future.cancelled():
+            raise ServiceError(_STOPPING)
+        return future.result()
+    finally:
+        disconnected.cancel()
+        future.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _stream_error(error: Exception) -> ChatProblem:
+    """The last event of a stream that failed; the traceback of a bug is logged."""
+    if isinstance(error, RolloutlabError):
+        message = error.message
+    elif isinstance(error, CancelledError):
+        message = _STOPPING
+    else:
+        message = "the service failed; its log has the details"
+        logging.getLogger(__name__).error("a streamed completion failed", exc_info=error)
+    return ChatProblem(error=ChatError(message=message, type="server_error"))
+
+
+def _from_thread(queue: "asyncio.Queue[Piece | None]") -> Callable[[Piece | None], None]:
+    """A thread-safe `put` into the queue, which does nothing once the loop is closed."""
+    loop = asyncio.get_running_loop()
+
+    def put(piece: Piece | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the service is being stopped
+            loop.call_soon_threadsafe(queue.put_nowait, piece)
+
+    return put
+
+
+def _event(data: str) -> str:
+    return f"data: {data}\n\n"

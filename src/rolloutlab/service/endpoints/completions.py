@@ -1,4 +1,4 @@
-"""What was sampled, in the form that OpenAI's clients read: whole, or in chunks as it comes."""
+"""Sampled tokens as OpenAI's chat completions and chunks."""
 
 import time
 import uuid
@@ -21,7 +21,7 @@ from rolloutlab.api.wire.chat import (
     TopLogprob,
     Usage,
 )
-from rolloutlab.policy.decode import Ask, Sampled
+from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import Adapter
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
@@ -30,7 +30,7 @@ from rolloutlab.policy.tool_calls import Call
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """A chat request that was understood: what is sampled, under which checkpoint, and how the answer is written.
+    """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
     ignored: names of fields of the request that have no effect.
     """
@@ -38,7 +38,7 @@ class CompletionOptions:
     model: str
     step: int
     adapter: Adapter
-    asks: tuple[Ask, ...]
+    requests: tuple[CompletionRequest, ...]
     stops: tuple[str, ...] = ()
     tools: tuple[FunctionTool, ...] = ()
     logprobs: bool = True
@@ -50,72 +50,72 @@ class CompletionOptions:
 
 
 class Writer:
-    """Writes the answers of one service."""
+    """Builds the responses."""
 
-    def __init__(self, renderer: Renderer, reader: CompletionParser) -> None:
+    def __init__(self, renderer: Renderer, parser: CompletionParser) -> None:
         self._renderer = renderer
-        self._reader = reader
+        self._parser = parser
 
-    def completion(self, plan: CompletionOptions, rows: Sequence[Sampled]) -> ChatCompletion:
+    def completion(self, options: CompletionOptions, rows: Sequence[Completion]) -> ChatCompletion:
         return ChatCompletion(
-            id=plan.id,
+            id=options.id,
             object="chat.completion",
-            created=plan.created,
-            model=plan.model,
-            choices=[self._choice(plan, row) for row in rows],
+            created=options.created,
+            model=options.model,
+            choices=[self._choice(options, row) for row in rows],
             usage=usage(rows),
         )
 
-    def opening(self, plan: CompletionOptions) -> ChatCompletionChunk:
-        """The first chunk: everyone begins to speak."""
+    def opening(self, options: CompletionOptions) -> ChatCompletionChunk:
+        """The first chunk: the role of every choice."""
         delta = Delta(role="assistant", content="")
-        return _chunk(plan, [ChunkChoice(index=ask.index, delta=delta) for ask in plan.asks])
+        return _chunk(options, [ChunkChoice(index=request.index, delta=delta) for request in options.requests])
 
-    def piece(self, plan: CompletionOptions, row: Sampled, position: int, text: str) -> ChatCompletionChunk:
-        """A token of a choice, with the text that it settled."""
-        entries = [self._entry(row, position)] if plan.logprobs else None
+    def piece(self, options: CompletionOptions, row: Completion, position: int, text: str) -> ChatCompletionChunk:
+        """A token of a choice, with the text that it has made final."""
+        entries = [self._entry(row, position)] if options.logprobs else None
         logprobs = ChoiceLogprobs(content=entries) if entries else None
-        return _chunk(plan, [ChunkChoice(index=row.ask.index, delta=Delta(content=text), logprobs=logprobs)])
+        return _chunk(options, [ChunkChoice(index=row.request.index, delta=Delta(content=text), logprobs=logprobs)])
 
     def endings(
-        self, plan: CompletionOptions, rows: Sequence[Sampled], shown: dict[int, int]
+        self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, int]
     ) -> Iterator[ChatCompletionChunk]:
-        """What the pieces left out of each choice and why it ended, then the counts.
+        """The rest of each choice and its finish reason, then the usage.
 
         shown: characters already sent, by index of the choice.
         """
         for row in rows:
-            choice = self._choice(plan, row)
-            rest = (choice.message.content or "")[shown.get(row.ask.index, 0) :]
+            choice = self._choice(options, row)
+            rest = (choice.message.content or "")[sent.get(row.request.index, 0) :]
             calls = [ToolCallDelta(index=i, **call.to_wire()) for i, call in enumerate(choice.message.tool_calls or [])]
             if rest or calls:
                 delta = Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
-                yield _chunk(plan, [ChunkChoice(index=choice.index, delta=delta)])
+                yield _chunk(options, [ChunkChoice(index=choice.index, delta=delta)])
             end = ChunkChoice(
-                index=choice.index, delta=Delta(), finish_reason=choice.finish_reason, policy_version=plan.step
+                index=choice.index, delta=Delta(), finish_reason=choice.finish_reason, policy_version=options.step
             )
-            yield _chunk(plan, [end])
-        if plan.with_usage:
-            yield _chunk(plan, [], usage(rows))
+            yield _chunk(options, [end])
+        if options.with_usage:
+            yield _chunk(options, [], usage(rows))
 
-    def _choice(self, plan: CompletionOptions, row: Sampled) -> AnsweredChoice:
-        """A Choice; `policy_version` is the checkpoint it was sampled from."""
-        text, calls = self._reader.message(row.tokens, plan.stops, row.ask.prompt, plan.tools)
-        entries = [self._entry(row, i) for i in range(len(row.tokens))] if plan.logprobs else None
+    def _choice(self, options: CompletionOptions, row: Completion) -> AnsweredChoice:
+        """`policy_version` is the checkpoint that it was sampled from."""
+        text, calls = self._parser.message(row.tokens, options.stops, row.request.prompt, options.tools)
+        entries = [self._entry(row, i) for i in range(len(row.tokens))] if options.logprobs else None
         return AnsweredChoice(
-            index=row.ask.index,
+            index=row.request.index,
             finish_reason="tool_calls" if calls else "stop" if row.finish == "stop" else "length",
             message=_message(text, calls),
             logprobs=ChoiceLogprobs(content=entries) if entries else None,
-            policy_version=plan.step,
+            policy_version=options.step,
         )
 
-    def _entry(self, row: Sampled, i: int) -> TokenLogprob:
+    def _entry(self, row: Completion, i: int) -> TokenLogprob:
         text, raw = self._renderer.token(row.tokens[i])
         top = [self._top(*pair) for pair in row.top[i]] if row.top else []
-        marked = {"forced": True} if i < len(row.ask.forced) else {}
+        forced = {"forced": True} if i < len(row.request.forced) else {}
         return TokenLogprob(
-            token=text, logprob=row.logprobs[i], bytes=raw, top_logprobs=top, token_id=row.tokens[i], **marked
+            token=text, logprob=row.logprobs[i], bytes=raw, top_logprobs=top, token_id=row.tokens[i], **forced
         )
 
     def _top(self, token_id: int, logprob: float) -> TopLogprob:
@@ -123,23 +123,27 @@ class Writer:
         return TopLogprob(token=text, logprob=logprob, bytes=raw, token_id=token_id)
 
 
-def usage(rows: Sequence[Sampled]) -> Usage:
-    """Counts of a request: its prompt counts once, whatever `n` is."""
-    made, read = sum(len(row.tokens) for row in rows), len(rows[0].ask.prompt)
-    return Usage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)
+def usage(rows: Sequence[Completion]) -> Usage:
+    """Token counts of a request: the prompt counts once, whatever `n` is."""
+    completion, prompt = sum(len(row.tokens) for row in rows), len(rows[0].request.prompt)
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
-def _chunk(plan: CompletionOptions, choices: list[ChunkChoice], counts: Usage | None = None) -> ChatCompletionChunk:
-    given = {"usage": counts} if counts else {}
+def _chunk(options: CompletionOptions, choices: list[ChunkChoice], counts: Usage | None = None) -> ChatCompletionChunk:
     return ChatCompletionChunk(
-        id=plan.id, object="chat.completion.chunk", created=plan.created, model=plan.model, choices=choices, **given
+        id=options.id,
+        object="chat.completion.chunk",
+        created=options.created,
+        model=options.model,
+        choices=choices,
+        **({"usage": counts} if counts else {}),
     )
 
 
 def _message(text: str, calls: Sequence[Call]) -> CompletionMessage:
     if not calls:
         return CompletionMessage(role="assistant", content=text)
-    written = [
+    tool_calls = [
         FunctionToolCall(
             id=f"call_{uuid.uuid4().hex[:24]}",
             type="function",
@@ -147,4 +151,4 @@ def _message(text: str, calls: Sequence[Call]) -> CompletionMessage:
         )
         for call in calls
     ]
-    return CompletionMessage(role="assistant", tool_calls=written, **({"content": text} if text else {}))
+    return CompletionMessage(role="assistant", tool_calls=tool_calls, **({"content": text} if text else {}))

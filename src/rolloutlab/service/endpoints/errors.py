@@ -1,4 +1,4 @@
-"""How a refusal is worded: the chat side as OpenAI's clients read it, the training side as the specification says."""
+"""Error responses: chat endpoints in OpenAI's format, training endpoints in that of the specification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from rolloutlab.errors import (
     RolloutlabError,
     ServiceError,
 )
-from rolloutlab.service.endpoints.body import InvalidBody
+from rolloutlab.service.endpoints.body import InvalidBodyError
 
 _STATUS: dict[type[RolloutlabError], int] = {
     NotFoundError: 404,
@@ -34,54 +34,52 @@ _STATUS: dict[type[RolloutlabError], int] = {
 }
 """Any other error is the service's own: 500."""
 
-_MEANINGS = {
-    400: "something in the request cannot be served",
+_DESCRIPTIONS = {
+    400: "something in the request is not supported",
     401: "a valid bearer token is required",
     404: "there is no such model, checkpoint or job",
-    409: "it contradicts what is there",
+    409: "it conflicts with the current state",
     410: "the checkpoint is damaged",
     413: "the body is too large",
-    422: "the request is malformed, or the policy cannot read it; a chat gets a 400 then",
+    422: "the request is malformed, or the policy cannot render it; a chat gets a 400 then",
     503: "the service is being stopped",
     507: "the disk is full",
 }
 
 Responses = dict[int | str, dict[str, Any]]
 
-CHAT: Responses = {status: {"model": ChatProblem, "description": said} for status, said in _MEANINGS.items()}
-"""What the chat side documents."""
-
+CHAT: Responses = {status: {"model": ChatProblem, "description": text} for status, text in _DESCRIPTIONS.items()}
 TRAINING: Responses = {
-    status: {"model": HTTPValidationError if status == 422 else Problem, "description": said}
-    for status, said in _MEANINGS.items()
+    status: {"model": HTTPValidationError if status == 422 else Problem, "description": text}
+    for status, text in _DESCRIPTIONS.items()
 }
-"""What the training side documents."""
+"""Error responses in the OpenAPI document."""
 
 
-def add_refusals(app: FastAPI) -> None:
-    """Answer every error in the words of its side."""
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception in the format of its endpoint."""
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
-    app.add_exception_handler(InvalidBody, _invalid_body)  # type: ignore[arg-type]
-    app.add_exception_handler(RolloutlabError, _refused)  # type: ignore[arg-type]
+    app.add_exception_handler(InvalidBodyError, _invalid_body)  # type: ignore[arg-type]
+    app.add_exception_handler(RolloutlabError, _known_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(Cancelled, _gone)
-    app.add_exception_handler(Exception, _bug)
+    app.add_exception_handler(Cancelled, _disconnected)
+    app.add_exception_handler(Exception, _internal_error)
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     return _unprocessable(request, [_located(item, error.body) for item in error.errors()])
 
 
-async def _invalid_body(request: Request, error: InvalidBody) -> Response:
-    return _unprocessable(request, error.found)
+async def _invalid_body(request: Request, error: InvalidBodyError) -> Response:
+    return _unprocessable(request, error.errors)
 
 
-def _unprocessable(request: Request, found: list[ValidationError]) -> Response:
-    if _speaks_openai(request):
-        first = found[0]
-        where = ".".join(map(str, first.loc[1:])) or "body"
-        return _chat_problem(400, f"{where}: {first.msg}", param=where)
-    return JSONResponse({"detail": [item.to_wire() for item in found]}, 422)
+def _unprocessable(request: Request, errors: list[ValidationError]) -> Response:
+    if _is_chat_side(request):
+        first = errors[0]
+        param = ".".join(map(str, first.loc[1:])) or "body"
+        return _chat_problem(400, f"{param}: {first.msg}", param=param)
+    return JSONResponse({"detail": [item.to_wire() for item in errors]}, 422)
 
 
 def _located(item: dict[str, Any], body: object) -> ValidationError:
@@ -91,10 +89,10 @@ def _located(item: dict[str, Any], body: object) -> ValidationError:
     return locate([{**item, "loc": loc}], body, ("body",))[0]
 
 
-async def _refused(request: Request, error: RolloutlabError) -> Response:
+async def _known_error(request: Request, error: RolloutlabError) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
-    if _speaks_openai(request):
+    if _is_chat_side(request):
         return _chat_problem(400 if status == 422 else status, message, code=_code(error))
     if status == 422:
         return _unprocessable(request, [ValidationError(loc=["body"], msg=message, type="unreadable")])
@@ -102,29 +100,29 @@ async def _refused(request: Request, error: RolloutlabError) -> Response:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    if _speaks_openai(request):
+    if _is_chat_side(request):
         return _chat_problem(error.status_code, str(error.detail), headers=error.headers)
     return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
 
 
-async def _bug(request: Request, _error: Exception) -> Response:
-    """Whatever else went wrong is in the log; the client learns that it is not its fault."""
-    said = "the service failed; its log has the details"
-    return _chat_problem(500, said) if _speaks_openai(request) else JSONResponse({"detail": said}, 500)
+async def _internal_error(request: Request, _error: Exception) -> Response:
+    """A bug; Starlette logs its traceback."""
+    message = "the service failed; its log has the details"
+    return _chat_problem(500, message) if _is_chat_side(request) else JSONResponse({"detail": message}, 500)
 
 
-async def _gone(_request: Request, _error: Exception) -> Response:
+async def _disconnected(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)
 
 
 def _code(error: RolloutlabError) -> str | None:
-    """The code that OpenAI's clients look at."""
+    """OpenAI's error code."""
     if isinstance(error, ContextError):
         return "context_length_exceeded"
     return "model_not_found" if isinstance(error, NotFoundError) else None
 
 
-def _speaks_openai(request: Request) -> bool:
+def _is_chat_side(request: Request) -> bool:
     return not request.url.path.startswith("/v1/preview/")
 
 

@@ -1,4 +1,4 @@
-"""The body of a training job in a file: checked when it arrives and read when it trains, a trajectory at a time."""
+"""The body of a training job in a file: validated on arrival and read for training, a trajectory at a time."""
 
 import re
 from collections import deque
@@ -14,44 +14,44 @@ from rolloutlab.api.wire.errors import ValidationError
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory, TrajectoryGroup
 from rolloutlab.policy.job_reader import Garbled
-from rolloutlab.service.endpoints.body import MOST_ERRORS, InvalidBody, M, parse
+from rolloutlab.service.endpoints.body import MAX_ERRORS, InvalidBodyError, M, parse
 from rolloutlab.service.endpoints.json_stream import JsonStream, MalformedJsonError
 
 T = TypeVar("T")
 
 _ROUNDING = 1e-3
 _MARK = "\ufdd0"
-"""A character that Unicode keeps for use inside programs."""
+"""A Unicode noncharacter, which stands for undecodable text."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
 
 def check(path: Path) -> CreateTrainingJob:
-    """The job in a file without its groups, all of which have been validated and let go.
+    """Validate a job; its groups are dropped once they are validated, so the result has none.
 
     Raises:
-        InvalidBody: the file is not JSON, or not a job.
+        InvalidBodyError: the file is not JSON, or not a job.
     """
     with path.open("rb") as file:
-        return _Check(JsonStream(file)).job()
+        return _Validator(JsonStream(file)).job()
 
 
 def read(path: Path) -> tuple[ExperimentalTrainingConfig | None, Iterator[Iterator[Trajectory | Garbled]]]:
-    """The options and the groups of a job in a file that was checked.
+    """The options and the groups of a validated job.
 
-    A trajectory in which bytes are no text is Garbled: it alone is left out.
+    A trajectory with undecodable text is Garbled, and left out of the training alone.
 
-    The groups are read once, as they are asked for: each must be used before the next, as with `itertools.groupby`.
+    Groups and their trajectories are read lazily: use each before the next, as with `itertools.groupby`.
     """
     return _config(path), _groups(path)
 
 
-class _Check:
-    """Validates a job piece by piece, and collects what is wrong up to some tens of errors."""
+class _Validator:
+    """Validates a job piece by piece, and collects up to `MAX_ERRORS` errors."""
 
     def __init__(self, reader: JsonStream) -> None:
         self._reader = reader
-        self._found: list[ValidationError] = []
+        self._errors: list[ValidationError] = []
 
     def job(self) -> CreateTrainingJob:
         job = None
@@ -60,19 +60,19 @@ class _Check:
             self._reader.end()
         except MalformedJsonError as error:
             self._add([ValidationError(loc=["body", *error.path], msg=str(error), type="json_invalid")])
-        if job is None or self._found:
-            raise InvalidBody(self._found)
+        if job is None or self._errors:
+            raise InvalidBodyError(self._errors)
         return job
 
     def _group(self) -> None:
         self._hollow(TrajectoryGroup, "trajectories", self._trajectory)
 
     def _trajectory(self) -> None:
-        if found := self._parse(Trajectory, _with_marks(self._reader.value())):
-            self._add(list(islice(_impossible(found, ("body", *self._reader.path)), MOST_ERRORS)))
+        if trajectory := self._parse(Trajectory, _mark_undecodable(self._reader.value())):
+            self._add(list(islice(_positive_logprobs(trajectory, ("body", *self._reader.path)), MAX_ERRORS)))
 
     def _hollow(self, model: type[M], long: str, item: Callable[[], None]) -> M | None:
-        """Validate an object whose one long array is validated item by item, and is empty in what is returned."""
+        """Validate an object, but the items of its array `long` one by one; the array is empty in the result."""
         if self._reader.peek() != b"{":
             return self._parse(model, self._reader.value())
         members = []
@@ -89,61 +89,61 @@ class _Check:
     def _parse(self, model: type[M], text: bytes) -> M | None:
         try:
             return parse(model, text, ("body", *self._reader.path))
-        except InvalidBody as error:
-            self._add(error.found)
+        except InvalidBodyError as error:
+            self._add(error.errors)
             return None
 
-    def _add(self, found: list[ValidationError]) -> None:
-        self._found += found
-        if len(self._found) >= MOST_ERRORS:
-            raise InvalidBody(self._found[:MOST_ERRORS])
+    def _add(self, errors: list[ValidationError]) -> None:
+        self._errors += errors
+        if len(self._errors) >= MAX_ERRORS:
+            raise InvalidBodyError(self._errors[:MAX_ERRORS])
 
 
-def _impossible(trajectory: Trajectory, place: tuple[str | int, ...]) -> Iterator[ValidationError]:
-    """Logprobs of sampled tokens that are those of no probability, beyond what rounding explains."""
+def _positive_logprobs(trajectory: Trajectory, path: tuple[str | int, ...]) -> Iterator[ValidationError]:
+    """Logprobs of sampled tokens above 0 by more than rounding: no probability has them."""
     for i, history in enumerate(trajectory.histories()):
-        here = (*place, "additional_histories", i - 1) if i else place
+        base = (*path, "additional_histories", i - 1) if i else path
         for j, item in enumerate(history.messages_and_choices):
             if not isinstance(item, Choice) or item.logprobs is None:
                 continue
             kind = "content" if item.logprobs.content else "refusal"
             for k, token in enumerate(item.sampled_tokens()):
                 if token.logprob > _ROUNDING:
-                    loc = [*here, "messages_and_choices", j, "logprobs", kind, k, "logprob"]
+                    loc = [*base, "messages_and_choices", j, "logprobs", kind, k, "logprob"]
                     yield ValidationError(loc=loc, msg="A logprob should be at most 0", type="less_than_equal")
 
 
 def _trajectory(text: bytes) -> Trajectory | Garbled:
-    whole = _with_marks(text)
-    trajectory = Trajectory.model_validate_json(whole)
-    if whole == text:
+    marked = _mark_undecodable(text)
+    trajectory = Trajectory.model_validate_json(marked)
+    if marked == text:
         return trajectory
-    return Garbled(trajectory, ".".join(map(str, _marked(from_json(whole)) or ("a name",))))
+    return Garbled(trajectory, ".".join(map(str, _marked_path(from_json(marked)) or ("a name",))))
 
 
-def _with_marks(text: bytes) -> bytes:
-    """JSON with a mark in the place of what is no text: bytes that are no UTF-8, and halves of surrogate pairs."""
+def _mark_undecodable(text: bytes) -> bytes:
+    """JSON with a mark for each run of invalid UTF-8, and for each unpaired surrogate."""
     try:
         text.decode()
     except UnicodeDecodeError:
         text = re.sub("[\udc80-\udcff]+", _MARK, text.decode(errors="surrogateescape")).encode()
     if not _SURROGATE.search(text):
         return text
-    return _ESCAPE.sub(lambda found: _MARK.encode() if _is_half(found[0]) else found[0], text)
+    return _ESCAPE.sub(lambda match: _MARK.encode() if _is_unpaired(match[0]) else match[0], text)
 
 
-def _is_half(escape: bytes) -> bool:
-    """Whether an escape is half of a pair; whole pairs are twelve characters long."""
+def _is_unpaired(escape: bytes) -> bool:
+    """Whether an escape is an unpaired surrogate; `_ESCAPE` matches pairs as twelve characters."""
     return len(escape) == 6 and escape[2:3] in b"dD" and escape[3:4] in b"89abcdefABCDEF"
 
 
-def _marked(value: Any) -> tuple[str | int, ...] | None:
-    """Where the first text with a mark is, if there is one."""
+def _marked_path(value: Any) -> tuple[str | int, ...] | None:
+    """The path of the first string with a mark, if any."""
     if isinstance(value, str):
         return () if _MARK in value else None
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in inner:
-        if (path := _marked(each)) is not None:
+        if (path := _marked_path(each)) is not None:
             return (name, *path)
     return None
 
@@ -153,7 +153,7 @@ def _config(path: Path) -> ExperimentalTrainingConfig | None:
         reader = JsonStream(file)
         for name in reader.members():
             if name == "trajectory_groups":
-                deque(_items_of(reader, bytes), maxlen=0)
+                deque(_read_groups(reader, bytes), maxlen=0)
             elif (text := reader.value()) != b"null" and name == "experimental_config":
                 return ExperimentalTrainingConfig.model_validate_json(text)
     return None
@@ -164,24 +164,23 @@ def _groups(path: Path) -> Iterator[Iterator[Trajectory | Garbled]]:
         reader = JsonStream(file)
         for name in reader.members():
             if name == "trajectory_groups":
-                yield from _items_of(reader, _trajectory)
+                yield from _read_groups(reader, _trajectory)
             else:
                 reader.value()
 
 
-def _items_of(reader: JsonStream, made: Callable[[bytes], T]) -> Iterator[Iterator[T]]:
-    """The groups in the array at hand."""
+def _read_groups(reader: JsonStream, parse_trajectory: Callable[[bytes], T]) -> Iterator[Iterator[T]]:
+    """The groups of the array at the reader's position."""
     for _ in reader.items():
-        group = _members_of(reader, made)
+        group = _read_group(reader, parse_trajectory)
         yield group
-        deque(group, maxlen=0)  # what nobody has asked for
+        deque(group, maxlen=0)  # skip what the caller has not read
 
 
-def _members_of(reader: JsonStream, made: Callable[[bytes], T]) -> Iterator[T]:
-    """The trajectories of the group at hand."""
+def _read_group(reader: JsonStream, parse_trajectory: Callable[[bytes], T]) -> Iterator[T]:
     for name in reader.members():
         if name == "trajectories":
             for _ in reader.items():
-                yield made(reader.value())
+                yield parse_trajectory(reader.value())
         else:
             reader.value()

@@ -1,7 +1,6 @@
-"""JSON of any size, read from a file piece by piece: only the value at hand is in memory.
+"""Streaming JSON pull parser: only the current value is in memory.
 
-The reader finds where values begin and end and leaves what is in them to a strict parser. Between them, it is strict
-itself.
+It finds where values begin and end, and returns their text for a strict parser; between values it is strict itself.
 """
 
 import re
@@ -11,23 +10,23 @@ from typing import BinaryIO
 
 from pydantic_core import from_json
 
-_PIECE = 1 << 18
+_CHUNK = 1 << 18
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _ARRAY = rb'\[[^"{}\[\]NI]*+\]'
 _OBJECT = rb'\{(?:[^"{}\[\]NI]++|' + _STRING + rb"|" + _ARRAY + rb")*+\}"
 _INSIDE = re.compile(rb'(?:[^"{}\[\]NI]++|' + _STRING + rb"|" + _ARRAY + rb"|" + _OBJECT + rb")*+", re.DOTALL)
-"""As much as can be passed over without counting brackets: scalars, strings, and arrays and objects without more in
-them. Outside of strings, N and I occur in NaN and Infinity alone, which JSON does not have."""
+"""What can be skipped without counting brackets: scalars, strings, and flat arrays and objects. Outside strings, N and
+I occur only in NaN and Infinity, which are not JSON."""
 _WHOLE_STRING = re.compile(_STRING, re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,:\[\]{}\"NI]++")
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
-_DEEPEST = 256  # the strict parser gives up before
+_MAX_DEPTH = 256  # beyond the limit of the strict parser
 
 
 class MalformedJsonError(Exception):
-    """The text is not JSON. path: where in it that was found."""
+    """The text is not JSON. path: of the value with the error."""
 
     def __init__(self, path: tuple[str | int, ...], message: str) -> None:
         super().__init__(message)
@@ -35,110 +34,111 @@ class MalformedJsonError(Exception):
 
 
 class JsonStream:
-    """Reads one JSON text from its beginning to its end. `path` is where in the text the value at hand lies."""
+    """Reads one JSON text from beginning to end. `path` is that of the current value."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.path: list[str | int] = []
         self._file = file
         self._text = b""
-        self._at = 0
+        self._position = 0
 
     def peek(self) -> bytes:
-        """The first character of what comes next; empty at the end of the text."""
+        """The next character that is not white space; empty at the end of the text."""
         while True:
-            if space := _SPACE.match(self._text, self._at):
-                self._at = space.end()
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
+            if space := _SPACE.match(self._text, self._position):
+                self._position = space.end()
+            if self._position < len(self._text) or not self._read_more():
+                return self._text[self._position : self._position + 1]
 
     def members(self) -> Iterator[str]:
-        """The names in the object at hand; the value of each must be read before the next is asked for."""
+        """The names of the current object; the value of each must be read before the next name."""
         seen: set[str] = set()
-        for _ in self._listed(b"{", b"}"):
+        for _ in self._elements(b"{", b"}"):
             if self.peek() != b'"':
                 raise self._unexpected("a name in quotes")
             name = self._name()
             if name in seen:
-                raise MalformedJsonError((*self.path, name), "this name is there twice")
+                raise MalformedJsonError((*self.path, name), "duplicate name")
             seen.add(name)
-            self._take(b":")
+            self._consume(b":")
             self.path.append(name)
             yield name
             self.path.pop()
 
     def items(self) -> Iterator[int]:
-        """The positions in the array at hand; the value at each must be read before the next is asked for."""
-        for position in self._listed(b"[", b"]"):
-            self.path.append(position)
-            yield position
+        """The indices of the current array; the value at each must be read before the next index."""
+        for index in self._elements(b"[", b"]"):
+            self.path.append(index)
+            yield index
             self.path.pop()
 
     def value(self) -> bytes:
-        """The text of the value at hand, whose inside is not checked."""
+        """The text of the current value, whose inside is not validated."""
         first = self.peek()
         flat = _WHOLE_STRING if first == b'"' else _SCALAR
-        length = self._nested() if first in {b"{", b"["} else self._flat(flat)
-        start, self._at = self._at, self._at + length
-        return self._text[start : self._at]
+        length = self._nested_length() if first in {b"{", b"["} else self._flat_length(flat)
+        start, self._position = self._position, self._position + length
+        return self._text[start : self._position]
 
     def end(self) -> None:
-        """There must be nothing more."""
+        """Raise unless the text ends here."""
         if self.peek():
             raise self._unexpected("the end")
 
-    def _nested(self) -> int:
-        """The length of the object or array at hand."""
+    def _nested_length(self) -> int:
+        """The length of the current object or array."""
         depth = length = 1
         while depth:
-            passed = _INSIDE.match(self._text, self._at + length)
-            length = passed.end() - self._at if passed else length
-            mark = self._text[self._at + length : self._at + length + 1]
-            if mark in _DEPTH:
-                depth, length = depth + _DEPTH[mark], length + 1
-            elif mark in {b"N", b"I"} or depth > _DEEPEST or not self._more():  # a quote: its string goes on further
-                raise self._unexpected("a complete value of JSON", length)
+            skipped = _INSIDE.match(self._text, self._position + length)
+            length = skipped.end() - self._position if skipped else length
+            char = self._text[self._position + length : self._position + length + 1]
+            if char in _DEPTH:
+                depth, length = depth + _DEPTH[char], length + 1
+            # a quote: its string ends in the next chunk
+            elif char in {b"N", b"I"} or depth > _MAX_DEPTH or not self._read_more():
+                raise self._unexpected("a complete JSON value", length)
         return length
 
-    def _flat(self, pattern: re.Pattern[bytes]) -> int:
-        """The length of the string or scalar at hand."""
+    def _flat_length(self, pattern: re.Pattern[bytes]) -> int:
+        """The length of the current string or scalar."""
         while True:
-            match = pattern.match(self._text, self._at)
+            match = pattern.match(self._text, self._position)
             if match and match.end() < len(self._text):
-                return match.end() - self._at
-            if not self._more():
+                return match.end() - self._position
+            if not self._read_more():
                 if match is None:
                     raise self._unexpected("a value")
-                return match.end() - self._at
+                return match.end() - self._position
 
     def _name(self) -> str:
         try:
             return str(from_json(self.value()))
         except ValueError as error:
-            raise MalformedJsonError(tuple(self.path), f"a name cannot be read: {error}") from error
+            raise MalformedJsonError(tuple(self.path), f"invalid name: {error}") from error
 
-    def _listed(self, opening: bytes, closing: bytes) -> Iterator[int]:
-        self._take(opening)
+    def _elements(self, opening: bytes, closing: bytes) -> Iterator[int]:
+        self._consume(opening)
         if self.peek() != closing:
-            for position in count():
-                yield position
+            for index in count():
+                yield index
                 if self.peek() == closing:
                     break
-                self._take(b",")
-        self._at += 1
+                self._consume(b",")
+        self._position += 1
 
-    def _take(self, expected: bytes) -> None:
+    def _consume(self, expected: bytes) -> None:
         if self.peek() != expected:
             raise self._unexpected(expected.decode())
-        self._at += 1
+        self._position += 1
 
-    def _more(self) -> bool:
-        """Read on, as much again as the value at hand has already, so that a long one is not looked at too often."""
-        kept = self._text[self._at :]
-        piece = self._file.read(max(_PIECE, len(kept)))
-        self._text, self._at = kept + piece, 0
-        return bool(piece)
+    def _read_more(self) -> bool:
+        """Read as much again as the current value has so far: rescanning a long value then costs linear time."""
+        rest = self._text[self._position :]
+        chunk = self._file.read(max(_CHUNK, len(rest)))
+        self._text, self._position = rest + chunk, 0
+        return bool(chunk)
 
-    def _unexpected(self, wanted: str, ahead: int = 0) -> MalformedJsonError:
-        at = self._at + ahead
-        found = self._text[at : at + 12].decode(errors="replace") or "the end of the text"
-        return MalformedJsonError(tuple(self.path), f"{wanted} is expected, not {found}")
+    def _unexpected(self, expected: str, ahead: int = 0) -> MalformedJsonError:
+        position = self._position + ahead
+        actual = self._text[position : position + 12].decode(errors="replace") or "the end of the text"
+        return MalformedJsonError(tuple(self.path), f"expected {expected}, not {actual}")

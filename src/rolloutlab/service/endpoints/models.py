@@ -1,4 +1,4 @@
-"""/v1/preview/models: register and delete models, list and delete their checkpoints; and those that were lost."""
+"""/v1/preview/models and /v1/preview/lost-checkpoints: models, their checkpoints, and recovery of lost ones."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -24,7 +24,6 @@ _ID = r"^[0-9a-f-]{36}:\d{1,18}$"
 
 
 def router(registry: Registry, jobs: Jobs) -> APIRouter:
-    """The models of the training half of the service."""
     routes = APIRouter(prefix="/v1/preview/models", tags=["models"])
 
     @routes.post("", response_model=Model, response_model_exclude_unset=True, openapi_extra=describe(RegisterModel))
@@ -33,7 +32,7 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
 
     @routes.delete("/{model_id}")
     def delete_model(model_id: UUID) -> DeletedModel:
-        jobs.forget(str(model_id))
+        jobs.delete_model(str(model_id))
         return DeletedModel(id=model_id, deleted=True)
 
     @routes.get("/{model_id}/checkpoints", response_model=CheckpointList, response_model_exclude_unset=True)
@@ -44,14 +43,14 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
         order: Literal["asc", "desc"] = "asc",
     ) -> CheckpointList:
         model = str(registry.model(str(model_id)).id)
-        found = registry.page(model, _step(model, after), limit + 1, order == "desc")
-        page = found[:limit]
+        checkpoints = registry.page(model, _step(model, after), limit + 1, order == "desc")
+        page = checkpoints[:limit]
         return CheckpointList(
             object="list",
             data=page,
             first_id=page[0].id if page else None,
             last_id=page[-1].id if page else None,
-            has_more=len(found) > limit,
+            has_more=len(checkpoints) > limit,
         )
 
     @routes.delete("/{model_id}/checkpoints", openapi_extra=describe(DeleteCheckpoints))
@@ -88,5 +87,5 @@ def _step(model_id: str, after: str | None) -> int | None:
         return None
     owner, _, step = after.partition(":")
     if owner != model_id:
-        raise InputError(f"{after} is no checkpoint of the model {model_id}", hint="the last_id of a page")
+        raise InputError(f"{after} is not a checkpoint of the model {model_id}", hint="the last_id of a page")
     return int(step)

@@ -1,7 +1,7 @@
-"""What a chat request may ask for besides what is offered: settings that change nothing, and fields that are ignored.
+"""Unsupported sampling settings and unknown fields of chat requests: which are refused, and which ignored.
 
-A setting that would change which tokens are sampled, or which text is answered, is refused, never ignored: what is
-sampled under it would train as if it came from the policy's own distribution. Names and neutral values are those that
+A setting that would change the sampled tokens or the text of the response is refused, never ignored: tokens sampled
+without it would train as if the policy's own distribution had been requested. Names and neutral values are those that
 OpenAI, vLLM, SGLang, TGI, llama.cpp's server, Ollama, LM Studio, Hugging Face's `generate` and the larger hosted
 services document for chats.
 """
@@ -14,251 +14,104 @@ from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import InputError
 
 IGNORED = "x-rolloutlab-ignored"
-"""The header of an answer that names the fields of its request that had no effect, percent-encoded, with commas."""
+"""Response header with the request fields that had no effect: percent-encoded names, separated by commas."""
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "adapter_id": ("",),
-    "adaptive_target": (-1,),
-    "add_bos_token": (True,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (False,),
-    "allowed_token_ids": ([],),
-    "audio": ({},),
-    "bad_words": ([],),
-    "bad_words_ids": ([],),
-    "ban_eos_token": (False,),
-    "banned_strings": ([],),
-    "banned_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "best_of": (1,),
-    "candidate_count": (1,),
-    "cfg_scale": (1,),
-    "chat_template": ("",),
-    "chat_template_kwargs": ({},),
-    "context_length_exceeded_behavior": ("error",),
-    "continue_final_message": (False,),
-    "custom_logit_processor": ("",),
-    "custom_params": ({},),
-    "custom_token_bans": ("",),
-    "diversity_penalty": (0,),
-    "do_sample": (True,),
-    "documents": ([],),
-    "dry_allowed_length": (2,),
-    "dry_base": (1.75,),
-    "dry_multiplier": (0,),
-    "dry_penalty_last_n": (-1, 0),
-    "dry_sequence_breakers": ([], ["\n", ":", '"', "*"]),
-    "dynamic_temperature": (False,),
-    "dynatemp_exponent": (1,),
-    "dynatemp_range": (0,),
-    "early_stopping": (False,),
-    "ebnf": ("",),
-    "echo": (False,),
-    "enable_search": (False,),
-    "enable_thinking": (),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "exponential_decay_length_penalty": ([],),
-    "extra_body": ({},),
-    "force_words_ids": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "format": ("",),
-    "frequency_penalty": (0,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "generation_config": ({},),
-    "grammar": ("",),
-    "grammar_lazy": (False,),
-    "grammar_string": ("",),
-    "grammar_triggers": ([],),
-    "greedy": (False,),
-    "guidance_scale": (1,),
-    "guided_choice": ([],),
-    "guided_decoding": ({},),
-    "guided_grammar": ("",),
-    "guided_json": ("", {}),
-    "guided_regex": ("",),
-    "guideline": ("",),
-    "ignore_eos": (False,),
-    "include_stop_str_in_output": (False,),
-    "json_schema": ({},),
-    "k": (0,),
-    "length_penalty": (1,),
-    "logit_bias": ({}, []),
-    "logits_processor": ([],),
-    "logits_processors": ([],),
-    "lora": ([],),
-    "lora_path": ("",),
-    "max_gen_len": (),
-    "max_length": (),
-    "max_new_tokens": (),
-    "max_output_tokens": (),
-    "max_time": (),
-    "max_tokens_to_sample": (),
-    "min_keep": (0,),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "mirostat": (0,),
-    "mirostat_eta": (0.1,),
-    "mirostat_lr": (),
-    "mirostat_mode": (0,),
-    "mirostat_target": (),
-    "mirostat_tau": (5,),
-    "modalities": ([], ["text"]),
-    "n_cmpl": (1,),
-    "n_indent": (0,),
-    "n_keep": (0,),
-    "n_predict": (-1,),
-    "n_probs": (0,),
-    "negative_prompt": ("",),
-    "no_repeat_ngram_size": (0,),
-    "no_stop_trim": (False,),
-    "num_beam_groups": (1,),
-    "num_beams": (1,),
-    "num_predict": (-1,),
-    "num_return_sequences": (1,),
-    "options": ({},),
-    "p": (1,),
-    "penalize_newline": (False,),
-    "penalize_nl": (False,),
-    "penalty_alpha": (0,),
-    "plugins": ([],),
-    "prediction": ({},),
-    "presence_penalty": (0,),
-    "preserved_tokens": ([],),
-    "prompt": ("", []),
-    "prompt_truncate_len": (),
-    "random_seed": (),
-    "reasoning_budget": (-1,),
-    "regex": ("",),
-    "rep_pen": (1,),
-    "repeat_last_n": (64, -1, 0),
-    "repeat_penalty": (1,),
-    "repetition_detection": ({},),
-    "repetition_penalty": (1,),
-    "repetition_penalty_range": (),
-    "response_format": ({}, {"type": "text"}),
-    "response_mime_type": ("", "text/plain"),
-    "response_schema": ({},),
-    "return_full_text": (False,),
-    "safe_prompt": (False,),
-    "sampler_order": ([],),
-    "samplers": ([],),
-    "sampling_params": ({},),
-    "sampling_seed": (),
-    "sequence_bias": ({}, []),
-    "smoothing_curve": (1,),
-    "smoothing_factor": (0,),
-    "stop_regex": ("", []),
-    "stop_sequences": ("", []),
-    "stop_strings": ("", []),
-    "stop_token_ids": ([],),
-    "stop_words": ("", []),
-    "stopping_strings": ("", []),
-    "structural_tag": ("", {}),
-    "structured_outputs": ({},),
-    "suppress_tokens": ([],),
-    "system": ("", []),
-    "system_prompt": ("",),
-    "t_max_predict_ms": (-1, 0),
-    "temp": (1,),
-    "temperature_last": (False,),
-    "tfs": (1,),
-    "tfs_z": (1,),
-    "think": (),
-    "thinking": ({},),
-    "thinking_budget": (),
-    "thinking_forced_open": (False,),
-    "thinking_token_budget": (-1,),
-    "token_healing": (False,),
-    "tool_prompt": ("",),
-    "top_a": (0,),
-    "top_k": (-1, 0),
-    "top_n_sigma": (-1, 0),
-    "top_n_tokens": (0,),
-    "transforms": ([],),
-    "truncate": (False,),
-    "truncate_prompt_tokens": (-1,),
-    "typical": (1,),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    "vllm_xargs": ({},),
-    "watermark": (False,),
-    "watermarking_config": ({},),
-    "web_search_options": ({},),
-    "xtc_probability": (0,),
-    "xtc_threshold": (0.1,),
-}
-"""Settings of other services that change what is sampled, the prompt it is sampled from, or the text that is answered,
-and the values at which each does not. Null is the same as absent."""
-
-_EQUAL = {
-    "adapter_id": "a checkpoint's name as model",
-    "candidate_count": "n",
-    "do_sample": "temperature: 0",
-    "extra_body": "its fields beside messages",
-    "functions": "tools",
-    "generation_config": "its fields beside messages",
-    "greedy": "temperature: 0",
-    "lora": "a checkpoint's name as model",
-    "lora_path": "a checkpoint's name as model",
-    "max_gen_len": "max_tokens",
-    "max_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_tokens_to_sample": "max_tokens",
-    "n_cmpl": "n",
-    "n_predict": "max_tokens",
-    "n_probs": "top_logprobs",
-    "num_predict": "max_tokens",
-    "num_return_sequences": "n",
-    "options": "its fields beside messages",
-    "p": "top_p",
-    "prompt": "messages",
-    "random_seed": "seed",
-    "sampling_params": "its fields beside messages",
-    "sampling_seed": "seed",
-    "stop_sequences": "stop",
-    "stop_strings": "stop",
-    "stop_words": "stop",
-    "stopping_strings": "stop",
-    "system": "a message of the role system",
-    "system_prompt": "a message of the role system",
-    "temp": "temperature",
-    "top_n_tokens": "top_logprobs",
-}
-"""What to type for those that are offered in another way."""
-
-_WITHOUT_EFFECT = frozenset(
-    {
-        "cache_prompt",
-        "cache_salt",
-        "include_reasoning",
-        "metadata",
-        "priority",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "request_id",
-        "return_assistant_tokens_mask",
-        "return_prompt_text",
-        "return_token_ids",
-        "return_token_offsets",
-        "return_tokens_as_token_ids",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
+_NAMES_BY_NEUTRAL_VALUES: tuple[tuple[tuple[Any, ...], str], ...] = (
+    (
+        (0,),
+        "diversity_penalty dry_multiplier dynatemp_range encoder_no_repeat_ngram_size epsilon_cutoff eta_cutoff "
+        "frequency_penalty k min_keep min_length min_new_tokens min_p min_tokens mirostat mirostat_mode n_indent "
+        "n_keep n_probs no_repeat_ngram_size penalty_alpha presence_penalty smoothing_factor top_a top_n_tokens "
+        "xtc_probability",
+    ),
+    (
+        (False,),
+        "add_special_tokens ban_eos_token continue_final_message dynamic_temperature early_stopping echo enable_search "
+        "grammar_lazy greedy ignore_eos include_stop_str_in_output no_stop_trim penalize_newline penalize_nl "
+        "return_full_text safe_prompt temperature_last thinking_forced_open token_healing truncate use_beam_search "
+        "watermark",
+    ),
+    (
+        ([],),
+        "allowed_token_ids bad_words bad_words_ids banned_strings banned_tokens begin_suppress_tokens documents "
+        "exponential_decay_length_penalty force_words_ids functions grammar_triggers guided_choice logits_processor "
+        "logits_processors lora plugins preserved_tokens sampler_order samplers stop_token_ids suppress_tokens "
+        "transforms",
+    ),
+    (
+        (1,),
+        "best_of candidate_count cfg_scale dynatemp_exponent encoder_repetition_penalty guidance_scale length_penalty "
+        "n_cmpl num_beam_groups num_beams num_return_sequences p rep_pen repeat_penalty repetition_penalty "
+        "smoothing_curve temp tfs tfs_z typical typical_p",
+    ),
+    (
+        (),
+        "enable_thinking forced_bos_token_id forced_eos_token_id max_gen_len max_length max_new_tokens "
+        "max_output_tokens max_time max_tokens_to_sample mirostat_lr mirostat_target prompt_truncate_len random_seed "
+        "repetition_penalty_range sampling_seed think thinking_budget",
+    ),
+    (
+        ({},),
+        "audio chat_template_kwargs custom_params extra_body generation_config guided_decoding json_schema options "
+        "prediction repetition_detection response_schema sampling_params structured_outputs thinking vllm_xargs "
+        "watermarking_config web_search_options",
+    ),
+    (
+        ("",),
+        "adapter_id chat_template custom_logit_processor custom_token_bans ebnf format grammar grammar_string "
+        "guided_grammar guided_regex guideline lora_path negative_prompt regex system_prompt tool_prompt",
+    ),
+    (("", []), "prompt stop_regex stop_sequences stop_strings stop_words stopping_strings system"),
+    ((-1,), "adaptive_target n_predict num_predict reasoning_budget thinking_token_budget truncate_prompt_tokens"),
+    ((-1, 0), "dry_penalty_last_n t_max_predict_ms top_k top_n_sigma"),
+    ((True,), "add_bos_token add_generation_prompt do_sample"),
+    (("", {}), "guided_json structural_tag"),
+    ((0.1,), "mirostat_eta xtc_threshold"),
+    (({}, []), "logit_bias sequence_bias"),
+    (("", "text/plain"), "response_mime_type"),
+    (("error",), "context_length_exceeded_behavior"),
+    (("none", "auto"), "function_call"),
+    ((1.75,), "dry_base"),
+    ((2,), "dry_allowed_length"),
+    ((5,), "mirostat_tau"),
+    ((64, -1, 0), "repeat_last_n"),
+    (([], ["\n", ":", '"', "*"]), "dry_sequence_breakers"),
+    (([], ["text"]), "modalities"),
+    (({}, {"type": "text"}), "response_format"),
 )
-"""Documented fields that change nothing of what is sampled; agent frameworks send them with every request."""
+"""Settings of other services that change what is sampled, the prompt, or the text of the response, by the values at
+which they change nothing. Null is the same as absent."""
 
-_NAMED: dict[str, tuple[Any, ...]] = {
+_NEUTRAL = {name: values for values, names in _NAMES_BY_NEUTRAL_VALUES for name in names.split()}
+
+_NAMES_BY_EQUIVALENT = {
+    "a checkpoint's name as model": "adapter_id lora lora_path",
+    "n": "candidate_count n_cmpl num_return_sequences",
+    "temperature: 0": "do_sample greedy",
+    "its fields beside messages": "extra_body generation_config options sampling_params",
+    "tools": "functions",
+    "max_tokens": "max_gen_len max_length max_new_tokens max_output_tokens max_tokens_to_sample n_predict num_predict",
+    "top_logprobs": "n_probs top_n_tokens",
+    "top_p": "p",
+    "messages": "prompt",
+    "seed": "random_seed sampling_seed",
+    "stop": "stop_sequences stop_strings stop_words stopping_strings",
+    "a message of the role system": "system system_prompt",
+    "temperature": "temp",
+}
+"""What to type instead of settings that are offered under another name."""
+
+_EQUIVALENT = {name: equivalent for equivalent, names in _NAMES_BY_EQUIVALENT.items() for name in names.split()}
+
+_HARMLESS_NAMES = (
+    "cache_prompt cache_salt include_reasoning metadata priority prompt_cache_key prompt_cache_options "
+    "prompt_cache_retention request_id return_assistant_tokens_mask return_prompt_text return_token_ids "
+    "return_token_offsets return_tokens_as_token_ids safety_identifier service_tier store user"
+)
+_HARMLESS = frozenset(_HARMLESS_NAMES.split())
+"""Documented fields that do not change what is sampled; agent frameworks send them with every request."""
+
+_REPORTED: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True,),
     "prompt_logprobs": (0, False),
     "prompts": (),
@@ -271,62 +124,64 @@ _NAMED: dict[str, tuple[Any, ...]] = {
     "tool": (),
     "verbosity": ("medium",),
 }
-"""Other fields of services and of frameworks, which are named in the header but at these values. They are listed so
-that none is taken for a slip."""
+"""Other known fields of services and frameworks, which the header reports except at these values. They are listed so
+that none is taken for a misspelt setting."""
 
 _OFFERED = [name for name, field in ChatRequest.model_fields.items() if not field.is_required()]
-_LONGEST_HEADER = 1000
+_MAX_HEADER = 1000
 
 
-def ignored(body: ChatRequest) -> tuple[str, ...]:
+def ignored_fields(body: ChatRequest) -> tuple[str, ...]:
     """The names of a request's fields that have no effect here and are not known to be harmless.
 
     Raises:
-        InputError: a setting would change what is sampled and is not offered, or a name is nearly that of a setting.
+        InputError: an unsupported setting would change what is sampled, or a name is nearly that of a setting.
     """
     unknown = []
     for name, value in (body.model_extra or {}).items():
-        if value is None or name in _WITHOUT_EFFECT or value in _NAMED.get(name, ()):
+        if value is None or name in _HARMLESS or value in _REPORTED.get(name, ()):
             continue
         if name in _NEUTRAL:
             if value not in _NEUTRAL[name]:
-                raise InputError(f"{name} is not offered by this service", hint=_typed(name))
+                raise InputError(f"{name} is not offered by this service", hint=_replacement(name))
             continue
-        meant = None if name in _NAMED else _nearly(name)
-        if meant and value not in _NEUTRAL.get(meant, ()):
-            raise InputError(f"there is no setting {name!r}", hint=_meant(meant))
+        setting = None if name in _REPORTED else _closest_setting(name)
+        if setting and value not in _NEUTRAL.get(setting, ()):
+            raise InputError(f"there is no setting {name!r}", hint=_correction(setting))
         unknown.append(name)
     return tuple(unknown)
 
 
 def header(names: tuple[str, ...]) -> dict[str, str]:
-    """The header that names what was ignored; none where nothing was. A very long list is cut between two names."""
+    """The header with the ignored names, if there are any. A very long list is cut between two names."""
     text = ", ".join(quote(name, safe="", errors="replace") or '""' for name in names)
-    if len(text) > _LONGEST_HEADER:
-        text = text[:_LONGEST_HEADER].rpartition(", ")[0] or text[:_LONGEST_HEADER]
+    if len(text) > _MAX_HEADER:
+        text = text[:_MAX_HEADER].rpartition(", ")[0] or text[:_MAX_HEADER]
     return {IGNORED: text} if text else {}
 
 
-def _typed(name: str) -> str:
-    """What to type instead of a setting that is refused."""
-    if name in _EQUAL:
-        return f"leave {name} out, or type {_EQUAL[name]}"
+def _replacement(name: str) -> str:
+    """What to type instead of an unsupported setting."""
+    if name in _EQUIVALENT:
+        return f"leave {name} out, or type {_EQUIVALENT[name]}"
     numbers = [value for value in _NEUTRAL[name] if isinstance(value, int | float) and not isinstance(value, bool)]
     return f"leave {name} out, or {name}: {numbers[0]}" if numbers else f"leave {name} out"
 
 
-def _meant(name: str) -> str:
-    """What to type instead of a name that was probably meant to be this one."""
-    if name in _OFFERED:
-        return f"{name}, or leave it out"
-    return f"{_EQUAL[name]}, or leave it out" if name in _EQUAL else f"leave it out: {name} is not offered either"
+def _correction(setting: str) -> str:
+    """What to type instead of a misspelt setting."""
+    if setting in _OFFERED:
+        return f"{setting}, or leave it out"
+    if setting in _EQUIVALENT:
+        return f"{_EQUIVALENT[setting]}, or leave it out"
+    return f"leave it out: {setting} is not offered either"
 
 
-def _nearly(name: str) -> str | None:
-    """The setting that a name was probably meant to be, but for upper case, hyphens, underscores and a slip or two."""
+def _closest_setting(name: str) -> str | None:
+    """The setting that a name misspells: case, hyphens and underscores aside, within `_max_typos` of it."""
     typed = _folded(name)
     distances = {own: _distance(typed, folded) for own, folded in _SETTINGS.items() if _comparable(typed, folded)}
-    close = [own for own, wrong in distances.items() if wrong <= _most_slips(own, typed)]
+    close = [own for own, distance in distances.items() if distance <= _max_typos(own, typed)]
     return min(close, key=lambda own: distances[own], default=None)
 
 
@@ -334,25 +189,25 @@ def _folded(name: str) -> str:
     return re.sub(r"[\W_]", "", name).casefold()
 
 
-_SETTINGS = {name: _folded(name) for name in (*_OFFERED, *_NEUTRAL)}
-_SLIPS = 2
+_SETTINGS = {name: _folded(name) for name in (*_OFFERED, *sorted(_NEUTRAL))}
+_TYPOS = 2
 
 
-def _most_slips(own: str, typed: str) -> int:
-    """How many letters may be wrong: none of two, one of five, two of more; of what is not offered, two of ten."""
-    shorter = min(len(_SETTINGS[own]), len(typed))
-    if shorter <= _SLIPS:
+def _max_typos(setting: str, typed: str) -> int:
+    """None in two letters, one in five, two in more; for a setting that is not offered, two only from ten letters."""
+    shorter = min(len(_SETTINGS[setting]), len(typed))
+    if shorter <= _TYPOS:
         return 0
-    return 1 if shorter <= 5 or (own in _NEUTRAL and shorter < 10) else _SLIPS
+    return 1 if shorter <= 5 or (setting in _NEUTRAL and shorter < 10) else _TYPOS
 
 
 def _comparable(a: str, b: str) -> bool:
-    """Whether two names can be within two slips of each other, quickly: each changes at most two of the letters."""
-    return abs(len(a) - len(b)) <= _SLIPS and len(set(a) ^ set(b)) <= 2 * _SLIPS
+    """A cheap test whether the distance can be at most two: each edit changes at most two letters of the sets."""
+    return abs(len(a) - len(b)) <= _TYPOS and len(set(a) ^ set(b)) <= 2 * _TYPOS
 
 
 def _distance(a: str, b: str) -> int:
-    """Insertions, deletions and substitutions that make one text of the other (Levenshtein)."""
+    """The Levenshtein distance."""
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         before, row[0] = row[0], i

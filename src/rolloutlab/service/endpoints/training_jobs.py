@@ -1,4 +1,4 @@
-"""/v1/preview/training-jobs: create, look at, cancel, follow."""
+"""/v1/preview/training-jobs: create, get and cancel jobs, list and stream their events."""
 
 import asyncio
 import json
@@ -11,61 +11,48 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from rolloutlab.api.wire.training import CreateTrainingJob, Event, EventList, TrainingJob, TrainingJobResponse
+from rolloutlab.api.wire.training import CreateTrainingJob, EventList, TrainingJob, TrainingJobResponse
 from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.service.endpoints.body import describe, spool
 from rolloutlab.service.job_queue import Jobs
 
 STREAM = "text/event-stream"
-"""The media type that asks for it."""
-
 _HEARTBEAT = 15.0
 _PAGE = 200
+_MAX_INTEGER = 2**63 - 1
+"""Of SQLite."""
 
 
 async def stream(jobs: Jobs, job_id: str, after: int, heartbeat: float = _HEARTBEAT) -> AsyncIterator[str]:
-    """The events after a cursor, each as soon as it is recorded, until the job has ended or is gone.
+    """Server-sent events after a cursor, until the job has ended or is deleted, or the service stops.
 
-    They also end when the service is about to stop.
     heartbeat: seconds of silence after which a comment is sent, so that a broken connection is noticed.
     """
-    news, loop = asyncio.Event(), asyncio.get_running_loop()
+    changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop has been closed: nobody listens any more
-            loop.call_soon_threadsafe(news.set)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(changed.set)
 
-    with jobs.heard(wake), suppress(NotFoundError, LabError):  # its model may be deleted, the disk full
-        while jobs.listened_to:
-            news.clear()
-            ended = await run_in_threadpool(jobs.ended, job_id)  # asked first: then all its events are there
-            found = await run_in_threadpool(jobs.events, job_id, after, _PAGE)
-            for event in found:
+    with jobs.subscribe(wake), suppress(NotFoundError, LabError):  # its model may be deleted, the disk full
+        while jobs.streaming:
+            changed.clear()
+            ended = await run_in_threadpool(jobs.ended, job_id)  # before the events: none can follow then
+            events = await run_in_threadpool(jobs.events, job_id, after, _PAGE)
+            for event in events:
                 after = int(event.id)
-                yield _written(event)
-            if ended and not found:
+                yield f"id: {event.id}\nevent: {event.type}\ndata: {json.dumps(event.data)}\n\n"
+            if events:
+                continue
+            if ended:
                 return
-            if not found and not await _set(news, heartbeat):
+            try:
+                await asyncio.wait_for(changed.wait(), heartbeat)
+            except TimeoutError:
                 yield ": the job goes on\n\n"
 
 
-def _written(event: Event) -> str:
-    return f"id: {event.id}\nevent: {event.type}\ndata: {json.dumps(event.data)}\n\n"
-
-
-async def _set(news: asyncio.Event, patience: float) -> bool:
-    try:
-        await asyncio.wait_for(news.wait(), patience)
-    except TimeoutError:
-        return False
-    return True
-
-
-_LARGEST = 2**63 - 1
-
-
 def router(jobs: Jobs) -> APIRouter:
-    """The jobs of the training half of the service."""
     routes = APIRouter(prefix="/v1/preview/training-jobs", tags=["training-jobs"])
 
     @routes.post(
@@ -93,15 +80,15 @@ def router(jobs: Jobs) -> APIRouter:
     def list_events(
         request: Request,
         job_id: UUID,
-        after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
+        after: Annotated[int, Query(ge=0, le=_MAX_INTEGER)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-        last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST)] = None,
+        last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_INTEGER)] = None,
     ) -> EventList | StreamingResponse:
         if STREAM in request.headers.get("Accept", ""):
             jobs.job(str(job_id))
             lines = stream(jobs, str(job_id), after if last_event_id is None else last_event_id)
             return StreamingResponse(lines, media_type=STREAM, headers={"Cache-Control": "no-store"})
-        found = jobs.events(str(job_id), after, limit + 1)
-        return EventList(object="list", data=found[:limit], has_more=len(found) > limit)
+        events = jobs.events(str(job_id), after, limit + 1)
+        return EventList(object="list", data=events[:limit], has_more=len(events) > limit)
 
     return routes

@@ -1,1 +1,1 @@
-"""The context server: the lab's memory for any client that speaks the protocol, behind the sign-in of `oauth`."""
+"""MCP server over the lab, protected by the OAuth server."""

@@ -1,8 +1,8 @@
-"""Streamable HTTP at /context: before the protocol is spoken, each request is checked.
+"""MCP server at /context over stateless Streamable HTTP, behind OAuth bearer tokens.
 
-Requests stand alone: no session is kept, so a token that was renewed goes on where the old one was, and an answer is
-one JSON document. The scope that a call needs is in its body, which is therefore read before it is passed on: a token
-without it gets the challenge by which a client steps up.
+Sessions are not kept, so that a renewed token continues where the old one was; each response is one JSON document. The
+scope of a tool call is in the body, which is therefore read before the SDK gets it: a token without the scope gets the
+challenge by which a client steps up.
 """
 
 import asyncio
@@ -15,99 +15,86 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.mcp.tools import TOOLS
 from rolloutlab.service.oauth.bearer import Guard
 from rolloutlab.service.oauth.metadata import READ
-from rolloutlab.service.oauth.params import whole
+from rolloutlab.service.oauth.params import read_limited
 
 if TYPE_CHECKING:
     from rolloutlab.service.mcp.sdk_server import McpServer
 
 PATH = "/context"
-ACCESS = "rolloutlab.access"
-"""Where an ASGI scope holds who calls."""
-LARGEST = 4 * 1024 * 1024
-"""Bytes of a request."""
+TOKEN_INFO = "rolloutlab.access"
+"""Key of the ASGI scope under which the SDK's handlers find the caller."""
+MAX_BYTES = 4 * 1024 * 1024
 
 
 class McpApp:
-    """The tools over a lab's memory. issuer: the origin that browsers may come from. hosts: what it is asked for as."""
+    """Checks tokens and scopes. issuer: the allowed Origin. hosts: the allowed Host headers, without ports."""
 
-    def __init__(self, memory: LabTools, guard: Guard, issuer: str, hosts: Collection[str]) -> None:
-        self._memory = memory
+    def __init__(self, lab: LabTools, guard: Guard, issuer: str, hosts: Collection[str]) -> None:
+        self._lab = lab
         self._guard = guard
         self._issuer = issuer
         self._hosts = hosts
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def route(self) -> Route:
-        """Where it is served."""
-        return Route(PATH, _Guarded(self._answer, self._guard))
+        return Route(PATH, self)
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
-        """What has to be around the application while it serves."""
-        self._speaker: asyncio.Future[McpServer] = asyncio.get_running_loop().create_future()
-        speaking = asyncio.create_task(self._speak())
+        self._server: asyncio.Future[McpServer] = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(self._run_server())
         try:
             yield
         finally:
-            speaking.cancel()
-            await asyncio.gather(speaking, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._asked.set()
-        await (await asyncio.shield(self._speaker))(scope, receive, send)
-
-    async def _speak(self) -> None:
-        """From the first request on: what speaks the protocol takes a while to load, and most labs are never asked."""
-        await self._asked.wait()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the SDK if its token allows it."""
+        request = Request(scope, receive)
         try:
-            speaker = (await asyncio.to_thread(_speaker))(self._memory, self._issuer, self._hosts)
-            async with speaker.run():
-                self._speaker.set_result(speaker)
+            scope[TOKEN_INFO] = info = await self._guard.authenticate(request)
+            body = await _post_body(request)
+            self._guard.require(info, required_scopes(body))
+        except HTTPException as error:
+            response = JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+            return await response(scope, receive, send)
+        self._requested.set()
+        return await (await asyncio.shield(self._server))(scope, _replay(body, receive), send)
+
+    async def _run_server(self) -> None:
+        """Import and start the SDK at the first request: the import is slow, and most labs never need it."""
+        await self._requested.wait()
+        try:
+            server = (await asyncio.to_thread(_import_server))(self._lab, self._issuer, self._hosts)
+            async with server.run():
+                self._server.set_result(server)
                 await asyncio.Event().wait()
         except Exception as error:
-            if self._speaker.done():
+            if self._server.done():
                 raise
-            self._speaker.set_exception(error)
+            self._server.set_exception(error)
 
 
-def _speaker() -> "type[McpServer]":
+def _import_server() -> "type[McpServer]":
     from rolloutlab.service.mcp.sdk_server import McpServer
 
     return McpServer
 
 
-class _Guarded:
-    """Lets a request through whose token allows what it asks for."""
-
-    def __init__(self, inner: ASGIApp, guard: Guard) -> None:
-        self._inner = inner
-        self._guard = guard
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            scope[ACCESS] = access = await self._guard.access(request)
-            body = await _posted(request)
-            self._guard.demand(access, needed(body))
-        except HTTPException as refused:
-            said = {"error": refused.detail}
-            return await JSONResponse(said, refused.status_code, headers=refused.headers)(scope, receive, send)
-        return await self._inner(scope, _again(body, receive), send)
-
-
-def needed(body: bytes) -> set[str]:
-    """The scopes that the messages of a body need; reading is what every one needs that is no call of a tool."""
+def required_scopes(body: bytes) -> set[str]:
+    """The scopes that the messages of a body need; everything but the call of a writing tool needs `lab:read`."""
     try:
-        said = from_json(body)
+        messages = from_json(body)
     except ValueError:
         return {READ}
-    return {_scope_of(message) for message in (said if isinstance(said, list) else [said])} or {READ}
+    return {_scope_of(message) for message in (messages if isinstance(messages, list) else [messages])} or {READ}
 
 
 def _scope_of(message: Any) -> str:
@@ -118,20 +105,20 @@ def _scope_of(message: Any) -> str:
     return TOOLS[name].scope if isinstance(name, str) and name in TOOLS else READ
 
 
-async def _posted(request: Request) -> bytes:
-    if request.method != "POST":  # there is no session to listen to or to end
-        raise HTTPException(405, "only POST is served here", headers={"Allow": "POST"})
+async def _post_body(request: Request) -> bytes:
+    if request.method != "POST":  # GET and DELETE belong to sessions, which are not kept
+        raise HTTPException(405, "only POST is supported", headers={"Allow": "POST"})
     try:
-        return await whole(request, LARGEST)
+        return await read_limited(request, MAX_BYTES)
     except ValueError as error:
         raise HTTPException(413, str(error)) from error
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, for the next reader."""
-    rest: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that delivers a body which has been read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return rest.pop() if rest else await receive()
+        return messages.pop() if messages else await receive()
 
     return replay

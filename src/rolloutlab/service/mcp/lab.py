@@ -1,4 +1,4 @@
-"""What the tools do: the lab behind them, opened at the first call, and its answers as plain values."""
+"""Implementation of the MCP tools over a lab, which is opened at the first call; results are JSON-ready."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,43 +21,42 @@ from rolloutlab.store.rewards import finite
 
 Plain = dict[str, Any]
 
-_ROWS, _MOST_ROWS = 10, 100
+_ROWS, _MAX_ROWS = 10, 100
 _PASSAGE = 600
-"""Characters that are shown of a document; all of it comes with `get_trajectory`."""
+"""Characters of a search result; `get_trajectory` returns the whole conversation."""
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
-_LONGEST_NUMBER = 18
-_LONGEST_PATTERNS, _LONGEST_LOOK = 1_000, 3.0
-"""Characters that the regular expressions of a search have together, and seconds that they are looked for."""
+_MAX_DIGITS = 18
+_MAX_PATTERN_CHARS, _PATTERN_SECONDS = 1_000, 3.0
+"""Limits of all regular expressions of a search together."""
 
 
 class LabTools:
-    """A lab, for callers on any thread, one at a time."""
+    """Callable from any thread, one call at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def close(self) -> None:
-        """Let go of the files, where they were opened."""
+        """Close what has been opened."""
         opened = self.__dict__
         for name in ("_index", "_lab", "_http"):
             if name in opened:
                 opened[name].close()
 
     def search(self, dictionary: Mapping[str, Any]) -> Plain:
-        """What a search dictionary finds: id, score, passage and metadata of each; ten unless it says how many.
+        """The hits of a search dictionary: id, score, passage and metadata; ten by default.
 
         Raises:
-            InputError: it is no search; the message says where. Or its regular expressions take too long.
+            InputError: not a valid search, with the path of the error; or its regular expressions take too long.
             LabError: the index is damaged.
         """
-        _short_enough(dictionary)
+        _check_pattern_length(dictionary)
         notes = self._index.refresh()
         search = parse(dictionary, self._index.fields())
-        rows = min(search.limit.limit or _ROWS, _MOST_ROWS)
-        wanted = replace(search, limit=Limit(rows, search.limit.offset), select=Select())
-        answer = self._index.search(wanted)
+        rows = min(search.limit.limit or _ROWS, _MAX_ROWS)
+        answer = self._index.search(replace(search, limit=Limit(rows, search.limit.offset), select=Select()))
         documents = self._index.documents([hit.id for hit in answer.outcome.hits])
         words = search_texts(search)
         hits = [
@@ -72,10 +71,10 @@ class LabTools:
         return {"hits": hits, "notes": [*notes, *answer.notes, *answer.outcome.warnings]}
 
     def trajectory(self, name: str) -> Plain:
-        """All of one trajectory; NotFoundError where there is none of that name."""
+        """A whole trajectory; NotFoundError when there is none of that name."""
         collection, trajectory = self._find(name)
         return {
-            "id": _lasting(collection, trajectory.name),
+            "id": _stable_name(collection, trajectory.name),
             "reward": trajectory.reward,
             "source": trajectory.source,
             "components": dict(trajectory.components),
@@ -105,11 +104,11 @@ class LabTools:
         """The groups of a collection, each with its prompt and the rewards of its trajectories."""
         collection = self._lab.collection(label)
         pages = [self._lab.groups(collection, i) for i in range(offset, min(offset + limit, collection.groups))]
-        return {"groups": [_shown(collection, group) for (group,) in pages], "total": collection.groups}
+        return {"groups": [_group_summary(collection, group) for (group,) in pages], "total": collection.groups}
 
     def add(
         self,
-        where: str,
+        into: str,
         messages: Sequence[Mapping[str, Any]],
         model: str,
         reward: float | None,
@@ -118,75 +117,72 @@ class LabTools:
     ) -> Plain:
         """Store a conversation: in a group (`letters:1/0`), or as the first of a new generation of a collection.
 
-        messages: all of it; what comes before the first assistant message is the prompt, which a group shares.
+        messages: the whole conversation; those before the first assistant message are the prompt of its group.
 
         Raises:
-            InputError: a message is none, there is no answer among them, or the group has another prompt.
+            InputError: a message is invalid, none is an assistant's, or the group has another prompt.
             NotFoundError: there is no such group.
         """
-        prompt, answers = _halves(messages)
+        prompt, answers = _split_prompt(messages)
 
         def add() -> str:
-            collection, group = self._open(where, prompt)
-            place = 1 + max((int(t.name.rpartition("/")[2]) for t in group.trajectories), default=-1)
-            self._lab.put(group, [Arrival(place, answers)], model=model, step=None, sampling={})
-            name = _lasting(collection, f"{group.name}/{place}")
+            collection, group = self._open(into, prompt)
+            position = 1 + max((int(t.name.rpartition("/")[2]) for t in group.trajectories), default=-1)
+            self._lab.put(group, [Arrival(position, answers)], model=model, step=None, sampling={})
+            name = _stable_name(collection, f"{group.name}/{position}")
             if reward is not None:
-                self._give(name, reward, note, caller)
+                self._set_reward(name, reward, note, caller)
             return name
 
         name = self._lab.at_once(add)
         return {"id": name, "group": name.rpartition("/")[0], "reward": reward}
 
     def set_reward(self, name: str, reward: float, note: str, caller: str) -> Plain:
-        """Give a reward, logged as one of a tool by its caller: scoring takes its place, and `--undo` takes it back.
+        """Set a reward with the source `tool` and the caller's name; scoring overwrites it, and `--undo` reverts it.
 
         Raises:
-            ConflictError: the reward was given by hand, which only a hand replaces.
+            ConflictError: the reward was given by hand, and only a person replaces it.
         """
-        old = self._give(name, reward, note, caller)
+        old = self._set_reward(name, reward, note, caller)
         return {"id": name, "reward": reward, "before": old}
 
-    def _give(self, name: str, reward: float, note: str, caller: str) -> float | None:
+    def _set_reward(self, name: str, reward: float, note: str, caller: str) -> float | None:
         _, scored = self._find(name)
         score = Score(scored, finite(reward, name), note=note or None)
         edits = self._lab.rewards.give([score], "tool", keep_hand=True, who=caller)
         if not edits and self._find(name)[1].source == "hand":
             raise ConflictError(
-                f"the reward of {name} was given by hand, and a tool does not replace it",
+                f"the reward of {name} was given by hand, and a tool cannot replace it",
                 hint=f"the owner of the lab changes it: %rewards {name.partition('/')[0]}",
             )
         return scored.reward
 
-    def _open(self, where: str, prompt: list[Message]) -> tuple[StoredCollection, Group]:
-        if "/" not in where:
-            opened = self._lab.open_collection(where)
+    def _open(self, into: str, prompt: list[Message]) -> tuple[StoredCollection, Group]:
+        if "/" not in into:
+            opened = self._lab.open_collection(into)
             (group,) = self._lab.add_groups(opened, [NewGroup(prompt, {})])
             return opened, group
-        collection, group = self._group(where, unfinished=True)
+        collection, group = self._group(into, unfinished=True)
         if list(group.prompt) != prompt:
-            raise InputError(
-                f"{where} has another prompt", hint="what comes before the first answer is the same in all of a group"
-            )
+            hint = "the messages before the first assistant message must be the same in the whole group"
+            raise InputError(f"{into} has another prompt", hint=hint)
         return collection, group
 
     def _find(self, name: str) -> tuple[StoredCollection, StoredTrajectory]:
-        label, _, place = name.rpartition("/")
+        label, _, position = name.rpartition("/")
         collection, group = self._group(label)
         for each in group.trajectories:
-            if each.name.rpartition("/")[2] == place:
+            if each.name.rpartition("/")[2] == position:
                 return collection, each
-        raise NotFoundError(
-            f"there is no trajectory {name!r}", hint="list_groups and search_trajectories tell the names"
-        )
+        raise NotFoundError(f"there is no trajectory {name!r}", hint="list_groups and search_trajectories list ids")
 
     def _group(self, name: str, *, unfinished: bool = False) -> tuple[StoredCollection, Group]:
-        label, _, place = name.rpartition("/")
-        if not label or not place.isdecimal():
-            raise InputError(f"{name!r} is no group", hint="letters:1/0: the collection, the group")
+        label, _, position = name.rpartition("/")
+        if not label or not position.isdecimal():
+            raise InputError(f"{name!r} is not the name of a group", hint="letters:1/0: the collection, the group")
         collection = self._lab.find(label)
-        known = len(place) <= _LONGEST_NUMBER  # SQLite counts no further than 2^63
-        groups = self._lab.groups(collection, int(place), unfinished=unfinished) if known else []
+        in_range = len(position) <= _MAX_DIGITS  # SQLite's integers end at 2^63
+        groups = self._lab.groups(collection, int(position), unfinished=unfinished) if in_range else []
         if not groups:
             raise NotFoundError(f"there is no group {name!r}", hint=f"list_groups with the collection {label}")
         return collection, groups[0]
@@ -197,69 +193,70 @@ class LabTools:
 
     @cached_property
     def _index(self) -> Index:
-        return Index(self._lab, self._settings.search_database, self._embedder(), _LONGEST_LOOK)
+        return Index(self._lab, self._settings.search_database, self._embedder(), _PATTERN_SECONDS)
 
     @cached_property
     def _http(self) -> HttpClient:
         return HttpClient()
 
     def _embedder(self) -> Embedder | None:
-        """The embedding model of the settings, by which notebooks search too."""
-        chosen = self._settings.embedding
-        return embedder(self._http, chosen.model, chosen.name, chosen.key_env) if chosen else None
+        """The embedding model of the settings, as in notebooks."""
+        model = self._settings.embedding
+        return embedder(self._http, model.model, model.name, model.key_env) if model else None
 
 
 def passage(document: str, words: Sequence[str]) -> str:
-    """A part of a document, around the first of some words that it has."""
+    """The part of a document around the first occurrence of any of some words."""
     folded = document.casefold()
-    places = [place for word in words if (place := folded.find(word.casefold())) >= 0]
-    start = max(0, min(places, default=0) - _PASSAGE // 3)
+    positions = [position for word in words if (position := folded.find(word.casefold())) >= 0]
+    start = max(0, min(positions, default=0) - _PASSAGE // 3)
     part = document[start : start + _PASSAGE]
     return f"{'...' if start else ''}{part}{'...' if start + _PASSAGE < len(document) else ''}"
 
 
-def _short_enough(dictionary: Any) -> None:
-    """InputError where the regular expressions are so long that it takes a while to read them."""
-    length, waiting = 0, [dictionary]
-    while waiting:
-        match waiting.pop():
+def _check_pattern_length(dictionary: Any) -> None:
+    """InputError when the regular expressions are so long that compiling them takes too long."""
+    length, stack = 0, [dictionary]
+    while stack:
+        match stack.pop():
             case dict() as parts:
                 length += sum(len(str(parts.get(name, ""))) for name in ("$regex", "$not_regex"))
-                waiting += parts.values()
+                stack += parts.values()
             case list() as parts:
-                waiting += parts
-    if length > _LONGEST_PATTERNS:
+                stack += parts
+    if length > _MAX_PATTERN_CHARS:
         raise InputError(
-            f"where: the regular expressions of a search have at most {_LONGEST_PATTERNS:,} characters, not {length:,}",
+            f"where: the regular expressions have {length:,} characters; at most {_MAX_PATTERN_CHARS:,} are allowed",
             hint='{"where": {"#document": {"$contains": "Paris"}}}',
         )
 
 
-def _halves(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Message]]:
-    """The prompt, and everything from the first answer on."""
+def _split_prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Message]]:
+    """The prompt, and everything from the first assistant message on."""
     try:
-        read = _MESSAGES.validate_python(list(messages))
+        parsed = _MESSAGES.validate_python(list(messages))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(each) for each in first["loc"])
-        raise InputError(f"messages.{place}: {first['msg']}", hint='{"role": "user", "content": "..."}') from error
-    answers = [i for i, message in enumerate(read) if isinstance(message, AssistantMessage)]
-    if not answers or not answers[0]:
-        raise InputError(
-            "messages: a prompt and an answer are wanted", hint="an assistant message after a user message"
-        )
-    return read[: answers[0]], read[answers[0] :]
+        path = ".".join(str(each) for each in first["loc"])
+        raise InputError(f"messages.{path}: {first['msg']}", hint='{"role": "user", "content": "..."}') from error
+    start = next((i for i, message in enumerate(parsed) if isinstance(message, AssistantMessage)), 0)
+    if not start:
+        hint = "an assistant message after a user message"
+        raise InputError("messages: must be a prompt and an answer", hint=hint)
+    return parsed[:start], parsed[start:]
 
 
-def _shown(collection: StoredCollection, group: Group) -> Plain:
+def _group_summary(collection: StoredCollection, group: Group) -> Plain:
     return {
-        "group": _lasting(collection, group.name),
+        "group": _stable_name(collection, group.name),
         "prompt": [message.to_wire() for message in group.prompt],
         "row": dict(group.row),
-        "trajectories": [{"id": _lasting(collection, each.name), "reward": each.reward} for each in group.trajectories],
+        "trajectories": [
+            {"id": _stable_name(collection, each.name), "reward": each.reward} for each in group.trajectories
+        ],
     }
 
 
-def _lasting(collection: StoredCollection, name: str) -> str:
-    """A name with the number of the generation, which means the same when a newer one has begun."""
+def _stable_name(collection: StoredCollection, name: str) -> str:
+    """A name with the number of the generation, so that it stays valid when a newer one begins."""
     return f"{collection.name}:{collection.generation}/{name.partition('/')[2]}"

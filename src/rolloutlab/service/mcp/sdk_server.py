@@ -1,4 +1,4 @@
-"""What the SDK does at /context: it speaks the protocol. It takes a while to load, and most labs are never asked."""
+"""The MCP server on top of the SDK; imported at the first request, because the SDK is slow to import."""
 
 import json
 from collections.abc import Collection
@@ -24,19 +24,18 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.service.mcp.app import ACCESS, LARGEST
+from rolloutlab.service.mcp.app import MAX_BYTES, TOKEN_INFO
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.mcp.tools import TOOLS, Tool
 from rolloutlab.service.oauth.grants import TokenInfo
 
 
 class McpServer:
-    """The tools over a lab's memory. issuer: the origin that browsers may come from. hosts: what it is asked for as."""
+    """Serves `TOOLS` over a lab. issuer: the allowed Origin. hosts: the allowed Host headers, without ports."""
 
-    def __init__(self, memory: LabTools, issuer: str, hosts: Collection[str]) -> None:
-        self._memory = memory
-        self._one = CapacityLimiter(1)
-        """Calls wait for their turn here and not in threads, which all of the service has to share."""
+    def __init__(self, lab: LabTools, issuer: str, hosts: Collection[str]) -> None:
+        self._lab = lab
+        self._limiter = CapacityLimiter(1)  # calls queue here, and not in the threads that all of the service shares
         server: Server[Any] = Server(
             "rolloutlab",
             version=version("rolloutlab"),
@@ -50,43 +49,39 @@ class McpServer:
             allowed_origins=[issuer],
         )
         self._manager = StreamableHTTPSessionManager(
-            server, json_response=True, stateless=True, security_settings=checks, max_request_body_size=LARGEST
+            server, json_response=True, stateless=True, security_settings=checks, max_request_body_size=MAX_BYTES
         )
 
     def run(self) -> AbstractAsyncContextManager[None]:
-        """What has to be around the answers."""
+        """Context in which requests can be served."""
         return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._manager.asgi_app(scope, receive, send)
 
     async def _list(self, _ctx: ServerRequestContext[Any], _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_on_wire(tool) for tool in TOOLS.values()])
+        return ListToolsResult(tools=[_to_wire(tool) for tool in TOOLS.values()])
 
     async def _call(self, ctx: ServerRequestContext[Any, Request], params: CallToolRequestParams) -> CallToolResult:
-        """The answer of a tool; what the lab refuses is an answer too, for the policy to read."""
-        access: TokenInfo = ctx.request.scope[ACCESS] if ctx.request else TokenInfo("", "", ())
+        """The result of a tool call; errors of the lab are results too, for the model to read."""
+        info: TokenInfo = ctx.request.scope[TOKEN_INFO] if ctx.request else TokenInfo("", "", ())
         tool = TOOLS.get(params.name)
         if tool is None:
             return _failed(f"there is no tool {params.name!r}; the tools are {', '.join(TOOLS)}")
-        if tool.scope not in access.scopes:  # checked before, too: two readers of one body may see two things
+        if tool.scope not in info.scopes:  # checked again: the SDK might parse an ambiguous body differently
             return _failed(f"{tool.name} needs the scope {tool.scope}")
         try:
-            said = params.arguments or {}
-            called = to_thread.run_sync(tool.call, self._memory, said, access.client_name, limiter=self._one)
-            return _answered(await called)
+            arguments = params.arguments or {}
+            result = await to_thread.run_sync(tool.call, self._lab, arguments, info.client_name, limiter=self._limiter)
+            text = json.dumps(result, ensure_ascii=False)
+            return CallToolResult(content=[TextContent(text=text)], structured_content=result)
         except RolloutlabError as error:
             return _failed("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
 
 
-def _on_wire(tool: Tool) -> ToolOnWire:
+def _to_wire(tool: Tool) -> ToolOnWire:
     hints = ToolAnnotations(read_only_hint=not tool.writes, destructive_hint=False, open_world_hint=False)
     return ToolOnWire(name=tool.name, description=tool.description, input_schema=dict(tool.schema), annotations=hints)
-
-
-def _answered(result: dict[str, Any]) -> CallToolResult:
-    text = json.dumps(result, ensure_ascii=False)
-    return CallToolResult(content=[TextContent(text=text)], structured_content=result)
 
 
 def _failed(message: str) -> CallToolResult:

@@ -1,4 +1,4 @@
-"""The tools, as a policy reads them: names, descriptions, what they take, and the scope that each needs."""
+"""The MCP tools: names, descriptions, JSON schemas of their arguments, required scopes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from rolloutlab.service.mcp.lab import LabTools, Plain
 from rolloutlab.service.oauth.metadata import READ, WRITE
 
 Call = Callable[[LabTools, Mapping[str, Any], str], Plain]
-"""What a tool does: the lab, the arguments, and by whom it is called."""
+"""Implementation of a tool: lab, arguments and the caller's name to a JSON-ready result."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool. schema: JSON schema of its arguments. writes: whether it changes the lab."""
+    """schema: JSON schema of its arguments. writes: whether it changes the lab."""
 
     name: str
     description: str
@@ -34,17 +34,17 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _One(_Arguments):
+class _GetTrajectory(_Arguments):
     id: str = Field(description="the trajectory, as letters:1/0/3: collection, group, place in the group")
 
 
-class _Page(_Arguments):
+class _ListGroups(_Arguments):
     collection: str | None = Field(None, description="a collection's name; without it the collections are listed")
     limit: int = Field(20, ge=1, le=100, description="how many")
     offset: int = Field(0, ge=0, description="how many are left out before")
 
 
-class _New(_Arguments):
+class _AddTrajectory(_Arguments):
     into: str = Field(
         description="a group that there is, as letters:1/0, or a collection, of which a new generation begins"
     )
@@ -57,50 +57,50 @@ class _New(_Arguments):
     note: str = Field("", max_length=500, description="why that reward")
 
 
-class _Reward(_One):
+class _SetReward(_GetTrajectory):
     reward: float = Field(allow_inf_nan=False, description="how good it is; higher is better")
     note: str = Field("", max_length=500, description="why")
 
 
-def _search(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    return memory.search(arguments)
+def _search(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return lab.search(arguments)
 
 
-def _get(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    return memory.trajectory(_read(_One, arguments).id)
+def _get(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    return lab.trajectory(_validate(_GetTrajectory, arguments).id)
 
 
-def _list(memory: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    page = _read(_Page, arguments)
+def _list(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
+    page = _validate(_ListGroups, arguments)
     if page.collection is None:
-        return memory.collections(page.limit, page.offset)
-    return memory.groups(page.collection, page.limit, page.offset)
+        return lab.collections(page.limit, page.offset)
+    return lab.groups(page.collection, page.limit, page.offset)
 
 
-def _add(memory: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
-    new = _read(_New, arguments)
-    return memory.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
+def _add(lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
+    new = _validate(_AddTrajectory, arguments)
+    return lab.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
 
 
-def _set(memory: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
-    given = _read(_Reward, arguments)
-    return memory.set_reward(given.id, given.reward, given.note, caller)
+def _set(lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
+    new = _validate(_SetReward, arguments)
+    return lab.set_reward(new.id, new.reward, new.note, caller)
 
 
-def _read(model: type[Any], arguments: Mapping[str, Any]) -> Any:
+def _validate(model: type[Any], arguments: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(arguments)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(each) for each in first["loc"])
-        known = ", ".join(model.model_fields)
-        raise InputError(f"{place}: {first['msg']}", hint=f"the arguments are {known}") from error
+        path = ".".join(str(each) for each in first["loc"])
+        hint = f"the arguments are {', '.join(model.model_fields)}"
+        raise InputError(f"{path}: {first['msg']}", hint=hint) from error
 
 
 def _search_schema() -> dict[str, Any]:
-    """The search dictionary without what says that some keys go together, which not every policy can be given."""
-    left_out = {"if", "then", "not", "$schema", "title"}
-    return {name: part for name, part in json_schema().items() if name not in left_out}
+    """The search dictionary without its conditional keywords, which not every model API accepts."""
+    unsupported = {"if", "then", "not", "$schema", "title"}
+    return {name: part for name, part in json_schema().items() if name not in unsupported}
 
 
 TOOLS = {
@@ -119,21 +119,21 @@ TOOLS = {
         Tool(
             "get_trajectory",
             "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for.",
-            _One.model_json_schema(),
+            _GetTrajectory.model_json_schema(),
             _get,
         ),
         Tool(
             "list_groups",
             "The collections of this lab, newest first; or, with a collection, its groups: each a prompt and the"
             " rewards of its answers.",
-            _Page.model_json_schema(),
+            _ListGroups.model_json_schema(),
             _list,
         ),
         Tool(
             "add_trajectory",
             "Store a conversation in this lab, with a reward if it has one. Answers with its id and its group, into"
             " which further answers to the same prompt can be put.",
-            _New.model_json_schema(),
+            _AddTrajectory.model_json_schema(),
             _add,
             WRITE,
         ),
@@ -141,10 +141,9 @@ TOOLS = {
             "set_reward",
             "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
             " take it back.",
-            _Reward.model_json_schema(),
+            _SetReward.model_json_schema(),
             _set,
             WRITE,
         ),
     )
 }
-"""Every tool by its name."""

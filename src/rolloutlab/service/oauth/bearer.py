@@ -1,4 +1,4 @@
-"""Who may use a protected resource: a valid token of its own, in a header (OAuth 2.1, 5.2; RFC 6750, 8707, 9728)."""
+"""Bearer tokens at a protected resource (OAuth 2.1, 5.2; RFC 6750, 8707, 9728)."""
 
 import secrets
 from collections.abc import Collection
@@ -14,48 +14,48 @@ OWNER = "the owner of the lab"
 
 
 class Guard:
-    """Checks what a request bears. key: a token that is not of OAuth and allows everything here, where there is one."""
+    """Checks the token of a request. key: a static token with every scope of the resource, beside those of OAuth."""
 
     def __init__(self, resource: Resource, grants: Grants, key: str | None = None) -> None:
         self._resource = resource
         self._grants = grants
         self._key = key
 
-    async def access(self, request: Request) -> TokenInfo:
+    async def authenticate(self, request: Request) -> TokenInfo:
         """What the token of a request allows.
 
         Raises:
-            HTTPException: 401 without a valid one, 400 where another one is in the address.
+            HTTPException: 401 without a valid token, 400 with a second one in the query.
         """
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        token = given.strip() if scheme.lower() == "bearer" else ""
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        token = credentials.strip() if scheme.lower() == "bearer" else ""
         if token and "access_token" in request.query_params:
-            raise self._refused(400, "invalid_request", "a token does not belong into an address")
+            raise self._error(400, "invalid_request", "a token in the query is not supported")
         if not token:
-            raise self._refused(401)
+            raise self._error(401)
         if self._key is not None and secrets.compare_digest(token.encode(), self._key.encode()):
             return TokenInfo(OWNER, OWNER, self._resource.scopes)
-        found = await run_in_threadpool(self._grants.access, token, self._resource.uri)
-        if found is None:
-            raise self._refused(401, "invalid_token", "the token is not valid here, or not any more")
-        return found
+        info = await run_in_threadpool(self._grants.access, token, self._resource.uri)
+        if info is None:
+            raise self._error(401, "invalid_token", "the token is expired, revoked or not valid for this resource")
+        return info
 
-    def demand(self, access: TokenInfo, needed: Collection[str]) -> None:
-        """Go on only with some scopes.
+    def require(self, info: TokenInfo, scopes: Collection[str]) -> None:
+        """Check scopes.
 
         Raises:
-            HTTPException: 403; its challenge names them and those that were granted before, for a step-up.
+            HTTPException: 403; its challenge lists them and those already granted, for a step-up authorization.
         """
-        if missing := in_order(set(needed) - set(access.scopes)):
-            said = f"this needs the scope {' '.join(missing)}"
-            raise self._refused(403, "insufficient_scope", said, in_order({*access.scopes, *needed}))
+        if missing := in_order(set(scopes) - set(info.scopes)):
+            description = f"the scope {' '.join(missing)} is required"
+            raise self._error(403, "insufficient_scope", description, in_order({*info.scopes, *scopes}))
 
-    def _refused(
+    def _error(
         self, status: int, error: str = "", description: str = "", scopes: tuple[str, ...] | None = None
     ) -> HTTPException:
         scope = " ".join(self._resource.basic if scopes is None else scopes)
-        said = {"error": error, "error_description": description} if error else {}
-        challenge = {**said, "scope": scope, "resource_metadata": self._resource.metadata_url}
+        params = {"error": error, "error_description": description} if error else {}
+        challenge = {**params, "scope": scope, "resource_metadata": self._resource.metadata_url}
         header = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in challenge.items())
         detail = "a valid bearer token is required" if status == 401 else description
         return HTTPException(status, detail, headers={"WWW-Authenticate": header, "Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Client ID metadata documents: a client whose id is the https address of a document that says what it is."""
+"""Client ID metadata documents: clients whose id is the https URL of their metadata."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,131 +10,129 @@ from pydantic_core import from_json
 from rolloutlab.api.http.ip_scope import NetworkScope, may_contact
 from rolloutlab.api.http.ssrf import Fetched, fetch_untrusted
 from rolloutlab.errors import InputError, ServiceError
-from rolloutlab.service.oauth.clients import Client, check_redirect_uri, read_client, split
-from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.clients import Client, check_redirect_uri, parse_client, split_url
+from rolloutlab.service.oauth.errors import OAuthError
 
 REDIRECTS = ("http://127.0.0.1:8888/rolloutlab/callback", "http://localhost:8888/rolloutlab/callback")
-"""Where a Jupyter server with its usual port gets answers."""
+"""Redirect URIs of a Jupyter server on its default port."""
 
-_LARGEST = 1 << 16
-"""Bytes of a document."""
-_PATIENCE = 5.0
-"""Seconds until it is here."""
-_LONGEST = 86400.0
-_MOST = 100
+_MAX_BYTES = 1 << 16
+_TIMEOUT = 5.0
+_MAX_AGE = 86400.0
+_MAX_CACHED = 100
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is for anybody to use: whoever names it does not lead us into a network of our own."""
+    """Whether an IP address is public: a client must not make the server contact a private network (SSRF)."""
     return may_contact(NetworkScope.PUBLIC, address)
 
 
-class Documents:
-    """The documents that were fetched, for as long as they said that they hold.
+class ClientDocuments:
+    """Fetches metadata documents, and caches them as their HTTP headers allow.
 
-    reachable: which IP addresses are asked.
+    reachable: which IP addresses may be contacted.
     """
 
     def __init__(self, reachable: Callable[[str], bool] = is_public, clock: Callable[[], float] = time.time) -> None:
         self._reachable = reachable
         self._clock = clock
-        self._kept: dict[str, tuple[float, Client]] = {}
+        self._cache: dict[str, tuple[float, Client]] = {}
 
     async def get(self, url: str) -> Client:
-        """The client of an address.
+        """The client with this URL as its id.
 
         Raises:
-            OAuthRefusal: invalid_client: there is no document, or not one that may be believed.
+            OAuthError: invalid_client: the document cannot be fetched, or is not valid.
         """
-        until, client = self._kept.get(url, (0.0, None))
-        if client and self._clock() < until:
+        expires_at, client = self._cache.get(url, (0.0, None))
+        if client and self._clock() < expires_at:
             return client
         if not is_document_url(url):
-            raise OAuthRefusal("invalid_client", f"{url} is no https address with a path")
-        answer = await self._fetched(url)
-        client = read_document(url, answer.body)
-        self._kept.pop(url, None)
-        headers = {name.lower(): value for name, value in answer.headers}
-        if (fresh := freshness(headers, self._clock())) > 0:
-            while len(self._kept) >= _MOST:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[url] = (self._clock() + fresh, client)
+            raise OAuthError("invalid_client", f"{url} is not an https URL with a path")
+        response = await self._fetch(url)
+        client = parse_document(url, response.body)
+        self._cache.pop(url, None)
+        headers = {name.lower(): value for name, value in response.headers}
+        if (lifetime := freshness_lifetime(headers, self._clock())) > 0:
+            while len(self._cache) >= _MAX_CACHED:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[url] = (self._clock() + lifetime, client)
         return client
 
-    async def _fetched(self, url: str) -> Fetched:
+    async def _fetch(self, url: str) -> Fetched:
         try:
-            answer = await fetch_untrusted(
+            response = await fetch_untrusted(
                 "GET",
                 url,
                 headers={"Accept": "application/json"},
                 is_allowed_ip=self._reachable,
-                max_bytes=_LARGEST,
-                timeout=_PATIENCE,
+                max_bytes=_MAX_BYTES,
+                timeout=_TIMEOUT,
             )
         except ServiceError as error:
-            raise OAuthRefusal("invalid_client", f"{url} was not fetched: {error.message}") from error
-        if answer.status != 200:
-            raise OAuthRefusal("invalid_client", f"{url} was not fetched: it answered {answer.status}, not 200")
-        return answer
+            raise OAuthError("invalid_client", f"{url} cannot be fetched: {error.message}") from error
+        if response.status != 200:
+            raise OAuthError("invalid_client", f"{url} cannot be fetched: status {response.status}, expected 200")
+        return response
 
 
 def is_document_url(url: str) -> bool:
-    """Whether an address may be a client's id: https, with a path, without a fragment, a user or a way up."""
-    parts = split(url)
+    """Whether a URL may be a client id: https with a path; no fragment, user name or dot segments."""
+    parts = split_url(url)
     if parts is None or parts.scheme != "https" or parts.username is not None or parts.password is not None:
         return False
     return parts.path not in ("", "/") and not {".", ".."} & set(parts.path.split("/"))
 
 
-def read_document(url: str, body: bytes) -> Client:
-    """The client that a document tells of.
+def parse_document(url: str, body: bytes) -> Client:
+    """The client that a metadata document describes.
 
     Raises:
-        OAuthRefusal: invalid_client: it is no JSON object, it names another address, it has a secret, or lacks a field.
+        OAuthError: invalid_client: not a JSON object, another client_id, a missing field, or a client secret.
     """
     try:
-        said = from_json(body)
+        document = from_json(body)
     except ValueError as error:
-        raise OAuthRefusal("invalid_client", f"{url} is no JSON") from error
-    if not isinstance(said, dict) or said.get("client_id") != url:
-        raise OAuthRefusal("invalid_client", f"{url} does not name itself as its client_id")
-    if not isinstance(said.get("client_name"), str) or not said["client_name"]:
-        raise OAuthRefusal("invalid_client", f"{url} has no client_name")
+        raise OAuthError("invalid_client", f"{url} is not valid JSON") from error
+    if not isinstance(document, dict) or document.get("client_id") != url:
+        raise OAuthError("invalid_client", f"{url} does not have its own URL as client_id")
+    if not isinstance(document.get("client_name"), str) or not document["client_name"]:
+        raise OAuthError("invalid_client", f"{url} has no client_name")
     try:
-        client = read_client(url, said, document=True)
-    except OAuthRefusal as refusal:
-        raise OAuthRefusal("invalid_client", f"{url}: {refusal.description}") from refusal
-    if client.auth_method != "none" or "client_secret" in said:
-        raise OAuthRefusal("invalid_client", f"{url}: what everybody can read holds no secret")
+        client = parse_client(url, document, is_document=True)
+    except OAuthError as error:
+        raise OAuthError("invalid_client", f"{url}: {error.description}") from error
+    if client.auth_method != "none" or "client_secret" in document:
+        raise OAuthError("invalid_client", f"{url}: a public document must not use a client secret")
     return client
 
 
-def freshness(headers: Mapping[str, str], now: float) -> float:
-    """For how many seconds an answer may be used again (RFC 9111, 4.2.1), a day at most; 0 where it does not say."""
-    said = [part.strip().partition("=") for part in headers.get("cache-control", "").lower().split(",")]
-    directives = {name: value.strip('"') for name, _, value in said}
+def freshness_lifetime(headers: Mapping[str, str], now: float) -> float:
+    """Seconds for which a response may be cached (RFC 9111, 4.2.1), at most a day; 0 without such headers."""
+    parts = [part.strip().partition("=") for part in headers.get("cache-control", "").lower().split(",")]
+    directives = {name: value.strip('"') for name, _, value in parts}
     if {"no-store", "no-cache"} & directives.keys():
         return 0.0
     if (age := directives.get("max-age", "")).isdecimal():
-        return min(float(age), _LONGEST)
+        return min(float(age), _MAX_AGE)
     try:
-        return max(0.0, min(parsedate_to_datetime(headers["expires"]).timestamp() - now, _LONGEST))
+        return max(0.0, min(parsedate_to_datetime(headers["expires"]).timestamp() - now, _MAX_AGE))
     except (KeyError, ValueError):
         return 0.0
 
 
-def document(url: str, redirect_uris: Sequence[str] = REDIRECTS) -> dict[str, Any]:
-    """The document to be put at an address, for notebooks to be known by.
+def notebook_document(url: str, redirect_uris: Sequence[str] = REDIRECTS) -> dict[str, Any]:
+    """The document to publish at a URL as the client id of notebooks.
 
     Raises:
-        InputError: it cannot be there, or a redirect URI is neither https nor on this machine.
+        InputError: the URL cannot be a client id, or a redirect URI is neither https nor loopback.
     """
     if not is_document_url(url):
-        raise InputError(f"{url!r} is no https address with a path", hint="https://example.org/rolloutlab/client.json")
+        raise InputError(f"{url!r} is not an https URL with a path", hint="https://example.org/rolloutlab/client.json")
     try:
         uris = [check_redirect_uri(uri) for uri in redirect_uris]
-    except OAuthRefusal as refusal:
-        raise InputError(refusal.description, hint="--redirect http://localhost:8888/rolloutlab/callback") from refusal
+    except OAuthError as error:
+        raise InputError(error.description, hint="--redirect http://localhost:8888/rolloutlab/callback") from error
     return {
         "client_id": url,
         "client_name": "rolloutlab",

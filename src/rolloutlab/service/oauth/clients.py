@@ -1,4 +1,4 @@
-"""Who asks: clients that registered here, and what any client may say of itself (RFC 7591, 2)."""
+"""OAuth clients: their metadata (RFC 7591, 2) and dynamic client registration."""
 
 import re
 import secrets
@@ -13,31 +13,33 @@ from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rolloutlab.service.oauth.errors import NOT_KEPT, OAuthRefusal
-from rolloutlab.service.oauth.params import body, is_json
+from rolloutlab.service.oauth.errors import NO_STORE, OAuthError
+from rolloutlab.service.oauth.params import media_type, read_body
 from rolloutlab.service.oauth.signing import Signer
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 GRANT_TYPES = ("authorization_code", "refresh_token")
+_NO_NAME = "an application without a name"
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Hosts that are the browser's own machine: there and nowhere else may a redirect URI go without TLS."""
+"""Hosts to which a redirect URI may lead without TLS: the browser's own machine."""
 
-_MOST_REDIRECTS = 50
-_LONGEST_URL = 2000
-_LONGEST_NAME = 80
+_MAX_REDIRECTS = 50
+_MAX_URL = 2000
+_MAX_NAME = 80
+_MAX_CLIENT_ID = 4000
+"""Characters; the id is part of URLs."""
 _URL = re.compile(r"[A-Za-z0-9\-._~:/?\[\]@!$&()*+,=%]+")
-"""RFC 3986 without `#`, `'` and `;`, which would end a directive of a content security policy."""
+"""RFC 3986 without `#`, `'` and `;`, which would break out of a content security policy directive."""
 
 _HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client. name: what it calls itself. auth_method: how it authenticates at the token endpoint.
+    """name: self-chosen, not verified. auth_method: at the token endpoint. renews: whether it may get refresh tokens.
 
-    renews: whether it may have refresh tokens. document: its id is the address of a document that it hosts, else it
-    registered here.
+    document: its id is the URL of a metadata document; otherwise it is registered here.
     """
 
     id: str
@@ -48,129 +50,123 @@ class Client:
     document: bool = False
 
     def check_redirect(self, uri: str | None) -> str:
-        """The address of a request, compared to what is registered exactly, port included (OAuth 2.1, 4.1.1).
+        """The redirect URI of a request: an exact match of a registered one, port included (OAuth 2.1, 4.1.1).
 
         Raises:
-            OAuthRefusal: invalid_request: it is missing, or not registered.
+            OAuthError: invalid_request: it is missing, or not registered.
         """
         if not uri:
-            raise OAuthRefusal("invalid_request", "the parameter redirect_uri is missing")
+            raise OAuthError("invalid_request", "the parameter redirect_uri is missing")
         if not any(secrets.compare_digest(uri.encode(), each.encode()) for each in self.redirect_uris):
-            raise OAuthRefusal("invalid_request", f"{uri} is no redirect URI that {self.name} has registered")
+            raise OAuthError("invalid_request", f"{uri} is not a registered redirect URI of {self.name}")
         return uri
 
 
-def read_client(client_id: str, said: Mapping[str, Any], *, document: bool = False) -> Client:
-    """What a client says of itself, checked; its authentication is `client_secret_basic` where it does not say.
+def parse_client(client_id: str, metadata: Mapping[str, Any], *, is_document: bool = False) -> Client:
+    """A client from its metadata; `client_secret_basic` is the default authentication of a registration.
 
     Raises:
-        OAuthRefusal: invalid_redirect_uri, or invalid_client_metadata.
+        OAuthError: invalid_redirect_uri, or invalid_client_metadata.
     """
-    uris = said.get("redirect_uris")
-    if not isinstance(uris, list) or not 0 < len(uris) <= _MOST_REDIRECTS:
-        raise OAuthRefusal("invalid_redirect_uri", f"redirect_uris has to be a list of 1 to {_MOST_REDIRECTS}")
-    method = said.get("token_endpoint_auth_method") or ("none" if document else "client_secret_basic")
+    uris = metadata.get("redirect_uris")
+    if not isinstance(uris, list) or not 0 < len(uris) <= _MAX_REDIRECTS:
+        raise OAuthError("invalid_redirect_uri", f"redirect_uris must be a list of 1 to {_MAX_REDIRECTS} URIs")
+    method = metadata.get("token_endpoint_auth_method") or ("none" if is_document else "client_secret_basic")
     if method not in AUTH_METHODS:
-        raise _odd("token_endpoint_auth_method", AUTH_METHODS)
-    grants = said.get("grant_types") or ["authorization_code"]
-    if not _among(grants, GRANT_TYPES) or "authorization_code" not in grants:
-        raise _odd("grant_types", GRANT_TYPES)
-    if not _among(said.get("response_types") or ["code"], ("code",)):
-        raise _odd("response_types", ("code",))
-    name = said.get("client_name") or "an application without a name"
+        raise _unsupported("token_endpoint_auth_method", AUTH_METHODS)
+    grants = metadata.get("grant_types") or ["authorization_code"]
+    if not _is_list_of(grants, GRANT_TYPES) or "authorization_code" not in grants:
+        raise _unsupported("grant_types", GRANT_TYPES)
+    if not _is_list_of(metadata.get("response_types") or ["code"], ("code",)):
+        raise _unsupported("response_types", ("code",))
+    name = metadata.get("client_name") or _NO_NAME
     if not isinstance(name, str):
-        raise OAuthRefusal("invalid_client_metadata", "client_name is no text")
+        raise OAuthError("invalid_client_metadata", "client_name must be a string")
     return Client(
         id=client_id,
-        name=legible(name),
+        name=clean_name(name),
         redirect_uris=tuple(map(check_redirect_uri, uris)),
         auth_method=method,
         renews="refresh_token" in grants,
-        document=document,
+        document=is_document,
     )
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """An address that answers may be sent to: https, or http on the browser's own machine.
+    """A redirect URI: https, or http on the browser's own machine.
 
     Raises:
-        OAuthRefusal: invalid_redirect_uri.
+        OAuthError: invalid_redirect_uri.
     """
-    parts = split(uri)
+    parts = split_url(uri)
     if parts is None or parts.username is not None or parts.password is not None:
-        raise OAuthRefusal("invalid_redirect_uri", f"{uri!r} is no whole address without a fragment or a user")
+        raise OAuthError("invalid_redirect_uri", f"{uri!r} is not an absolute URL without a fragment or user name")
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
-        raise OAuthRefusal("invalid_redirect_uri", f"{uri} is neither https nor on this machine")
+        raise OAuthError("invalid_redirect_uri", f"{uri} is neither https nor a loopback address")
     return str(uri)
 
 
-def split(url: Any) -> SplitResult | None:
-    """The parts of an absolute address without a fragment; None for anything else."""
-    if not isinstance(url, str) or len(url) > _LONGEST_URL or not _URL.fullmatch(url):
+def split_url(url: Any) -> SplitResult | None:
+    """The parts of an absolute URL without a fragment; None for anything else."""
+    if not isinstance(url, str) or len(url) > _MAX_URL or not _URL.fullmatch(url):
         return None
     try:
         parts = urlsplit(url)
         return parts if _HOST.fullmatch(parts.hostname or "") and parts.port != 0 else None
-    except ValueError:  # brackets that do not match, or a port that is none
+    except ValueError:  # unbalanced brackets, or an invalid port
         return None
 
 
-def host_of(url: str) -> str:
-    """The host of an address that was checked."""
-    return urlsplit(url).hostname or ""
+def clean_name(name: str) -> str:
+    """A name on one line, without control and bidi characters that could disguise it."""
+    printable = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
+    return " ".join(printable.split())[:_MAX_NAME] or _NO_NAME
 
 
-def legible(name: str) -> str:
-    """A name without what could make it look like something else: line breaks, and marks that turn text around."""
-    shown = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
-    return " ".join(shown.split())[:_LONGEST_NAME] or "an application without a name"
+def _is_list_of(value: Any, allowed: tuple[str, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) and each in allowed for each in value)
 
 
-def _among(value: Any, known: tuple[str, ...]) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) and each in known for each in value)
+def _unsupported(field: str, supported: tuple[str, ...]) -> OAuthError:
+    return OAuthError("invalid_client_metadata", f"unsupported {field}; supported: {', '.join(supported)}")
 
 
-def _odd(field: str, known: tuple[str, ...]) -> OAuthRefusal:
-    return OAuthRefusal("invalid_client_metadata", f"{field} may be {', '.join(known)}")
+class ClientRegistration:
+    """Dynamic client registration (RFC 7591). The id is the signed metadata, so registrations need no storage.
 
-
-_LONGEST = 4000
-"""Characters of an id, which is part of addresses."""
-
-
-class Register:
-    """Makes ids of clients, and reads them. key: who has it can make them too, and knows the clients' secrets."""
+    key: signs the ids and derives the client secrets.
+    """
 
     def __init__(self, key: bytes, clock: Callable[[], float] = time.time) -> None:
-        self._seal = Signer(key, "client")
+        self._signer = Signer(key, "client")
         self._clock = clock
 
-    async def answer(self, request: Request) -> Response:
+    async def register(self, request: Request) -> Response:
         """The registration endpoint."""
-        if not is_json(request):
-            raise OAuthRefusal("invalid_client_metadata", "the body is no application/json")
+        if media_type(request) != "application/json":  # which no page of another origin can send without CORS
+            raise OAuthError("invalid_client_metadata", "the Content-Type must be application/json")
         try:
-            said = from_json(await body(request))
+            metadata = from_json(await read_body(request))
         except ValueError as error:
-            raise OAuthRefusal("invalid_client_metadata", f"the body is no JSON: {error}") from error
-        if not isinstance(said, dict):
-            raise OAuthRefusal("invalid_client_metadata", "the body is no JSON object")
-        return JSONResponse(self.add(said), 201, headers=NOT_KEPT)
+            raise OAuthError("invalid_client_metadata", f"the body is not valid JSON: {error}") from error
+        if not isinstance(metadata, dict):
+            raise OAuthError("invalid_client_metadata", "the body must be a JSON object")
+        return JSONResponse(self.add(metadata), 201, headers=NO_STORE)
 
-    def add(self, said: dict[str, Any]) -> dict[str, Any]:
-        """What a client is told: its id, its secret, and all that was understood of it.
+    def add(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """The registration response: id, secret, and the metadata that took effect.
 
-        A scope that it names is not understood, on purpose: it may ask for another one later (step-up).
+        `scope` is ignored on purpose: a client may request another one later (step-up).
 
         Raises:
-            OAuthRefusal: invalid_redirect_uri, or invalid_client_metadata.
+            OAuthError: invalid_redirect_uri, or invalid_client_metadata.
         """
-        client = read_client("", said)
-        nonce = secrets.token_urlsafe(12)  # who says the same is not the same
+        client = parse_client("", metadata)
+        nonce = secrets.token_urlsafe(12)  # clients with equal metadata get different ids
         content = [nonce, client.name, client.redirect_uris, client.auth_method, client.renews]
-        client_id = self._seal.sign(to_json(content))
-        if len(client_id) > _LONGEST:
-            raise OAuthRefusal("invalid_redirect_uri", "redirect_uris are too long, or too many")
+        client_id = self._signer.sign(to_json(content))
+        if len(client_id) > _MAX_CLIENT_ID:
+            raise OAuthError("invalid_redirect_uri", "redirect_uris are too long, or too many")
         now = int(self._clock())
         has_secret = client.auth_method != "none"
         issued = {"client_secret": self.secret(client_id), "client_secret_expires_at": 0} if has_secret else {}
@@ -186,13 +182,12 @@ class Register:
         }
 
     def get(self, client_id: str) -> Client | None:
-        """A client that registered here."""
-        content = self._seal.verify(client_id)
+        """A registered client."""
+        content = self._signer.verify(client_id)
         if content is None:
             return None
         _, name, redirect_uris, auth_method, renews = from_json(content)
         return Client(client_id, name, tuple(redirect_uris), auth_method, renews)
 
     def secret(self, client_id: str) -> str:
-        """The secret of a client that has one."""
-        return self._seal.signature(f"secret {client_id}")
+        return self._signer.signature(f"secret {client_id}")

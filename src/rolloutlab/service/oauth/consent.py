@@ -1,7 +1,7 @@
-"""Asking the owner: a page for each request, and a form that only that page in that browser can send.
+"""Consent page: the owner of the lab allows or denies an authorization request, with the lab's passcode.
 
-The form carries its request, sealed: nothing is remembered before somebody decides, so that however many requests
-others make, none of them is in the way of the one that the owner looks at.
+The form carries its signed request, so that pending requests take no memory, however many a client sends. A cookie per
+request binds the form to the browser that was shown the page (CSRF).
 """
 
 import hmac
@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
@@ -17,40 +17,61 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from rolloutlab.errors import InputError
-from rolloutlab.service.oauth.authorization_request import AuthorizationRequest, answer_url
-from rolloutlab.service.oauth.clients import LOOPBACK, host_of
-from rolloutlab.service.oauth.errors import OAuthRefusal
-from rolloutlab.service.oauth.grants import Consented, Grants
-from rolloutlab.service.oauth.metadata import CONSENT, SCOPES
+from rolloutlab.service.oauth.clients import LOOPBACK, Client
+from rolloutlab.service.oauth.errors import OAuthError
+from rolloutlab.service.oauth.grants import Consent, Grants
+from rolloutlab.service.oauth.metadata import CONSENT, SCOPES, Resource
 from rolloutlab.service.oauth.page import Pages
-from rolloutlab.service.oauth.params import form
+from rolloutlab.service.oauth.params import read_form
 from rolloutlab.service.oauth.signing import Signer
 
+COOKIE = "rolloutlab_form_"
+"""Prefix of the cookie of a request: with one name for all, a second page would replace the first one's."""
 
-def fits(given: str, right: str) -> bool:
-    """Whether it is the passcode, however it is spaced and in whatever case.
+_LIFETIME = 600
+_MAX_TRIES = 5
+_MAX_CLOSED = 200
+"""Denied requests, and those with wrong passcodes, that are remembered."""
 
-    However many wrong ones came before, the right one is taken. There are 31^12 = 8 * 10^17 of them: who tries 10,000
-    every second for a year has one chance in two million. To stop looking after wrong ones would not make that less in
-    any way that matters, and would let anybody who types wrong ones keep the owner out.
+
+@dataclass(frozen=True)
+class AuthorizationRequest:
+    """A validated request. challenge: the S256 code challenge. state: returned with the response, if any."""
+
+    client: Client
+    redirect_uri: str
+    resource: Resource
+    scopes: tuple[str, ...]
+    challenge: str
+    state: str | None
+
+
+def response_url(redirect_uri: str, issuer: str, state: str | None, **params: str) -> str:
+    """The redirect URI with a response: always with `iss` (RFC 9207, 2), with `state` if the request had one."""
+    query = urlencode({**params, "iss": issuer, **({"state": state} if state is not None else {})})
+    parts = urlsplit(redirect_uri)
+    return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()
+
+
+def same_passcode(a: str, b: str) -> bool:
+    """Compare passcodes in constant time, ignoring case, white space and hyphens.
+
+    There is no lockout across requests: of 31^12 = 8 * 10^17 passcodes, 10,000 guesses per second for a year hit with a
+    chance of one in two million, while a lockout would let any client keep the owner out.
     """
-    return secrets.compare_digest(_bare(given), _bare(right))
+    return secrets.compare_digest(_normalized(a), _normalized(b))
 
 
-def _bare(text: str) -> bytes:
-    return "".join(text.split()).replace("-", "").lower().encode()
-
-
-_MOST_TRIES = 5
-_MOST = 200
-"""Requests that were denied, or had a wrong passcode, which are remembered."""
+def _normalized(passcode: str) -> bytes:
+    return "".join(passcode.split()).replace("-", "").lower().encode()
 
 
 class Decisions:
-    """Requests by name. Only the owner can add to what was allowed, so none of that is forgotten before its time.
+    """Decided requests by name, so that each form is used once.
 
-    Anybody can have requests denied and passcodes found wrong. Of those the oldest are forgotten, which lets nobody in:
-    such a request has its tries again, and still needs the passcode.
+    Allowed requests are remembered until they expire; only the owner can add one. Any client can add denied requests
+    and wrong passcodes, so the oldest of those are dropped: such a request has its tries again, and still needs the
+    passcode.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -60,51 +81,44 @@ class Decisions:
 
     def is_open(self, name: str) -> bool:
         """Whether a request can still be decided."""
-        return name not in self._allowed and self._tries.get(name, _MOST_TRIES) > 0
+        return name not in self._allowed and self._tries.get(name, _MAX_TRIES) > 0
 
-    def allow(self, name: str, until: float) -> None:
-        """It was allowed. until: when its form is over by itself, in seconds since 1970."""
+    def allow(self, name: str, expires_at: float) -> None:
+        """expires_at: of its form, in seconds since 1970."""
         now = self._clock()
-        self._allowed = {each: end for each, end in self._allowed.items() if end > now} | {name: until}
+        self._allowed = {each: end for each, end in self._allowed.items() if end > now} | {name: expires_at}
 
     def deny(self, name: str) -> None:
-        """It was denied."""
-        self._keep(name, 0)
+        self._set_tries(name, 0)
 
-    def miss(self, name: str) -> None:
-        """A passcode for it was wrong; the last try denies it."""
-        self._keep(name, self._tries.get(name, _MOST_TRIES) - 1)
+    def wrong_passcode(self, name: str) -> None:
+        """The last try denies the request."""
+        self._set_tries(name, self._tries.get(name, _MAX_TRIES) - 1)
 
-    def _keep(self, name: str, tries: int) -> None:
+    def _set_tries(self, name: str, tries: int) -> None:
         self._tries.pop(name, None)
-        while len(self._tries) >= _MOST:
+        while len(self._tries) >= _MAX_CLOSED:
             self._tries.pop(next(iter(self._tries)))
         self._tries[name] = tries
 
 
-COOKIE = "rolloutlab_form_"
-"""What the name of a request's cookie begins with; one that all shared would be replaced by the next page's."""
-
-_PATIENCE = 600
-
-
 @dataclass(frozen=True)
-class _Question:
-    """A request as it is put to the owner. until: seconds since 1970."""
+class _PendingRequest:
+    """A request while the owner decides. expires_at: seconds since 1970."""
 
     name: str
-    until: float
-    asked: AuthorizationRequest
+    expires_at: float
+    authorization: AuthorizationRequest
 
 
-_QUESTION = TypeAdapter(_Question)
+_PENDING = TypeAdapter(_PendingRequest)
 
 
 class ConsentPage:
-    """The consent page and what becomes of its form.
+    """The consent page and its form.
 
-    The passcode is asked for every time. A cookie could not stand for it: browsers send the cookies of 127.0.0.1 to
-    every port (RFC 6265, 8.5), so whoever else serves a page on this machine would get it.
+    The passcode is required for every request. No cookie replaces it: browsers send the cookies of 127.0.0.1 to every
+    port (RFC 6265, 8.5), so any other server on this machine would receive it.
     """
 
     def __init__(
@@ -120,19 +134,20 @@ class ConsentPage:
         self._read_passcode = read_passcode
         self._pages = pages
         self._clock = clock
-        self._seal = Signer(secrets.token_bytes(32), "consent")
+        self._signer = Signer(secrets.token_bytes(32), "consent")
         self._decisions = Decisions(clock)
 
-    def ask(self, asked: AuthorizationRequest) -> Response:
-        """The page for a new request, and the cookie by which its browser is known again."""
-        client = replace(asked.client, redirect_uris=(asked.redirect_uri,))  # the others may be many
+    def show(self, authorization: AuthorizationRequest) -> Response:
+        """The page for a new request, with its cookie."""
+        # the client's other redirect URIs may be many, and would make the form large
+        client = replace(authorization.client, redirect_uris=(authorization.redirect_uri,))
         name = secrets.token_urlsafe(16)
-        question = _Question(name, self._clock() + _PATIENCE, replace(asked, client=client))
-        page = self._page(question)
+        pending = _PendingRequest(name, self._clock() + _LIFETIME, replace(authorization, client=client))
+        page = self._page(pending)
         page.set_cookie(
             f"{COOKIE}{name}",
-            self._browser(name),
-            max_age=_PATIENCE,
+            self._cookie(name),
+            max_age=_LIFETIME,
             path=CONSENT,
             secure=self._issuer.startswith("https:"),
             httponly=True,
@@ -140,99 +155,98 @@ class ConsentPage:
         )
         return page
 
-    async def answer(self, request: Request) -> Response:
-        """What the form of the page asks for, which then leads back to the client."""
+    async def decide(self, request: Request) -> Response:
+        """The endpoint of the form: redirects back to the client, or shows the page or an error."""
         try:
-            said = await form(request)
-            question = self._proven(request, said.get("request", ""))
-            if said.get("decision") != "allow":
-                return self._deny(question, "the owner of the lab said no")
-            if await run_in_threadpool(self._fits, said.get("passcode", "")):
-                return await self._allow(question)
-            return self._again(question)
-        except OAuthRefusal as refusal:
-            return self._pages.refused(refusal)
+            params = await read_form(request)
+            pending = self._verified(request, params.get("request", ""))
+            if params.get("decision") != "allow":
+                return self._deny(pending, "the owner of the lab denied the request")
+            if await run_in_threadpool(self._is_passcode, params.get("passcode", "")):
+                return await self._allow(pending)
+            return self._retry(pending)
+        except OAuthError as error:
+            return self._pages.error(error)
 
-    def _fits(self, given: str) -> bool:
+    def _is_passcode(self, passcode: str) -> bool:
         try:
-            return fits(given, self._read_passcode())
+            return same_passcode(passcode, self._read_passcode())
         except InputError as error:
-            said = "The passcode of this lab cannot be used; rolloutlab passcode, in a terminal, says why."
-            raise OAuthRefusal("server_error", said, 500) from error
+            description = "The passcode of this lab cannot be used; rolloutlab passcode, in a terminal, shows why."
+            raise OAuthError("server_error", description, 500) from error
 
-    def _proven(self, request: Request, sealed: str) -> _Question:
-        """What a form decides, once it is sure that our page in this browser sent it."""
+    def _verified(self, request: Request, token: str) -> _PendingRequest:
+        """The request of a form that this server's page, in this browser, has sent."""
         if request.headers.get("origin", self._issuer) != self._issuer:
-            raise OAuthRefusal("invalid_request", "The form was sent by another page.", 403)
-        content = self._seal.verify(sealed)
-        question = _QUESTION.validate_json(content) if content is not None else None
-        if question is None or not self._is_browser(request, question.name):
-            raise OAuthRefusal("invalid_request", "The form was not sent by the page that this browser was shown.", 403)
-        self._check_open(question)
-        return question
+            raise OAuthError("invalid_request", "The form was sent by another page.", 403)
+        content = self._signer.verify(token)
+        pending = _PENDING.validate_json(content) if content is not None else None
+        if pending is None or not self._is_browser(request, pending.name):
+            raise OAuthError("invalid_request", "The form was not sent by the page that this browser was shown.", 403)
+        self._check_open(pending)
+        return pending
 
     def _is_browser(self, request: Request, name: str) -> bool:
-        given = request.cookies.get(f"{COOKIE}{name}", "")
-        return hmac.compare_digest(given.encode(), self._browser(name).encode())
+        cookie = request.cookies.get(f"{COOKIE}{name}", "")
+        return hmac.compare_digest(cookie.encode(), self._cookie(name).encode())
 
-    def _browser(self, name: str) -> str:
-        """What the cookie of a request holds."""
-        return self._seal.signature(f"browser {name}")
+    def _cookie(self, name: str) -> str:
+        return self._signer.signature(f"browser {name}")
 
-    def _check_open(self, question: _Question) -> None:
-        if question.until <= self._clock() or not self._decisions.is_open(question.name):
-            raise OAuthRefusal("invalid_request", "The request is over, or was answered. Start the sign-in again.")
+    def _check_open(self, pending: _PendingRequest) -> None:
+        if pending.expires_at <= self._clock() or not self._decisions.is_open(pending.name):
+            raise OAuthError("invalid_request", "The request has expired or is decided. Start the sign-in again.")
 
-    def _again(self, question: _Question) -> Response:
-        """The page once more after a wrong passcode, or the end of the request after the last try."""
-        self._check_open(question)  # anew: another form of the same page may have been quicker
-        self._decisions.miss(question.name)
-        if not self._decisions.is_open(question.name):
-            return self._deny(question, "the passcode was wrong too often")
-        return self._page(question, "That is not the passcode of this lab.", 403)
+    def _retry(self, pending: _PendingRequest) -> Response:
+        """The page again after a wrong passcode; after the last try, the request is denied."""
+        self._check_open(pending)  # again: a concurrent form of the same page may have decided it meanwhile
+        self._decisions.wrong_passcode(pending.name)
+        if not self._decisions.is_open(pending.name):
+            return self._deny(pending, "too many wrong passcodes")
+        return self._page(pending, "That is not the passcode of this lab.", 403)
 
-    async def _allow(self, question: _Question) -> Response:
-        self._check_open(question)
-        self._decisions.allow(question.name, question.until)
-        asked = question.asked
-        what = Consented(
-            client_id=asked.client.id,
-            client_name=asked.client.name,
-            resource=asked.resource.uri,
-            scopes=asked.scopes,
-            redirect_uri=asked.redirect_uri,
-            challenge=asked.challenge,
-            renews=asked.client.renews,
+    async def _allow(self, pending: _PendingRequest) -> Response:
+        self._check_open(pending)
+        self._decisions.allow(pending.name, pending.expires_at)
+        authorization = pending.authorization
+        consent = Consent(
+            client_id=authorization.client.id,
+            client_name=authorization.client.name,
+            resource=authorization.resource.uri,
+            scopes=authorization.scopes,
+            redirect_uri=authorization.redirect_uri,
+            challenge=authorization.challenge,
+            renews=authorization.client.renews,
         )
-        return self._back(question, code=await run_in_threadpool(self._grants.grant, what))
+        return self._redirect(pending, code=await run_in_threadpool(self._grants.grant, consent))
 
-    def _deny(self, question: _Question, why: str) -> Response:
-        self._decisions.deny(question.name)
-        return self._back(question, error="access_denied", error_description=why)
+    def _deny(self, pending: _PendingRequest, description: str) -> Response:
+        self._decisions.deny(pending.name)
+        return self._redirect(pending, error="access_denied", error_description=description)
 
-    def _back(self, question: _Question, **said: str) -> Response:
-        """To the client; 303, so that the form with the passcode is not sent there (OAuth 2.1, 7.5.2)."""
-        url = answer_url(question.asked.redirect_uri, self._issuer, question.asked.state, **said)
+    def _redirect(self, pending: _PendingRequest, **params: str) -> Response:
+        """303, so that the browser does not post the passcode to the client (OAuth 2.1, 7.5.2)."""
+        url = response_url(pending.authorization.redirect_uri, self._issuer, pending.authorization.state, **params)
         headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return RedirectResponse(url, 303, headers=headers)
 
-    def _page(self, question: _Question, wrong: str = "", status: int = 200) -> Response:
-        asked = question.asked
-        parts = urlsplit(asked.redirect_uri)
+    def _page(self, pending: _PendingRequest, error: str = "", status: int = 200) -> Response:
+        authorization = pending.authorization
+        parts = urlsplit(authorization.redirect_uri)
         return self._pages.show(
             "consent.html",
             status,
-            form_targets=f"'self' {_source(parts)}",
-            asked=asked,
+            form_targets=f"'self' {_csp_source(parts)}",
+            authorization=authorization,
             host=parts.netloc,
             scopes=SCOPES,
-            warn=asked.client.document and host_of(asked.redirect_uri) in LOOPBACK,
-            wrong=wrong,
+            warn=authorization.client.document and parts.hostname in LOOPBACK,
+            error=error,
             action=CONSENT,
-            request=self._seal.sign(_QUESTION.dump_json(question)),
+            request=self._signer.sign(_PENDING.dump_json(pending)),
         )
 
 
-def _source(parts: SplitResult) -> str:
-    """An address as a content security policy names it, which has no way to write an IPv6 address (CSP 3, 2.3.1)."""
+def _csp_source(parts: SplitResult) -> str:
+    """A URL as a source expression of a content security policy, which cannot name an IPv6 address (CSP 3, 2.3.1)."""
     return f"{parts.scheme}:" if "[" in parts.netloc else f"{parts.scheme}://{parts.netloc}"

@@ -1,7 +1,7 @@
-"""What was granted: codes and tokens, of which only hashes are kept, and how one leads to the next.
+"""Authorization codes, access tokens and refresh tokens, stored as SHA-256 hashes.
 
-A grant is one consent. Everything that comes of it falls with it: that is how a code or a refresh token that is used
-twice, by two parties of which one is a thief, helps neither (OAuth 2.1, 4.1.3 and 4.3.1).
+A grant is one consent, and all codes and tokens that come of it are deleted with it. Reuse of a code or a refresh token
+deletes the grant, because one of the two users has stolen it (OAuth 2.1, 4.1.3 and 4.3.1).
 """
 
 import base64
@@ -12,17 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from sqlite3 import Connection
 
-from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.errors import OAuthError
 from rolloutlab.service.oauth.metadata import in_order
 from rolloutlab.store.sqlite import Database, Row
 
-
-def digest(secret: str) -> str:
-    """What is kept of a secret: 64 hexadecimal digits."""
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
 CODE, ACCESS, REFRESH = "code", "access", "refresh"
+_NAMES = {CODE: "code", REFRESH: "refresh token"}
 
 _CODE_LIFETIME = 60.0
 _REFRESH_LIFETIME = 30 * 86400.0
@@ -34,8 +29,8 @@ _FIND = """
 
 
 @dataclass(frozen=True)
-class Consented:
-    """What a person agreed to, and how the code is bound (RFC 7636: challenge)."""
+class Consent:
+    """What the owner allowed, and what the code is bound to."""
 
     client_id: str
     client_name: str
@@ -48,7 +43,7 @@ class Consented:
 
 @dataclass(frozen=True)
 class Issued:
-    """Tokens as they are told once. refresh: None where the client does not renew."""
+    """The tokens of one response. refresh: None when the client does not use refresh tokens."""
 
     access: str
     refresh: str | None
@@ -58,7 +53,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """What a valid access token allows, and whom."""
+    """What a valid access token allows which client."""
 
     client_id: str
     client_name: str
@@ -66,113 +61,120 @@ class TokenInfo:
 
 
 class Grants:
-    """Codes, access tokens and refresh tokens. lifetime: seconds of an access token; clock: seconds since 1970."""
+    """lifetime: seconds of an access token; clock: seconds since 1970."""
 
     def __init__(self, database: Database, lifetime: float = 600.0, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._lifetime = lifetime
         self._clock = clock
 
-    def grant(self, what: Consented) -> str:
-        """A code for a consent; it holds for a minute."""
+    def grant(self, consent: Consent) -> str:
+        """A code for a consent, valid for a minute."""
         with self._database.write() as connection:
-            self._sweep(connection)
+            self._delete_expired(connection)
             cursor = connection.execute(
                 "INSERT INTO oauth_grants (client_id, client_name, resource, redirect_uri, challenge, renews)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (what.client_id, what.client_name, what.resource, what.redirect_uri, what.challenge, what.renews),
+                (
+                    consent.client_id,
+                    consent.client_name,
+                    consent.resource,
+                    consent.redirect_uri,
+                    consent.challenge,
+                    consent.renews,
+                ),
             )
-            return self._token(connection, int(cursor.lastrowid or 0), CODE, what.scopes, _CODE_LIFETIME)
+            return self._token(connection, int(cursor.lastrowid or 0), CODE, consent.scopes, _CODE_LIFETIME)
 
     def redeem(self, code: str, client_id: str, verifier: str, redirect_uri: str | None, resource: str) -> Issued:
         """Tokens for a code.
 
         Raises:
-            OAuthRefusal: invalid_grant: it is none, was used, is too old, or another client's, address's or verifier's;
-                invalid_target: it was given for another resource.
+            OAuthError: invalid_grant: the code is not valid, or client, redirect URI or verifier differ;
+                invalid_target: the resource differs.
         """
-        row = self._only_once(code, CODE)
+        row = self._unused(code, CODE)
         if row["client_id"] != client_id:
-            raise OAuthRefusal("invalid_grant", "the code was given to another client")
+            raise OAuthError("invalid_grant", "the code was issued to another client")
         if redirect_uri is not None and redirect_uri != row["redirect_uri"]:
-            raise OAuthRefusal("invalid_grant", "redirect_uri is not the one that the code was sent to")
-        if not secrets.compare_digest(_challenge(verifier), row["challenge"]):
-            raise OAuthRefusal("invalid_grant", "code_verifier does not fit the code_challenge")
+            raise OAuthError("invalid_grant", "redirect_uri differs from that of the authorization request")
+        if not secrets.compare_digest(_s256(verifier), row["challenge"]):
+            raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge")
         if resource != row["resource"]:
-            raise OAuthRefusal("invalid_target", "the code was given for another resource")
-        return self._next(row, tuple(row["scope"].split()))
+            raise OAuthError("invalid_target", "the code was issued for another resource")
+        return self._exchange(row, tuple(row["scope"].split()))
 
     def refresh(self, token: str, client_id: str, scopes: Iterable[str] | None, resource: str | None) -> Issued:
-        """New tokens for a refresh token, which is used up by that. scopes: fewer than before, None for the same.
+        """New tokens for a refresh token, which can be used once. scopes: a subset of those granted, None for all.
 
         Raises:
-            OAuthRefusal: invalid_grant, invalid_target, or invalid_scope: one was not granted.
+            OAuthError: invalid_grant, invalid_target, or invalid_scope: one was not granted.
         """
-        row = self._only_once(token, REFRESH)
-        had = tuple(row["scope"].split())
-        wanted = had if scopes is None else in_order(scopes)
+        row = self._unused(token, REFRESH)
+        granted = tuple(row["scope"].split())
+        requested = granted if scopes is None else in_order(scopes)
         if row["client_id"] != client_id:
-            raise OAuthRefusal("invalid_grant", "the refresh token was given to another client")
+            raise OAuthError("invalid_grant", "the refresh token was issued to another client")
         if resource is not None and resource != row["resource"]:
-            raise OAuthRefusal("invalid_target", "the refresh token was given for another resource")
-        if scopes is not None and (not wanted or not set(scopes) <= set(had)):
-            raise OAuthRefusal("invalid_scope", f"granted was {' '.join(had)}")
-        return self._next(row, wanted, keeps=had)
+            raise OAuthError("invalid_target", "the refresh token was issued for another resource")
+        if scopes is not None and (not requested or not set(scopes) <= set(granted)):
+            raise OAuthError("invalid_scope", f"the granted scopes are {' '.join(granted)}")
+        return self._exchange(row, requested, refresh_scopes=granted)
 
     def access(self, token: str, resource: str) -> TokenInfo | None:
-        """What an access token allows at a resource; None where it is none, too old, or of another resource."""
-        rows = self._database.read(_FIND, digest(token), ACCESS)
+        """What an access token allows; None when it is unknown, expired, or for another resource."""
+        rows = self._database.read(_FIND, sha256(token), ACCESS)
         if not rows or rows[0]["resource"] != resource or rows[0]["expires_at"] <= self._clock():
             return None
         return TokenInfo(rows[0]["client_id"], rows[0]["client_name"], tuple(rows[0]["scope"].split()))
 
     def revoke(self, token: str, client_id: str) -> None:
-        """Revoke a client's own token (RFC 7009, 2.1); with a refresh token, everything of its grant."""
+        """Revoke a client's own token (RFC 7009, 2.1); a refresh token with its whole grant."""
         with self._database.write() as connection:
-            for row in connection.execute(_FIND, (digest(token), REFRESH)).fetchall():
+            for row in connection.execute(_FIND, (sha256(token), REFRESH)).fetchall():
                 if row["client_id"] == client_id:
                     connection.execute("DELETE FROM oauth_grants WHERE id = ?", (row["grant_id"],))
             connection.execute(
                 "DELETE FROM oauth_tokens WHERE hash = ? AND kind = ?"
                 " AND grant_id IN (SELECT id FROM oauth_grants WHERE client_id = ?)",
-                (digest(token), ACCESS, client_id),
+                (sha256(token), ACCESS, client_id),
             )
 
-    def _only_once(self, secret: str, kind: str) -> Row:
-        """A code or a refresh token that was not used before; where it was, its grant ends now."""
+    def _unused(self, secret: str, kind: str) -> Row:
+        """The row of a code or refresh token; if it has been used, its grant is deleted."""
         with self._database.write() as connection:
-            row: Row | None = connection.execute(_FIND, (digest(secret), kind)).fetchone()
+            row: Row | None = connection.execute(_FIND, (sha256(secret), kind)).fetchone()
             if row is not None and row["used"]:
                 connection.execute("DELETE FROM oauth_grants WHERE id = ?", (row["grant_id"],))
         if row is None or row["used"] or row["expires_at"] <= self._clock():
-            raise OAuthRefusal("invalid_grant", f"the {_NAMES[kind]} is not valid, too old, or was used before")
+            raise OAuthError("invalid_grant", f"the {_NAMES[kind]} is unknown, expired or already used")
         return row
 
-    def _next(self, row: Row, scopes: tuple[str, ...], keeps: tuple[str, ...] | None = None) -> Issued:
-        """Use up a code or a refresh token, and give what follows. keeps: the scopes of the next refresh token."""
+    def _exchange(self, row: Row, scopes: tuple[str, ...], refresh_scopes: tuple[str, ...] | None = None) -> Issued:
+        """Mark a code or refresh token as used, and issue new tokens."""
+        grant_id, access, refresh = row["grant_id"], None, None
         with self._database.write() as connection:
             used = connection.execute("UPDATE oauth_tokens SET used = 1 WHERE hash = ? AND used = 0", (row["hash"],))
-            if not used.rowcount:  # at the same moment as another
-                connection.execute("DELETE FROM oauth_grants WHERE id = ?", (row["grant_id"],))
-                access = refresh = None
-            else:
-                access = self._token(connection, row["grant_id"], ACCESS, scopes, self._lifetime)
-                given = (connection, row["grant_id"], REFRESH, keeps or scopes, _REFRESH_LIFETIME)
-                refresh = self._token(*given) if row["renews"] else None
+            if used.rowcount:
+                access = self._token(connection, grant_id, ACCESS, scopes, self._lifetime)
+                if row["renews"]:
+                    refresh = self._token(connection, grant_id, REFRESH, refresh_scopes or scopes, _REFRESH_LIFETIME)
+            else:  # a concurrent request has used it since `_unused`
+                connection.execute("DELETE FROM oauth_grants WHERE id = ?", (grant_id,))
         if access is None:
-            raise OAuthRefusal("invalid_grant", f"the {_NAMES[row['kind']]} was used before")
+            raise OAuthError("invalid_grant", f"the {_NAMES[row['kind']]} is already used")
         return Issued(access, refresh, int(self._lifetime), scopes)
 
     def _token(self, connection: Connection, grant_id: int, kind: str, scopes: tuple[str, ...], lifetime: float) -> str:
         secret = secrets.token_urlsafe(32)
         connection.execute(
             "INSERT INTO oauth_tokens (hash, grant_id, kind, scope, expires_at) VALUES (?, ?, ?, ?, ?)",
-            (digest(secret), grant_id, kind, " ".join(scopes), self._clock() + lifetime),
+            (sha256(secret), grant_id, kind, " ".join(scopes), self._clock() + lifetime),
         )
         return secret
 
-    def _sweep(self, connection: Connection) -> None:
-        """Forget tokens that are over, and grants of which nothing is left to use; codes stay to be known again."""
+    def _delete_expired(self, connection: Connection) -> None:
+        """Delete expired tokens and finished grants. Used codes of live grants stay, so that reuse is noticed."""
         now = self._clock()
         connection.execute("DELETE FROM oauth_tokens WHERE kind != ? AND expires_at <= ?", (CODE, now))
         connection.execute(
@@ -182,9 +184,11 @@ class Grants:
         )
 
 
-_NAMES = {CODE: "code", REFRESH: "refresh token"}
+def sha256(secret: str) -> str:
+    """The stored form of a secret: 64 hexadecimal digits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _challenge(verifier: str) -> str:
-    """RFC 7636, 4.2: S256."""
+def _s256(verifier: str) -> str:
+    """The S256 code challenge (RFC 7636, 4.2)."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()

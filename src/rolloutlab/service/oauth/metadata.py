@@ -1,4 +1,4 @@
-"""The document by which clients find everything else (RFC 8414), also where OpenID Connect looks for it."""
+"""Metadata documents of the authorization server (RFC 8414) and of its two protected resources (RFC 9728)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,9 +7,13 @@ from typing import Any
 from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.errors import InputError
 from rolloutlab.service.oauth.clients import AUTH_METHODS
-from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.errors import OAuthError
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
+PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+AUTHORIZE, CONSENT, TOKEN, REGISTER, REVOKE = (
+    f"/oauth/{name}" for name in ("authorize", "consent", "token", "register", "revoke")
+)
 
 READ, WRITE, SERVICE = "lab:read", "lab:write", "service"
 
@@ -18,12 +22,12 @@ SCOPES: Mapping[str, str] = {
     WRITE: "add conversations to this lab, and set rewards",
     SERVICE: "use and train the models of this lab, and delete them",
 }
-"""Every scope, as the person who consents reads it."""
+"""Every scope with its description on the consent page."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One protected resource. uri: its identifier, canonical. basic: the scopes that the first token is asked for."""
+    """A protected resource. uri: its canonical identifier. basic: the scopes of a request that names none."""
 
     name: str
     issuer: str
@@ -53,20 +57,20 @@ class Resource:
             "resource_name": self.name,
         }
 
-    def checked(self, asked: str | None) -> tuple[str, ...]:
-        """The scopes of a request, in our order; the basic ones where it names none.
+    def requested_scopes(self, scope: str | None) -> tuple[str, ...]:
+        """The scopes of a request's `scope` parameter, in the order of `SCOPES`.
 
         Raises:
-            OAuthRefusal: invalid_scope: one is not of this resource.
+            OAuthError: invalid_scope: one is not of this resource.
         """
-        wanted = set(asked.split()) if asked else set(self.basic)
-        if strange := sorted(wanted - set(self.scopes)):
-            raise OAuthRefusal("invalid_scope", f"{self.uri} has no scope {' '.join(strange)}")
-        return in_order(wanted)
+        scopes = set(scope.split()) if scope else set(self.basic)
+        if unknown := sorted(scopes - set(self.scopes)):
+            raise OAuthError("invalid_scope", f"{self.uri} has no scope {' '.join(unknown)}")
+        return in_order(scopes)
 
 
 def context_server(issuer: str) -> Resource:
-    """The lab's memory, as a context server."""
+    """The MCP server over the lab."""
     return Resource("the memory of this lab", issuer, "/context", (READ, WRITE), (READ,))
 
 
@@ -75,39 +79,32 @@ def api(issuer: str) -> Resource:
     return Resource("the models of this lab", issuer, "/v1", (SERVICE,), (SERVICE,))
 
 
-def named(resources: Iterable[Resource], asked: str | None) -> Resource:
-    """The resource that a request means (RFC 8707, 2).
+def select_resource(resources: Iterable[Resource], uri: str | None) -> Resource:
+    """The resource that a request names (RFC 8707, 2).
 
     Raises:
-        OAuthRefusal: invalid_target: it names none, or one that is not ours.
+        OAuthError: invalid_target: it names none, or one of another server.
     """
-    if not asked:
-        raise OAuthRefusal("invalid_target", "the parameter resource is missing")
+    if not uri:
+        raise OAuthError("invalid_target", "the parameter resource is missing")
     try:
-        uri = canonical_resource(asked)
+        canonical = canonical_resource(uri)
     except InputError as error:
-        raise OAuthRefusal("invalid_target", error.message) from error
+        raise OAuthError("invalid_target", error.message) from error
     for resource in resources:
-        if resource.uri == uri:
+        if resource.uri == canonical:
             return resource
-    raise OAuthRefusal("invalid_target", f"{asked} is no resource of this server")
+    raise OAuthError("invalid_target", f"{uri} is not a resource of this server")
 
 
 def in_order(scopes: Iterable[str]) -> tuple[str, ...]:
     """Scopes in the order of `SCOPES`."""
-    wanted = set(scopes)
-    return tuple(scope for scope in SCOPES if scope in wanted)
-
-
-PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
-
-AUTHORIZE, CONSENT, TOKEN, REGISTER, REVOKE = (
-    f"/oauth/{name}" for name in ("authorize", "consent", "token", "register", "revoke")
-)
+    requested = set(scopes)
+    return tuple(scope for scope in SCOPES if scope in requested)
 
 
 def metadata(issuer: str, resources: tuple[Resource, ...]) -> dict[str, Any]:
-    """What the server is and can do; `iss` of RFC 9207 and the client documents of the OAuth draft among it."""
+    """The metadata of the authorization server, with `iss` (RFC 9207) and client ID metadata documents."""
     return {
         "issuer": issuer,
         "authorization_endpoint": f"{issuer}{AUTHORIZE}",

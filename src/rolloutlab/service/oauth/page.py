@@ -1,4 +1,4 @@
-"""Pages for a person: no script, in no frame, kept by no cache, and every text from outside escaped."""
+"""HTML pages of the authorization server: no script, no frame, no cache, everything escaped."""
 
 import secrets
 from pathlib import Path
@@ -8,13 +8,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.errors import OAuthError
 
 _FOLDER = Path(__file__).parent / "pages"
 
 
 class Pages:
-    """The pages of the authorization server, from the templates beside this file."""
+    """The templates beside this file."""
 
     def __init__(self) -> None:
         loader = FileSystemLoader(_FOLDER)
@@ -22,7 +22,7 @@ class Pages:
         self._style = Markup((_FOLDER / "style.css").read_text())
 
     def show(self, name: str, status: int = 200, form_targets: str = "'none'", **values: Any) -> HTMLResponse:
-        """A page. form_targets: the origins that its form may lead to, besides this server."""
+        """A page. form_targets: the source list of its `form-action` directive."""
         nonce = secrets.token_urlsafe(16)
         html = self._templates.get_template(name).render(nonce=nonce, style=self._style, **values)
         policy = (
@@ -34,11 +34,11 @@ class Pages:
             "X-Frame-Options": "DENY",
             "X-Content-Type-Options": "nosniff",
             "Cross-Origin-Opener-Policy": "same-origin",
-            "Referrer-Policy": "same-origin",  # none at all would also hide from us that a form is our own
+            "Referrer-Policy": "same-origin",  # no-referrer would make the Origin header of the form "null"
             "Cache-Control": "no-store",
         }
         return HTMLResponse(html, status, headers)
 
-    def refused(self, refusal: OAuthRefusal) -> HTMLResponse:
-        """What went wrong, where no address can be told."""
-        return self.show("refused.html", refusal.status, error=refusal.error, description=refusal.description)
+    def error(self, error: OAuthError) -> HTMLResponse:
+        """The error page, for requests without a redirect URI that can be trusted with the error."""
+        return self.show("refused.html", error.status, error=error.error, description=error.description)

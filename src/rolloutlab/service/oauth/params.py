@@ -1,4 +1,4 @@
-"""Parameters of requests: each at most once (RFC 6749, 3.1), bodies small."""
+"""Request parameters: each at most once (RFC 6749, 3.1), bodies of limited size."""
 
 from collections import Counter
 from urllib.parse import parse_qsl
@@ -6,74 +6,68 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 
 from rolloutlab.errors import Cancelled
-from rolloutlab.service.oauth.errors import OAuthRefusal
+from rolloutlab.service.oauth.errors import OAuthError
 
-LARGEST = 1 << 16
-"""Bytes of a body."""
-_MOST = 50
+_MAX_BYTES = 1 << 16
+_MAX_PARAMETERS = 50
 
 
-def pairs(text: str) -> dict[str, str]:
-    """The parameters that are there once and not empty; an empty one counts as left out (RFC 6749, 3.1).
+def parse_params(text: str) -> dict[str, str]:
+    """Query or form parameters; an empty one counts as omitted (RFC 6749, 3.1).
 
     Raises:
-        OAuthRefusal: invalid_request: one is there twice.
+        OAuthError: invalid_request: a parameter is repeated.
     """
-    found = _parsed(text)
-    if twice := [name for name, count in Counter(name for name, _ in found).items() if count > 1]:
-        raise OAuthRefusal("invalid_request", f"the parameter {twice[0]} is there twice")
-    return {name: value for name, value in found if value}
+    pairs = _parse(text)
+    if repeated := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
+        raise OAuthError("invalid_request", f"the parameter {repeated[0]} is repeated")
+    return {name: value for name, value in pairs if value}
 
 
-def first(text: str, name: str) -> str | None:
-    """A parameter that is there once, whatever the others are."""
-    found = [value for each, value in _parsed(text) if each == name]
-    return found[0] if len(found) == 1 and found[0] else None
+def single_param(text: str, name: str) -> str | None:
+    """A parameter if it is there exactly once and not empty; the others are not checked."""
+    values = [value for each, value in _parse(text) if each == name]
+    return values[0] if len(values) == 1 and values[0] else None
 
 
-async def form(request: Request) -> dict[str, str]:
-    """The parameters of a body; OAuthRefusal (invalid_request) where it is no form, or too large."""
-    if _media_type(request) != "application/x-www-form-urlencoded":
-        raise OAuthRefusal("invalid_request", "the body is no application/x-www-form-urlencoded")
-    text = await body(request)
+async def read_form(request: Request) -> dict[str, str]:
+    """The parameters of a form body; OAuthError (invalid_request) when it is not a form, or too large."""
+    if media_type(request) != "application/x-www-form-urlencoded":
+        raise OAuthError("invalid_request", "the Content-Type must be application/x-www-form-urlencoded")
+    text = await read_body(request)
     try:
-        return pairs(text.decode())
+        return parse_params(text.decode())
     except ValueError as error:
-        raise OAuthRefusal("invalid_request", f"the body is no form: {error}") from error
+        raise OAuthError("invalid_request", f"the body is not a form: {error}") from error
 
 
-async def body(request: Request) -> bytes:
-    """A whole body; OAuthRefusal (invalid_request, 413) where it is too large."""
+async def read_body(request: Request) -> bytes:
+    """The body; OAuthError (invalid_request, 413) when it is too large."""
     try:
-        return await whole(request, LARGEST)
+        return await read_limited(request, _MAX_BYTES)
     except ValueError as error:
-        raise OAuthRefusal("invalid_request", str(error), 413) from error
+        raise OAuthError("invalid_request", str(error), 413) from error
 
 
-async def whole(request: Request, largest: int) -> bytes:
-    """A whole body; ValueError where it has more bytes than that. Cancelled: the client left half way."""
-    read = bytearray()
+async def read_limited(request: Request, max_bytes: int) -> bytes:
+    """The body; ValueError when it is larger than `max_bytes`, Cancelled when the client disconnects."""
+    body = bytearray()
     try:
         async for part in request.stream():
-            read += part
-            if len(read) > largest:
-                raise ValueError(f"the body is larger than {largest:,} bytes")
+            body += part
+            if len(body) > max_bytes:
+                raise ValueError(f"the body is larger than {max_bytes:,} bytes")
     except ClientDisconnect as error:
         raise Cancelled from error
-    return bytes(read)
+    return bytes(body)
 
 
-def is_json(request: Request) -> bool:
-    """Whether the body says that it is JSON, which no page of another origin can send unasked."""
-    return _media_type(request) == "application/json"
-
-
-def _parsed(text: str) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_MOST)
-    except ValueError as error:
-        raise OAuthRefusal("invalid_request", f"there are more than {_MOST} parameters") from error
-
-
-def _media_type(request: Request) -> str:
+def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_MAX_PARAMETERS)
+    except ValueError as error:
+        raise OAuthError("invalid_request", f"there are more than {_MAX_PARAMETERS} parameters") from error

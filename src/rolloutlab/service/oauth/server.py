@@ -1,4 +1,4 @@
-"""The authorization server, put together: its parts over one database, and their routes."""
+"""The authorization server: its endpoints over one database, and their routes."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -8,34 +8,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rolloutlab.service.oauth.authorize import Authorize
+from rolloutlab.service.oauth import metadata
+from rolloutlab.service.oauth.authorize import AuthorizationEndpoint
 from rolloutlab.service.oauth.bearer import Guard
-from rolloutlab.service.oauth.client_documents import Documents, is_public
-from rolloutlab.service.oauth.clients import Register
+from rolloutlab.service.oauth.client_documents import ClientDocuments, is_public
+from rolloutlab.service.oauth.clients import ClientRegistration
 from rolloutlab.service.oauth.consent import ConsentPage
 from rolloutlab.service.oauth.grants import Grants
-from rolloutlab.service.oauth.metadata import (
-    AUTHORIZE,
-    CONSENT,
-    PATHS,
-    REGISTER,
-    REVOKE,
-    TOKEN,
-    api,
-    context_server,
-    metadata,
-)
 from rolloutlab.service.oauth.page import Pages
 from rolloutlab.service.oauth.token import TokenEndpoint
 from rolloutlab.store.sqlite import Database
 
 
 class AuthorizationServer:
-    """Issues tokens for the two resources of a lab, and knows who guards them.
+    """Issues and checks tokens for the two resources of a lab.
 
-    issuer: the origin of the service. key: what clients' ids are signed with; with another, none is known any more.
-    read_passcode: the lab's passcode as it is now. lifetime: seconds of an access token. reachable: which IP
-    addresses are asked for client ID metadata documents. clock: seconds since 1970.
+    issuer: the origin of the service. key: signs client ids; a new key invalidates every registration.
+    read_passcode: returns the lab's current passcode. lifetime: seconds of an access token. reachable: which IP
+    addresses may be contacted for client ID metadata documents. clock: seconds since 1970.
     """
 
     def __init__(
@@ -50,42 +40,41 @@ class AuthorizationServer:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.issuer = issuer
-        self._context, self._api = context_server(issuer), api(issuer)
+        self._context, self._api = metadata.context_server(issuer), metadata.api(issuer)
         self._resources = (self._context, self._api)
         self._grants = Grants(database, lifetime, clock)
-        self._register = Register(key, clock)
+        self._registration = ClientRegistration(key, clock)
         self._pages = Pages()
         self._consent = ConsentPage(issuer, self._grants, read_passcode, self._pages, clock)
-        self._documents = Documents(reachable, clock)
+        self._documents = ClientDocuments(reachable, clock)
 
-    def guards_api(self, key: str) -> Guard:
-        """The guard of the training and chat API, where the folder's own token is good too."""
+    def api_guard(self, key: str) -> Guard:
+        """The guard of the training and chat API, which also accepts the service's own token."""
         return Guard(self._api, self._grants, key)
 
-    def guards_context(self) -> Guard:
-        """The guard of the context server."""
+    def context_guard(self) -> Guard:
+        """The guard of the MCP server."""
         return Guard(self._context, self._grants)
 
     def routes(self) -> list[Route]:
-        """Where clients and browsers come."""
-        given = (self._resources, self._register, self._documents, self._consent, self._pages)
-        authorize = Authorize(self.issuer, *given)
-        token = TokenEndpoint(self._resources, self._register, self._grants)
-        said = metadata(self.issuer, self._resources)
-        documents = [(path, said) for path in PATHS]
+        parts = (self._resources, self._registration, self._documents, self._consent, self._pages)
+        authorization = AuthorizationEndpoint(self.issuer, *parts)
+        token = TokenEndpoint(self._resources, self._registration, self._grants)
+        server = metadata.metadata(self.issuer, self._resources)
+        documents = [(path, server) for path in metadata.PATHS]
         documents += [(resource.metadata_path, resource.metadata()) for resource in self._resources]
         return [
-            *(Route(path, _says(document), methods=["GET"]) for path, document in documents),
-            Route(AUTHORIZE, authorize.answer, methods=["GET"]),
-            Route(CONSENT, self._consent.answer, methods=["POST"]),
-            Route(TOKEN, token.answer, methods=["POST"]),
-            Route(REVOKE, token.revoke, methods=["POST"]),
-            Route(REGISTER, self._register.answer, methods=["POST"]),
+            *(Route(path, _serve(document), methods=["GET"]) for path, document in documents),
+            Route(metadata.AUTHORIZE, authorization.authorize, methods=["GET"]),
+            Route(metadata.CONSENT, self._consent.decide, methods=["POST"]),
+            Route(metadata.TOKEN, token.issue, methods=["POST"]),
+            Route(metadata.REVOKE, token.revoke, methods=["POST"]),
+            Route(metadata.REGISTER, self._registration.register, methods=["POST"]),
         ]
 
 
-def _says(document: dict[str, Any]) -> Callable[[Request], Awaitable[Response]]:
-    async def say(_request: Request) -> Response:
+def _serve(document: dict[str, Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(_request: Request) -> Response:
         return JSONResponse(document)
 
-    return say
+    return serve

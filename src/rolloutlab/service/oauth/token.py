@@ -1,4 +1,4 @@
-"""The token endpoint, where codes and refresh tokens become access tokens, and the one where they are revoked."""
+"""Token endpoint (OAuth 2.1, 3.2) and revocation endpoint (RFC 7009)."""
 
 import base64
 import binascii
@@ -13,123 +13,118 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rolloutlab.service.oauth.client_documents import is_document_url
-from rolloutlab.service.oauth.clients import Register
-from rolloutlab.service.oauth.errors import NOT_KEPT, OAuthRefusal
+from rolloutlab.service.oauth.clients import ClientRegistration
+from rolloutlab.service.oauth.errors import NO_STORE, OAuthError
 from rolloutlab.service.oauth.grants import Grants, Issued
-from rolloutlab.service.oauth.metadata import Resource, named
-from rolloutlab.service.oauth.params import form
-
-
-def authenticate(request: Request, said: Mapping[str, str], register: Register) -> str:
-    """The id of the client that a request comes from.
-
-    The id of a client with a document is taken as it is: it has no secret, and what it redeems is bound to that id.
-
-    Raises:
-        OAuthRefusal: invalid_client (401): it is unknown, or does not authenticate as it registered; invalid_request:
-            it does so in two ways.
-    """
-    header = request.headers.get("authorization")
-    basic = _basic(header) if header else None
-    if basic and "client_secret" in said:
-        raise OAuthRefusal("invalid_request", "the client authenticates in two ways")
-    if basic and said.get("client_id", basic[0]) != basic[0]:
-        raise OAuthRefusal("invalid_request", "client_id is not the one of the header")
-    client_id, secret = basic or (said.get("client_id", ""), said.get("client_secret"))
-    method = "client_secret_basic" if basic else "client_secret_post" if secret else "none"
-    if method == "none" and is_document_url(client_id):
-        return client_id
-    client = register.get(client_id)
-    if client is None or method != client.auth_method:
-        raise _unknown(basic is not None)
-    if method != "none" and not secrets.compare_digest((secret or "").encode(), register.secret(client.id).encode()):
-        raise _unknown(basic is not None)
-    return client.id
-
-
-def _basic(header: str) -> tuple[str, str]:
-    """Id and secret of an Authorization header, each encoded as in a form (RFC 6749, 2.3.1)."""
-    scheme, _, given = header.partition(" ")
-    try:
-        client_id, colon, secret = base64.b64decode(given.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, ValueError) as error:
-        raise _unknown(basic=True) from error
-    if scheme.lower() != "basic" or not colon:
-        raise _unknown(basic=True)
-    return unquote_plus(client_id), unquote_plus(secret)
-
-
-def _unknown(basic: bool) -> OAuthRefusal:
-    headers = {"WWW-Authenticate": 'Basic realm="rolloutlab"'} if basic else {}
-    return OAuthRefusal("invalid_client", "the client is unknown, or did not authenticate", 401, headers)
-
+from rolloutlab.service.oauth.metadata import Resource, select_resource
+from rolloutlab.service.oauth.params import read_form
 
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
 
-class TokenEndpoint:
-    """Answers clients, not browsers."""
+def authenticate(request: Request, params: Mapping[str, str], registration: ClientRegistration) -> str:
+    """The id of the client that a request comes from.
 
-    def __init__(self, resources: tuple[Resource, ...], register: Register, grants: Grants) -> None:
+    A client with a metadata document has no secret; its codes and tokens are bound to its id.
+
+    Raises:
+        OAuthError: invalid_client (401): it is unknown, or does not authenticate as registered; invalid_request: it
+            uses two methods.
+    """
+    header = request.headers.get("authorization")
+    basic = _basic(header) if header else None
+    if basic and "client_secret" in params:
+        raise OAuthError("invalid_request", "the client uses two authentication methods")
+    if basic and params.get("client_id", basic[0]) != basic[0]:
+        raise OAuthError("invalid_request", "client_id differs from the Authorization header")
+    client_id, secret = basic or (params.get("client_id", ""), params.get("client_secret"))
+    method = "client_secret_basic" if basic else "client_secret_post" if secret else "none"
+    if method == "none" and is_document_url(client_id):
+        return client_id
+    client = registration.get(client_id)
+    if client is None or method != client.auth_method:
+        raise _invalid_client(basic is not None)
+    expected = registration.secret(client.id)
+    if method != "none" and not secrets.compare_digest((secret or "").encode(), expected.encode()):
+        raise _invalid_client(basic is not None)
+    return client.id
+
+
+def _basic(header: str) -> tuple[str, str]:
+    """Id and secret of a Basic header, each form-encoded (RFC 6749, 2.3.1)."""
+    scheme, _, credentials = header.partition(" ")
+    try:
+        client_id, colon, secret = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError) as error:
+        raise _invalid_client(basic=True) from error
+    if scheme.lower() != "basic" or not colon:
+        raise _invalid_client(basic=True)
+    return unquote_plus(client_id), unquote_plus(secret)
+
+
+def _invalid_client(basic: bool) -> OAuthError:
+    headers = {"WWW-Authenticate": 'Basic realm="rolloutlab"'} if basic else {}
+    return OAuthError("invalid_client", "the client is unknown, or its authentication failed", 401, headers)
+
+
+class TokenEndpoint:
+    """Issues and revokes tokens. Every error is an OAuthError."""
+
+    def __init__(self, resources: tuple[Resource, ...], registration: ClientRegistration, grants: Grants) -> None:
         self._resources = resources
-        self._register = register
+        self._registration = registration
         self._grants = grants
 
-    async def answer(self, request: Request) -> Response:
-        """Tokens (OAuth 2.1, 3.2); OAuthRefusal for anything that earns none."""
-        said = await form(request)
-        return await run_in_threadpool(self._issue, request, said)
+    async def issue(self, request: Request) -> Response:
+        """Tokens for a code or a refresh token."""
+        params = await read_form(request)
+        issued = await run_in_threadpool(self._issue, request, params)
+        return JSONResponse(_token_response(issued), headers=NO_STORE)
 
     async def revoke(self, request: Request) -> Response:
-        """Revocation (RFC 7009): 200 also for a token that is none."""
-        said = await form(request)
-        await run_in_threadpool(self._revoke, request, said)
-        return Response(status_code=200, headers=NOT_KEPT)
+        """Revoke a token; 200 also for an unknown one (RFC 7009, 2.2)."""
+        params = await read_form(request)
+        client_id = await run_in_threadpool(authenticate, request, params, self._registration)
+        await run_in_threadpool(self._grants.revoke, _required(params, "token"), client_id)
+        return Response(status_code=200, headers=NO_STORE)
 
-    def _issue(self, request: Request, said: dict[str, str]) -> Response:
-        client_id = authenticate(request, said, self._register)
-        match said.get("grant_type"):
+    def _issue(self, request: Request, params: dict[str, str]) -> Issued:
+        client_id = authenticate(request, params, self._registration)
+        match params.get("grant_type"):
             case "authorization_code":
-                issued = self._redeem(client_id, said)
+                return self._redeem(client_id, params)
             case "refresh_token":
-                issued = self._refresh(client_id, said)
+                return self._refresh(client_id, params)
             case None:
-                raise OAuthRefusal("invalid_request", "the parameter grant_type is missing")
+                raise OAuthError("invalid_request", "the parameter grant_type is missing")
             case _:
-                raise OAuthRefusal("unsupported_grant_type", "grant_type may be authorization_code or refresh_token")
-        return JSONResponse(_told(issued), headers=NOT_KEPT)
+                raise OAuthError("unsupported_grant_type", "grant_type must be authorization_code or refresh_token")
 
-    def _redeem(self, client_id: str, said: dict[str, str]) -> Issued:
-        verifier = _needed(said, "code_verifier")
+    def _redeem(self, client_id: str, params: dict[str, str]) -> Issued:
+        verifier = _required(params, "code_verifier")
         if not _VERIFIER.fullmatch(verifier):
-            raise OAuthRefusal("invalid_grant", "code_verifier has 43 to 128 letters, digits and - . _ ~")
-        resource = named(self._resources, said.get("resource"))
-        code = _needed(said, "code")
-        return self._grants.redeem(code, client_id, verifier, said.get("redirect_uri"), resource.uri)
+            raise OAuthError("invalid_grant", "code_verifier must be 43 to 128 letters, digits and - . _ ~")
+        resource = select_resource(self._resources, params.get("resource"))
+        code = _required(params, "code")
+        return self._grants.redeem(code, client_id, verifier, params.get("redirect_uri"), resource.uri)
 
-    def _refresh(self, client_id: str, said: dict[str, str]) -> Issued:
-        resource = named(self._resources, said["resource"]).uri if "resource" in said else None
-        scopes = said["scope"].split() if "scope" in said else None
-        return self._grants.refresh(_needed(said, "refresh_token"), client_id, scopes, resource)
-
-    def _revoke(self, request: Request, said: dict[str, str]) -> None:
-        client_id = authenticate(request, said, self._register)
-        self._grants.revoke(_needed(said, "token"), client_id)
+    def _refresh(self, client_id: str, params: dict[str, str]) -> Issued:
+        resource = select_resource(self._resources, params["resource"]).uri if "resource" in params else None
+        scopes = params["scope"].split() if "scope" in params else None
+        return self._grants.refresh(_required(params, "refresh_token"), client_id, scopes, resource)
 
 
-def _needed(said: dict[str, str], name: str) -> str:
-    if name not in said:
-        raise OAuthRefusal("invalid_request", f"the parameter {name} is missing")
-    return said[name]
+def _required(params: dict[str, str], name: str) -> str:
+    if name not in params:
+        raise OAuthError("invalid_request", f"the parameter {name} is missing")
+    return params[name]
 
 
-def _told(issued: Issued) -> dict[str, Any]:
-    refresh = {"refresh_token": issued.refresh} if issued.refresh else {}
-    scope = " ".join(issued.scopes)
+def _token_response(issued: Issued) -> dict[str, Any]:
     return {
         "access_token": issued.access,
         "token_type": "Bearer",
         "expires_in": issued.lifetime,
-        "scope": scope,
-        **refresh,
+        "scope": " ".join(issued.scopes),
+        **({"refresh_token": issued.refresh} if issued.refresh else {}),
     }

@@ -9,9 +9,8 @@ import uvicorn
 
 from rolloutlab.errors import LabError, PolicyError, ServiceError
 from rolloutlab.policy.decode import Decoder
-from rolloutlab.service.endpoints.completer import Completer
+from rolloutlab.service.endpoints.chat import Completer, Ledger
 from rolloutlab.service.serve import Server
-from rolloutlab.service.usage import Ledger
 
 PATIENCE = 30.0
 
@@ -65,7 +64,7 @@ def failing(monkeypatch):
 def live(service):
     """The port of a real server of the service, which logs where the tests read."""
     config = uvicorn.Config(service.http._transport.app, port=0, lifespan="off", log_config=None)
-    server = Server(config, service.jobs.hang_up)
+    server = Server(config, service.jobs.end_streams)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -105,7 +104,7 @@ def test_decoding_stops_when_the_client_leaves_and_nothing_is_complained_about(
 ):
     left = threading.Event()
 
-    answer, streamed = Completer.answer, Completer.stream
+    answer, streamed = Completer.complete, Completer.stream
 
     async def watched_answer(*values):
         try:
@@ -122,7 +121,7 @@ def test_decoding_stops_when_the_client_leaves_and_nothing_is_complained_about(
             await pieces.aclose()
             left.set()
 
-    monkeypatch.setattr(Completer, "answer", watched_answer)
+    monkeypatch.setattr(Completer, "complete", watched_answer)
     monkeypatch.setattr(Completer, "stream", watched_stream)
 
     async def ask_and_leave():
