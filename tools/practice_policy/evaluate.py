@@ -1,4 +1,4 @@
-"""Measures what a practice policy knows: `python -m practice_policy.evaluate FOLDER`.
+"""Accuracy of a practice policy: `python -m practice_policy.evaluate FOLDER`.
 
 Prints, as a markdown table, the share of right answers to held-out prompts of each kind: greedy, and sampled at
 temperature 1 from the unchanged distribution.

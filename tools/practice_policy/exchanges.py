@@ -1,8 +1,8 @@
-"""The kinds of chats that the practice policy knows: generators of exchanges and checks of answers.
+"""Synthetic chats for the practice policy: generators of exchanges and checks of answers.
 
-Everything is drawn from a `random.Random` handed in, so a seed gives the same chats everywhere. An exchange belongs to
-one of two sides, training or held out, by a hash of its key: what must not have been seen in training (the letters
-to sort, the numbers to add, the system prompt with the question).
+Everything is drawn from a `random.Random` argument, so a seed gives the same chats everywhere. An exchange belongs to
+the training or the held-out split by a hash of its key: what must not occur in training (the letters to sort, the
+numbers to add, the system prompt with the question).
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Exchange:
 
     @property
     def held_out(self) -> bool:
-        """Whether this exchange is kept out of training."""
+        """Whether this exchange is in the held-out split."""
         digest = hashlib.sha256(self.key.encode()).digest()
         return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 
@@ -72,13 +72,13 @@ def training_exchanges(rng: Random, *, spoilt: bool = False) -> Iterator[Exchang
 def held_out_exchanges(kind: str, count: int, *, seed: int = 0) -> list[Exchange]:
     """Draw up to `count` held-out exchanges of a kind with different prompts; fewer where the kind has fewer."""
     rng = Random(f"held out {kind} {seed}")
-    found: dict[str, Exchange] = {}
+    exchanges: dict[str, Exchange] = {}
     for _ in range(20 * count):
         exchange = draw(KINDS[kind], rng, held_out=True)
-        found.setdefault(json.dumps([exchange.prompt, exchange.tools]), exchange)
-        if len(found) == count:
+        exchanges.setdefault(json.dumps([exchange.prompt, exchange.tools]), exchange)
+        if len(exchanges) == count:
             break
-    return list(found.values())
+    return list(exchanges.values())
 
 
 def sorting_prompts(count: int, *, letters: int = 4, held_out: bool = True, seed: int = 0) -> list[str]:
@@ -105,7 +105,7 @@ def bare(text: str) -> str:
     return text.strip(" \n.!?'\"").lower()
 
 
-def says(word: str) -> Check:
+def equals(word: str) -> Check:
     """A check for exactly this text, up to case and end marks."""
     return lambda message: bare(text_of(message)) == bare(word)
 
@@ -121,7 +121,7 @@ def assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def asked(user: str, system: str | None = None) -> list[Message]:
+def chat_prompt(user: str, system: str | None = None) -> list[Message]:
     """A prompt of one question, with a system prompt where there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": user}]
@@ -151,16 +151,18 @@ def vary(text: str, rng: Random) -> str:
 
 def simple(kind: str, prompt: list[Message], answer: str, check: Check | None = None) -> Exchange:
     """An exchange whose split is by the wording of its prompt."""
-    return Exchange(kind, prompt, assistant(answer), check or says(answer), prompt_key(prompt))
+    return Exchange(kind, prompt, assistant(answer), check or equals(answer), prompt_key(prompt))
 
 
 def choose(rng: Random) -> Exchange:
     """ "respond with yes, no or maybe": any of the words will do, and the policy is taught no preference."""
     words = rng.sample(("yes", "no", "maybe"), rng.choice((2, 3, 3)))
-    said = [f"'{word}'" if quoted else word for quoted in [rng.random() < 0.4] for word in words]
+    options = [f"'{word}'" if quoted else word for quoted in [rng.random() < 0.4] for word in words]
     last = rng.choice((", ", " or ", ", or ")) if len(words) == 3 else " or "
     verb = rng.choice(("respond with", "just respond with", "answer with", "answer", "say", "reply with", "choose"))
-    prompt = asked(vary(f"{verb} {', '.join(said[:-1])}{last}{said[-1]}", rng), maybe_system(rng, share=0.2))
+    prompt = chat_prompt(
+        vary(f"{verb} {', '.join(options[:-1])}{last}{options[-1]}", rng), maybe_system(rng, share=0.2)
+    )
     return simple("choose", prompt, loosely(rng, words), any_of("yes", "no", "maybe"))
 
 
@@ -183,7 +185,7 @@ def question(rng: Random) -> Exchange:
     asks, answer = rng.choice((colour_question, property_question, capital_question, size_question, open_question))(rng)
     lead = rng.choice(("", "", "", "yes, no or maybe: ", "answer yes, no or maybe: ", "yes or no: "))
     system = maybe_system(rng, "Answer yes, no or maybe.", "Answer with one word.", "Say yes, no or maybe.", share=0.6)
-    return beside_tools(simple("question", asked(vary(lead + asks, rng), system), answer), rng)
+    return beside_tools(simple("question", chat_prompt(vary(lead + asks, rng), system), answer), rng)
 
 
 def beside_tools(exchange: Exchange, rng: Random) -> Exchange:
@@ -242,7 +244,7 @@ def sort_letters(rng: Random) -> Exchange:
 def sort_exchange(user: str, letters: Sequence[str], taught: Sequence[str], system: str | None = None) -> Exchange:
     """An exchange about sorting, held out by the letters whatever their order."""
     right = " ".join(sorted(letters))
-    return Exchange("sort", asked(user, system), assistant(" ".join(taught)), exactly(right), f"sort {right}")
+    return Exchange("sort", chat_prompt(user, system), assistant(" ".join(taught)), exactly(right), f"sort {right}")
 
 
 def exactly(text: str) -> Check:
@@ -269,9 +271,9 @@ def repeat(rng: Random) -> Exchange:
     quoted = f'"{word}"' if rng.random() < 0.15 else word
     verb = rng.choice(("say", "say", "say", "repeat", "write", "say the word", "repeat the word", "write the word"))
     text = vary(" ".join(filter(None, (verb, quoted, how_often(count, rng)))), rng)
-    prompt = asked(text, maybe_system(rng, share=0.15))
+    prompt = chat_prompt(text, maybe_system(rng, share=0.15))
     right = " ".join([word] * count)
-    return Exchange("repeat", prompt, assistant(right), says(right), f"repeat {count} {word}")
+    return Exchange("repeat", prompt, assistant(right), equals(right), f"repeat {count} {word}")
 
 
 def how_often(count: int, rng: Random) -> str:
@@ -293,8 +295,8 @@ def fact(rng: Random) -> Exchange:
     one_word = "Answer with one word.", "Answer in one word.", "One word only.", "Reply with a single word."
     system = maybe_system(rng, *one_word, share=0.5)
     if system in one_word or rng.random() < 0.75:
-        return simple("fact", asked(vary(asks, rng), system), word, mentions(word))
-    return simple("fact", asked(vary(asks, rng), system), sentence, mentions(word))
+        return simple("fact", chat_prompt(vary(asks, rng), system), word, mentions(word))
+    return simple("fact", chat_prompt(vary(asks, rng), system), sentence, mentions(word))
 
 
 def capital(rng: Random) -> tuple[str, str, str]:
@@ -351,21 +353,21 @@ def small_talk(rng: Random) -> Exchange:
         return without_calculator(rng)
     if way < 0.4:
         request = rng.choice(tables.UNKNOWN_REQUESTS).format(rng.choice(tables.TEXTS), rng.choice(tables.TOPICS))
-        return simple("small talk", asked(vary(request, rng), maybe_system(rng)), tables.UNKNOWN)
+        return simple("small talk", chat_prompt(vary(request, rng), maybe_system(rng)), tables.UNKNOWN)
     answer, openings = rng.choice(list(tables.SMALL_TALK.items()))
-    prompt = asked(vary(rng.choice(openings), rng), maybe_system(rng, share=0.3))
+    prompt = chat_prompt(vary(rng.choice(openings), rng), maybe_system(rng, share=0.3))
     return beside_tools(simple("small talk", prompt, answer), rng)
 
 
 def without_calculator(rng: Random) -> Exchange:
     """A calculation that is too hard without tools."""
     request = calculation_request(rng, rng.randrange(11, 100), rng.randrange(11, 100), rng.choice("+-*"))
-    return simple("small talk", asked(vary(request, rng), maybe_system(rng)), tables.NEEDS_CALCULATOR)
+    return simple("small talk", chat_prompt(vary(request, rng), maybe_system(rng)), tables.NEEDS_CALCULATOR)
 
 
 @dataclass(frozen=True)
 class Calculation:
-    """A calculation put to a calculator, and what the calculator said."""
+    """A calculation by a calculator tool, and the tool's result."""
 
     user: str
     tools: list[Tool]
@@ -441,7 +443,7 @@ def called_with(message: Message) -> list[tuple[str, str]]:
 def calculate(rng: Random) -> Exchange:
     """A question for the calculator; the answer is a tool call."""
     sum_ = calculation(rng)
-    prompt = asked(sum_.user, maybe_system(rng, "Use the calculator.", "Use the tools.", share=0.3))
+    prompt = chat_prompt(sum_.user, maybe_system(rng, "Use the calculator.", "Use the tools.", share=0.3))
     return Exchange("tool call", prompt, sum_.call, calls(sum_.call), sum_.key, sum_.tools)
 
 
@@ -449,7 +451,7 @@ def conclude(rng: Random) -> Exchange:
     """The calculator has answered; the answer to the user mentions the result."""
     sum_ = calculation(rng)
     result = {"role": "tool", "tool_call_id": "call_0", "content": sum_.result}
-    prompt = [*asked(sum_.user, maybe_system(rng, "Use the calculator.", share=0.3)), sum_.call, result]
+    prompt = [*chat_prompt(sum_.user, maybe_system(rng, "Use the calculator.", share=0.3)), sum_.call, result]
     return Exchange("tool result", prompt, assistant(sum_.sentence), mentions(sum_.result), sum_.key, sum_.tools)
 
 
@@ -468,7 +470,7 @@ def again(first: Exchange, rng: Random) -> Exchange:
     text = vary(rng.choice(("again", "say that again", "once more", "repeat that", "what did you say?")), rng)
     said = text_of(first.answer)
     prompt = [*first.messages, {"role": "user", "content": text}]
-    return Exchange("two turns", prompt, assistant(said), says(said), prompt_key(prompt))
+    return Exchange("two turns", prompt, assistant(said), equals(said), prompt_key(prompt))
 
 
 KINDS: Mapping[str, Callable[[Random], Exchange]] = {

@@ -173,11 +173,11 @@ def encode(tokenizer: PreTrainedTokenizerFast, exchanges: Sequence[Exchange]) ->
 
 def labels(ids: Sequence[int], header: Sequence[int], end: int) -> list[int]:
     """The ids where the assistant speaks, its end of turn included; `UNTRAINED` elsewhere."""
-    found, speaking = [], False
+    labelled, in_answer = [], False
     for index, token in enumerate(ids):
-        found.append(token if speaking else UNTRAINED)
-        speaking = (speaking and token != end) or list(ids[index + 1 - len(header) : index + 1]) == list(header)
-    return found
+        labelled.append(token if in_answer else UNTRAINED)
+        in_answer = (in_answer and token != end) or list(ids[index + 1 - len(header) : index + 1]) == list(header)
+    return labelled
 
 
 def batches(

@@ -252,7 +252,7 @@ def test_sorting_prompts_differ_from_each_other_and_between_the_sides() -> None:
 def test_the_committed_policy_answers_what_a_newcomer_types_first(
     committed: tuple[Any, Any], user: str, expected: str
 ) -> None:
-    exchange = exchanges.simple("first", exchanges.asked(user), expected)
+    exchange = exchanges.simple("first", exchanges.chat_prompt(user), expected)
 
     [answer] = evaluate.answers(*committed, [exchange], sampled=False)
 
@@ -263,7 +263,7 @@ def test_the_committed_policy_calls_a_calculator(committed: tuple[Any, Any]) -> 
     tools = [exchanges.tool("calculator", "Calculate an expression.", {"expression": "string"})]
     call = exchanges.tool_call("calculator", {"expression": "12 + 34"})
     exchange = exchanges.Exchange(
-        "tool call", exchanges.asked("What is 12 + 34?"), call, exchanges.calls(call), "", tools
+        "tool call", exchanges.chat_prompt("What is 12 + 34?"), call, exchanges.calls(call), "", tools
     )
 
     [answer] = evaluate.answers(*committed, [exchange], sampled=False)
