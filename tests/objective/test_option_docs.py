@@ -18,12 +18,12 @@ SAID = [
     ({"advantage_balance": 3}, "advantage_balance: 3 is outside -1 to 1"),
     ({"epsilon": -0.1}, "epsilon: -0.1 is below 0"),
     ({"epsilon_high": math.inf}, "epsilon_high: inf is not finite"),
-    ({"learning_rate": "much"}, "learning_rate: 'much' is no number"),
-    ({"kimi_k2_tau": True}, "kimi_k2_tau: True is no number"),
+    ({"learning_rate": "much"}, "learning_rate: 'much' is not a number"),
+    ({"kimi_k2_tau": True}, "kimi_k2_tau: True is not a number"),
     ({"ppo": 1}, "ppo: 1 is neither true nor false"),
     (
         {"importance_sampling_level": "word"},
-        "importance_sampling_level: 'word' is none of token, sequence, average, geometric_average",
+        "importance_sampling_level: 'word' must be one of token, sequence, average, geometric_average",
     ),
 ]
 

@@ -60,12 +60,15 @@ def test_the_spread_of_the_advantages_follows_the_options(form):
 
 def test_a_wrong_value_is_told_in_the_words_of_the_check_and_nothing_can_be_submitted(form, scored):
     response = look(form, advantage_balance="2", learning_rate="fast", epsilon="0.3")
-    assert response["problems"] == {"advantage_balance": "2 is outside -1 to 1", "learning_rate": "'fast' is no number"}
-    assert "learning_rate: 'fast' is no number" in response["blocked"]
+    assert response["problems"] == {
+        "advantage_balance": "2 is outside -1 to 1",
+        "learning_rate": "'fast' is not a number",
+    }
+    assert "learning_rate: 'fast' is not a number" in response["blocked"]
     assert response["headline"].startswith("4 of 4")
     assert response["cell"] == "%%train capitals\nepsilon: 0.3"
     refused = form.answer({"id": 2, "call": "submit", "args": {"texts": {"learning_rate": "fast"}}})
-    assert refused["error"] == {"message": "learning_rate: 'fast' is no number", "hint": "learning_rate: 2e-3"}
+    assert refused["error"] == {"message": "learning_rate: 'fast' is not a number", "hint": "learning_rate: 2e-3"}
     assert form.job is None
     assert scored.store.jobs.newest_first() == []
 
@@ -171,7 +174,7 @@ def test_without_scripts_it_reads_as_the_cell_and_what_would_train(scored):
     form = scored.train_form("capitals", {"epsilon": "<b>", "ppo": True})
     assert repr(form).splitlines()[:2] == ["%%train capitals", "ppo: true"]
     assert "4 of 4 trajectories will train" in repr(form)
-    assert "epsilon: '<b>' is no number" in repr(form)
+    assert "epsilon: '<b>' is not a number" in repr(form)
     assert "<b>&lt;b&gt;</b>" in form._repr_html_()
     assert "4 of 4 trajectories will train" in form._repr_html_()
 

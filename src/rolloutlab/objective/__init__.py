@@ -1,4 +1,4 @@
-"""From rewards to what each token weighs in the loss: pure, no torch.
+"""Rewards to advantages and token weights, training options and pre-flight checks; pure functions without torch.
 
-The notebook's preview, the pre-flight check and the trainer call the same functions, so what is shown is what trains.
+The notebook's preview and the trainer call the same functions, so that the preview is exact.
 """

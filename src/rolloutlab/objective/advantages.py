@@ -29,11 +29,11 @@ class Reason(StrEnum):
 
 
 class Member(NamedTuple):
-    """One trajectory as the objective sees it.
+    """The input of the objective for one trajectory.
 
-    `tokens_H` counts the trainable tokens of each history that can train: a history too long for the context, or
-    without logprobs, is left out by the caller, and `too_long` says that the first was the case for at least one.
-    unreadable: what of it the policy cannot read, with its place; it has no tokens then.
+    tokens_H: trainable tokens of each history, without histories that are too long for the context or have no logprobs.
+    too_long: a history was too long. unreadable: the part that the policy cannot read, with its path; there are no
+    tokens then.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Member(NamedTuple):
 
 
 class TokenWeight(NamedTuple):
-    """What one trajectory contributes to the loss: every trainable token of it has this advantage and this weight.
+    """Advantage and weight of every trainable token of a trajectory.
 
-    `reason` says why nothing of it trains; `advantage` and `weight` are then 0.
+    reason: why it does not train; `advantage` and `weight` are then 0.
     """
 
     member: Member
@@ -60,10 +60,10 @@ class TokenWeight(NamedTuple):
 
 
 def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, unit: float = 1.0) -> list[float]:
-    """A_i = R_i - mean, over the population standard deviation + 1e-6 when `scale_rewards`, else over `unit`.
+    """A_i = (R_i - mean) / (population standard deviation + 1e-6), or / `unit` without `scale_rewards`.
 
-    Rewards that differ by rounding alone count as equal, and a reward within rounding of the mean has advantage 0:
-    0.1, 0.1, 0.1 has mean 0.10000000000000002, and that residue must not become a full-size advantage.
+    Rewards that differ only by rounding are equal, and a reward within rounding of the mean has advantage 0: the mean
+    of 0.1, 0.1, 0.1 is 0.10000000000000002, and that residue must not become a full-size advantage.
     """
     if not rewards_G:
         return []
@@ -82,9 +82,9 @@ def group_advantages(rewards_G: Sequence[float], scale_rewards: bool = True, uni
 
 
 class GroupWeights(NamedTuple):
-    """What the members of one group contribute before the scale of their job is known, and what they add to it.
+    """Advantages and weights of one group before the scale of the job, and the group's sums for that scale.
 
-    advantages_G, weights_G: 0 where there is a reason. trains, tokens, weight, size: of the members that train, their
+    advantages_G, weights_G: 0 for members with a reason. trains, tokens, weight, size: of the members that train, their
     number and the sums of n_i, of w_i·n_i and of |A_i|·w_i·n_i.
     """
 
@@ -99,25 +99,25 @@ class GroupWeights(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a job divides by: the mean weight of its N tokens, and the mean of |A|·w over them at mean weight 1."""
+    """The divisors of a job: the mean weight of its N tokens, and the mean of |A|·w over them at mean weight 1."""
 
     weight: float
     size: float
 
 
 def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[list[TokenWeight]]:
-    """What each trajectory of a job contributes: one list of Shares per group, in order.
+    """The token weights of a job, one list per group, in order.
 
-    Group statistics are over all members; everything after is over the members that train. Token weights are
+    Group statistics are over all members, everything else over the members that train. Token weights are
     w_i = 1 / (n_i + 1e-6), scaled to mean 1 over the job's N tokens; advantages are balanced, then scaled so that
-    the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore never matters.
+    the mean of |A|·w over the N tokens is 1. A global scale of the rewards therefore has no effect.
     """
     unit = job_unit(map(largest_reward, groups), options)
-    shared = [group_shares(group, options, unit) for group in groups]
+    weights = [group_weights(group, options, unit) for group in groups]
     scale = job_scale(
-        [group.tokens for group in shared], [group.weight for group in shared], [group.size for group in shared]
+        [group.tokens for group in weights], [group.weight for group in weights], [g.size for g in weights]
     )
-    return [scaled_shares(group, scale) for group in shared]
+    return [scaled_weights(group, scale) for group in weights]
 
 
 def largest_reward(members_G: Sequence[Member]) -> float:
@@ -126,15 +126,15 @@ def largest_reward(members_G: Sequence[Member]) -> float:
 
 
 def job_unit(largest_g: Iterable[float], options: Options) -> float:
-    """What the advantages of every group are over where they are not over its deviation: keeps their sums finite.
+    """The divisor of all advantages without `scale_rewards`: keeps sums finite for huge rewards.
 
     largest_g: `largest_reward` of each group.
     """
     return 1.0 if options.scale_rewards else max(1.0, max(largest_g, default=0.0) / _HUGE)
 
 
-def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
-    """What the members of a group contribute to any job of this unit; nothing of another group comes in."""
+def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1.0) -> GroupWeights:
+    """The weights of a group in any job of this unit: they do not depend on other groups."""
     raw_G = group_advantages([m.reward for m in members_G], options.scale_rewards, unit)
     counted_G = [sum(m.tokens_H) for m in members_G]
     reasons_G: list[Reason | None] = [None] * len(raw_G)
@@ -152,7 +152,7 @@ def group_shares(members_G: Sequence[Member], options: Options, unit: float = 1.
 
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
-    """The scale of a job from the sums of its groups; None where nothing has tokens to train."""
+    """The scale of a job from the sums of its groups; None if there are no trainable tokens."""
     tokens = sum(tokens_g)
     if not tokens:
         return None
@@ -160,20 +160,20 @@ def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequen
     return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)
 
 
-def scaled_shares(group: GroupWeights, scale: Scale | None) -> list[TokenWeight]:
-    """What each member of a group contributes to a job of this scale."""
+def scaled_weights(group: GroupWeights, scale: Scale | None) -> list[TokenWeight]:
+    """The token weights of a group in a job of this scale."""
     if scale and not scale.size:
-        away_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
-        return [TokenWeight(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, away_G, strict=True)]
+        reasons_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
+        return [TokenWeight(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, reasons_G, strict=True)]
     weight, size = scale or (1.0, 1.0)
-    told_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
-    return [TokenWeight(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in told_G]
+    rows_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
+    return [TokenWeight(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in rows_G]
 
 
 def _reasons(members_G: Sequence[Member], raw_G: Sequence[float], tokens_G: Sequence[int]) -> list[Reason | None]:
-    equal = Reason.MEAN_REWARD if any(raw_G) else Reason.EQUAL_REWARDS
-    told_G = zip(members_G, raw_G, tokens_G, strict=True)
-    return [_untrainable(m) if not n else None if advantage else equal for m, advantage, n in told_G]
+    zero = Reason.MEAN_REWARD if any(raw_G) else Reason.EQUAL_REWARDS
+    rows_G = zip(members_G, raw_G, tokens_G, strict=True)
+    return [_untrainable(m) if not n else None if advantage else zero for m, advantage, n in rows_G]
 
 
 def _untrainable(member: Member) -> Reason:

@@ -1,4 +1,4 @@
-"""The shares of a job whose rewards change while someone looks: one group is computed again, the rest is added up."""
+"""Incremental advantages: recompute only the groups whose rewards changed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,26 @@ from rolloutlab.objective.advantages import (
     Member,
     Reason,
     TokenWeight,
-    group_shares,
+    group_weights,
     job_scale,
     job_unit,
     largest_reward,
-    scaled_shares,
+    scaled_weights,
 )
 from rolloutlab.objective.options import Options
 
 
 class IncrementalAdvantages:
-    """What `job_shares` would say of the same groups at any time, to the last bit.
+    """Equal to `token_weights` of the same groups at any time, bit for bit.
 
-    A change costs the arithmetic of its group, and one sum per figure over the groups of the job.
+    A change costs the arithmetic of its group, and one sum per statistic over the groups of the job.
     """
 
     def __init__(self, groups: Sequence[Sequence[Member]], options: Options) -> None:
         self._options = options
         self._largest_reward_g = [self._largest_reward(group) for group in groups]
         self._unit = job_unit(self._largest_reward_g, options)
-        self._groups = [group_shares(group, options, self._unit) for group in groups]
+        self._groups = [group_weights(group, options, self._unit) for group in groups]
         self._trains_g = [group.trains for group in self._groups]
         self._tokens_g = [group.tokens for group in self._groups]
         self._weight_g = [group.weight for group in self._groups]
@@ -37,7 +37,7 @@ class IncrementalAdvantages:
         self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
-        """Put others in the place of the members of some groups."""
+        """Replace the members of some groups."""
         for index, members_G in groups.items():
             self._largest_reward_g[index] = self._largest_reward(members_G)
         changed = groups
@@ -45,18 +45,17 @@ class IncrementalAdvantages:
             self._unit = unit
             changed = {i: group.members_G for i, group in enumerate(self._groups)} | dict(groups)
         for index, members_G in changed.items():
-            self._replace(index, group_shares(members_G, self._options, unit))
+            self._replace(index, group_weights(members_G, self._options, unit))
         self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def shares(self, index: int) -> list[TokenWeight]:
-        """What each member of a group contributes to the job."""
-        return scaled_shares(self._groups[index], self._scale)
+        """The token weights of a group."""
+        return scaled_weights(self._groups[index], self._scale)
 
     def reasons(self) -> dict[Reason, int]:
         """How many members each reason keeps from training."""
-        away = 0 if self._trains else sum(self._trains_g)
-        told = {**self._reasons, Reason.BALANCED_AWAY: away}
-        return {reason: n for reason, n in told.items() if n}
+        balanced_away = 0 if self._trains else sum(self._trains_g)
+        return {reason: n for reason, n in {**self._reasons, Reason.BALANCED_AWAY: balanced_away}.items() if n}
 
     @property
     def largest(self) -> float:
@@ -80,7 +79,7 @@ class IncrementalAdvantages:
         return self._scale is not None and self._scale.size > 0
 
     def _largest_reward(self, members_G: Sequence[Member]) -> float:
-        return 0.0 if self._options.scale_rewards else largest_reward(members_G)  # only then does the unit ask for it
+        return 0.0 if self._options.scale_rewards else largest_reward(members_G)  # `job_unit` does not need it then
 
     def _replace(self, index: int, group: GroupWeights) -> None:
         self._reasons.subtract(filter(None, self._groups[index].reasons_G))

@@ -1,6 +1,6 @@
-"""The eleven options of a training job as a person meets them: what each does, its range, its default, an example.
+"""Documentation and validation of a job's options: effect, range, default, example.
 
-Help, errors, tab completion and the table of docs/training.md are all made from `OPTIONS`.
+Help, errors, tab completion and the table of docs/training.md are generated from `OPTIONS`.
 """
 
 import json
@@ -28,14 +28,14 @@ def read(text: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """A value as `read` reads it; nothing for None, which is the default."""
+    """The text of a value, the inverse of `read`; empty for None, which is the default."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _number(text: str) -> Any:
-    """Numbers that JSON does not write so, such as .5; a bare word otherwise."""
+    """A number in a form that is not JSON, such as .5; otherwise a bare word."""
     try:
         return float(text)
     except ValueError:
@@ -47,7 +47,7 @@ _BOOLEAN = ("true", "false")
 
 @dataclass(frozen=True)
 class Option:
-    """One option. It is a number in [low, high] unless `values` lists what it can be, as it is typed in a cell."""
+    """One option: a number in [low, high], or one of `values`, as typed in a cell."""
 
     name: str
     does: str
@@ -59,7 +59,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """What it can be, in words."""
+        """The allowed values in words."""
         if self.values:
             return " or ".join([", ".join(self.values[:-1]), self.values[-1]])
         if math.isfinite(self.high):
@@ -67,23 +67,23 @@ class Option:
         return f"{self.low:g} or more" if math.isfinite(self.low) else "any number"
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with a value, in words; None when nothing is. None itself is the default."""
+        """What is wrong with a value; None if it is valid. None itself is the default."""
         if value is None:
             return None
         if self.values == _BOOLEAN:
             return None if isinstance(value, bool) else f"{value!r} is neither true nor false"
         if self.values:
-            known = isinstance(value, str) and value in self.values
-            return None if known else f"{value!r} is none of {', '.join(self.values)}"
+            valid = isinstance(value, str) and value in self.values
+            return None if valid else f"{value!r} must be one of {', '.join(self.values)}"
         return self._number_problem(value)
 
     def is_default(self, value: Any) -> bool:
-        """Whether a value changes nothing, whatever the other options are."""
+        """Whether a value has no effect with any other options."""
         return value is None or value == {"off": 0}.get(self.default, read(self.default))
 
     def _number_problem(self, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"{value!r} is no number"
+            return f"{value!r} is not a number"
         if not abs(value) <= sys.float_info.max:
             return f"{value!r} is not finite"
         if self.low <= value <= self.high:
@@ -178,31 +178,31 @@ _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
 def proper_name(name: str) -> str:
-    """The name of an option in `OPTIONS`, for one that goes by several."""
+    """The name of an option in `OPTIONS`, for an alias."""
     return _ALIASES.get(name, name)
 
 
 def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Everything that is wrong with the options of a job: what, and what to type instead. Empty when nothing is."""
-    found = []
+    """All errors in the options of a job, each with what to type instead."""
+    errors = []
     for name, value in options.items():
         option = OPTIONS.get(proper_name(name))
         if option is None:
             close = get_close_matches(name, OPTIONS, n=1)
             typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"
-            found.append((f"unknown option {name!r}", typed))
-        elif wrong := option.problem(value):
-            found.append((f"{name}: {wrong}", f"{name}: {option.example}"))
-    return found
+            errors.append((f"unknown option {name!r}", typed))
+        elif problem := option.problem(value):
+            errors.append((f"{name}: {problem}", f"{name}: {option.example}"))
+    return errors
 
 
 def help_lines() -> list[str]:
-    """The options for a terminal: one line each, with what it does, its range and its default."""
+    """One line per option: effect, range, default."""
     return [f"{o.name}: {o.does} ({o.range}; default {o.default})" for o in OPTIONS.values()]
 
 
 def markdown_table() -> str:
-    """The options for a page."""
+    """The table of docs/training.md."""
     head = ["| option | does | range | default | example |", "|---|---|---|---|---|"]
     rows = [f"| `{o.name}` | {o.does} | {o.range} | {o.default} | `{o.name}: {o.example}` |" for o in OPTIONS.values()]
     return "\n".join([*head, *rows])
@@ -210,26 +210,26 @@ def markdown_table() -> str:
 
 Effect = tuple[str, str]
 
-_OF_TOKENS = 0.01
-"""A range of this size is one for the ratios of single tokens."""
+_TOKEN_RANGE = 0.01
+"""A clip range this wide is meant for ratios of single tokens."""
 
 
 def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> list[Effect]:
-    """The name of an option and a sentence about it, for everything that a person may not expect.
+    """Option names with notes about surprising effects.
 
-    given: options as they are typed, all of them right; None is the default. trainable_groups: of the job, if known.
+    given: valid options as typed; None is the default. trainable_groups: of the job, if known.
     """
-    # imported here: loading the extension needs the options' names, and must not wait for pydantic
+    # imported here: loading the extension needs only the options' names, and pydantic is slow to import
     from rolloutlab.api.wire.training import ExperimentalTrainingConfig
     from rolloutlab.objective.options import settle
 
-    kept = {name: value for name, value in given.items() if value is not None}
-    options = settle(ExperimentalTrainingConfig.model_validate(kept))
+    typed = {name: value for name, value in given.items() if value is not None}
+    options = settle(ExperimentalTrainingConfig.model_validate(typed))
     return [
-        *_clipping(kept, options),
+        *_clipping(typed, options),
         *_masking(options),
-        *_bounding(kept, options),
-        *_weighing(kept, options, trainable_groups),
+        *_bounding(typed, options),
+        *_weighing(typed, options, trainable_groups),
     ]
 
 
@@ -242,7 +242,7 @@ def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
     if not options.ppo and "epsilon" in given and "epsilon_high" not in given:
         yield "epsilon_high", f"stays at 4 without ppo: ratios go up to {high}"
     narrow = min(options.epsilon, options.epsilon_high)
-    if options.ppo and options.importance_sampling_level == "sequence" and narrow >= _OF_TOKENS:
+    if options.ppo and options.importance_sampling_level == "sequence" and narrow >= _TOKEN_RANGE:
         yield "epsilon", "a whole history's ratio hardly leaves 1: this clips next to nothing; GSPO has 3e-4 and 4e-4"
     if "epsilon" in given and options.epsilon >= 1:
         yield "epsilon", f"nothing is clipped from below: no ratio is under {1 - options.epsilon:g}"

@@ -1,4 +1,4 @@
-"""The options of a training job, with every default settled."""
+"""Options of a training job with all defaults resolved."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +9,11 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 
 @dataclass(frozen=True)
 class Options:
-    """What a job trains with once its defaults are settled; what each does is in `rolloutlab.objective.option_docs`.
+    """Resolved options; their effects are documented in `rolloutlab.objective.option_docs`.
 
     k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
-    None means the policy's own. max_weight: None is off. unknown: names of options this version does not know; they
-    are accepted and have no effect.
+    None means the policy's own. max_weight: None is off. unknown: names of options that this version does not know,
+    which have no effect.
     """
 
     advantage_balance: float = 0.0
@@ -34,24 +34,19 @@ _OWN_NAME = {"vendor_k2_tau": "k2_tau", "max_negative_advantage_importance_sampl
 
 
 def settle(config: ExperimentalTrainingConfig | None) -> Options:
-    """The options of `config`, each default applied alone.
+    """The options of `config` with defaults.
 
-    Without `ppo`, epsilon is 1.0 and epsilon_high 4.0, whatever the other is; with it, epsilon is 0.2 and
+    Without `ppo`, epsilon is 1.0 and epsilon_high 4.0, independently of each other; with it, epsilon is 0.2 and
     epsilon_high equals epsilon. A `max_negative_advantage_importance_sampling_weight` of 0 is off.
     """
     config = config or ExperimentalTrainingConfig()
-    given = _given(config)
-    if given.get("ppo"):
-        given.setdefault("epsilon", 0.2)
-        given.setdefault("epsilon_high", given["epsilon"])
-    return Options(**given, unknown=tuple(sorted(config.model_extra or {})))
-
-
-def _given(config: ExperimentalTrainingConfig) -> dict[str, Any]:
-    given = {
+    values: dict[str, Any] = {
         _OWN_NAME.get(name, name): getattr(config, name)
         for name in config.model_fields_set & type(config).model_fields.keys()
     }
-    if given.get("max_weight") == 0:
-        del given["max_weight"]
-    return given
+    if values.get("max_weight") == 0:
+        del values["max_weight"]
+    if values.get("ppo"):
+        values.setdefault("epsilon", 0.2)
+        values.setdefault("epsilon_high", values["epsilon"])
+    return Options(**values, unknown=tuple(sorted(config.model_extra or {})))

@@ -1,4 +1,4 @@
-"""What of a job will train, and in words why the rest will not and what to type about it."""
+"""Pre-flight check of a training job: what will train, why the rest will not, warnings about the data."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ WHY = {
     Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
-    Reason.UNREADABLE: "it holds what the policy cannot read",
+    Reason.UNREADABLE: "a part that the policy cannot read",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
 }
 
@@ -32,7 +32,7 @@ _FIX = {
 
 
 class Seat(NamedTuple):
-    """A stored trajectory as far as a dry run shows it. tokens: how many of it train."""
+    """A stored trajectory in a dry run. tokens: trainable ones."""
 
     name: str
     reward: float | None
@@ -41,7 +41,7 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a job would train. `shares` has one list per group, in order; unscored trajectories are in `unscored`."""
+    """The result of a pre-flight check. shares: one list per group, in order. unscored: names."""
 
     shares: list[list[TokenWeight]]
     unscored: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Preflight:
         for share in self.all_shares():
             if share.reason:
                 names.setdefault(share.reason, []).append(share.member.name)
-        object.__setattr__(self, "skipped", {reason: tuple(found) for reason, found in names.items()})
+        object.__setattr__(self, "skipped", {reason: tuple(each) for reason, each in names.items()})
 
     def all_shares(self) -> Iterable[TokenWeight]:
         return (share for group in self.shares for share in group)
@@ -79,12 +79,12 @@ class Preflight:
         return {str(reason): len(names) for reason, names in self.skipped.items()}
 
     def unreadable(self) -> dict[str, list[str]]:
-        """What the policy cannot read, with its place in the trajectory; and the trajectories that hold it there."""
-        found: dict[str, list[str]] = {}
+        """The trajectories with each unreadable part, by the part and its path."""
+        names: dict[str, list[str]] = {}
         for share in self.all_shares():
             if share.reason is Reason.UNREADABLE:
-                found.setdefault(share.member.unreadable, []).append(share.member.name)
-        return found
+                names.setdefault(share.member.unreadable, []).append(share.member.name)
+        return names
 
     def words(self, collection: str = "NAME") -> list[str]:
         """The report for a person: one line for what trains, one per reason for the rest, then the warnings."""
@@ -103,7 +103,7 @@ class Preflight:
 
 
 def explained(reason: str, collection: str) -> tuple[str, str]:
-    """Why a trajectory does not train, and what to type about it, for a reason by its name on the wire."""
+    """Why a trajectory does not train, and a hint, for a reason by its name on the wire."""
     try:
         known = Reason(reason)
     except ValueError:  # of a newer service
@@ -114,27 +114,27 @@ def explained(reason: str, collection: str) -> tuple[str, str]:
 def preflight(
     groups: Sequence[Sequence[Member]], options: Options, unscored: Iterable[str] = (), warnings: Iterable[str] = ()
 ) -> Preflight:
-    """Check a job before it is sent: the trainer's own shares, and why anything is left out."""
+    """Check a job before it is sent, with the trainer's own functions."""
     ignored = [f"unknown option {name!r} has no effect here" for name in options.unknown]
     return Preflight(token_weights(groups, options), tuple(unscored), (*ignored, *warnings))
 
 
 def member(name: str, trajectory: Trajectory) -> Member:
-    """A trajectory as the objective sees it, before anyone knows how long its histories are in tokens."""
+    """The Member of a trajectory whose histories have not been tokenized, so that none is known to be too long."""
     return Member(name, trajectory.reward, tuple(map(sampled_tokens, trajectory.histories())))
 
 
 def no_text(histories: Sequence[History]) -> str:
-    """The first part of the histories that a policy which reads text alone cannot read, with its place; or nothing.
+    """The first part of the histories that is not text, with its path; or nothing.
 
-    Which kinds of messages a policy's chat template writes, and which tokens it has, its service alone knows.
+    Which messages a policy's chat template renders, and which tokens it has, only the service can check.
     """
     for h, history in enumerate(histories):
         items = history.messages_and_choices
         sampled = [i for i, item in enumerate(items) if isinstance(item, Choice) and item.sampled_tokens()]
-        for i, item in enumerate(items[: max(sampled, default=0)]):  # what comes after the last is not read
-            if not isinstance(item, Choice) and (found := _no_text(item)):
-                return f"{f'additional_histories.{h - 1}.' if h else ''}messages_and_choices.{i}.{found}"
+        for i, item in enumerate(items[: max(sampled, default=0)]):  # later items are not rendered
+            if not isinstance(item, Choice) and (problem := _no_text(item)):
+                return f"{f'additional_histories.{h - 1}.' if h else ''}messages_and_choices.{i}.{problem}"
     return ""
 
 
@@ -144,33 +144,34 @@ def _no_text(message: Any) -> str:
         if part.type not in {"text", "refusal"}:
             return f"content.{j}: the policy reads text, not {part.type}"
     audio = getattr(message, "audio", None)
-    words = (audio.model_extra or {}).get("transcript") if audio is not None else None
-    spoken = audio is not None and not (isinstance(words, str) and words)
-    return "audio: the policy reads text, and this audio has no transcript" if spoken else ""
+    transcript = (audio.model_extra or {}).get("transcript") if audio is not None else None
+    if audio is None or (isinstance(transcript, str) and transcript):
+        return ""
+    return "audio: the policy reads text, and this audio has no transcript"
 
 
 def sampled_tokens(history: History) -> int:
-    """How many trainable tokens a history holds: the sampled tokens of its Choices that carry logprobs."""
+    """Trainable tokens of a history: the sampled tokens of its Choices that have logprobs."""
     return sum(len(item.trained_tokens()) for item in history.messages_and_choices if isinstance(item, Choice))
 
 
 def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     """Warnings about how the completions were sampled.
 
-    Logprobs are of the unscaled full-vocabulary distribution; at another temperature or top_p the sampler did not draw
-    from it, and no logprob that is recorded or recomputed knows.
+    Logprobs are of the unscaled full-vocabulary distribution; with a temperature or top_p other than 1 the sampler did
+    not draw from it, and neither recorded nor recomputed logprobs account for that.
     """
     return setting_warnings(Counter(setting for trajectory in trajectories for setting in odd_settings(trajectory)))
 
 
 def odd_settings(trajectory: Trajectory) -> list[str]:
-    """How a trajectory was sampled where that was not from the distribution of its logprobs: `temperature 0.7`."""
+    """Settings with which a trajectory was not sampled from the distribution of its logprobs: `temperature 0.7`."""
     values = {name: trajectory.metadata.get(name, 1) for name in ("temperature", "top_p")}
     return [f"{name} {value}" for name, value in values.items() if value != 1]
 
 
 def setting_warnings(odd: Mapping[str, int]) -> list[str]:
-    """As `sampling_warnings`, from how many trajectories were sampled at each setting."""
+    """As `sampling_warnings`, from the number of trajectories per setting."""
     return [
         f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1"
         for setting, n in odd.items()
@@ -178,10 +179,10 @@ def setting_warnings(odd: Mapping[str, int]) -> list[str]:
 
 
 def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, recomputes: bool = False) -> list[str]:
-    """Warnings about completions of older checkpoints than the one that a job trains from.
+    """Warnings about off-policy completions, sampled from older checkpoints than the one that a job trains from.
 
-    sampled: how many trajectories have their oldest answer from each step. begins: the step that the job starts from.
-    recomputes: whether the job recomputes old logprobs, which makes every importance ratio begin at 1.
+    sampled: number of trajectories by the step of their oldest answer. begins: the step that the job starts from.
+    recomputes: whether the job recomputes old logprobs, so that every importance ratio begins at 1.
     """
     older = {step: n for step, n in sampled.items() if step < begins}
     if not older:
@@ -206,5 +207,5 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural}"
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: Sequence[str], limit: int = 3) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
