@@ -198,7 +198,7 @@ def test_messages_of_every_kind_are_read(service, message):
 
 def test_a_call_that_the_template_does_not_write_is_refused_by_its_kind(service):
     said = {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}}
-    with pytest.raises(RefusedError, match=r"400 messages\.1: .* writes no message of the kind function_call"):
+    with pytest.raises(RefusedError, match=r"400 messages\.1: .* does not render messages of the kind function_call"):
         service.chat(messages=[{"role": "user", "content": "a"}, said, {"role": "user", "content": "b"}])
 
 
@@ -228,7 +228,7 @@ def test_tokens_are_counted_by_project(start, header):
 
 
 def test_a_text_of_megabytes_is_refused_without_being_tokenised(service):
-    with pytest.raises(RefusedError, match=r"400 [\d,]+ characters are more than the policy's context of 128 tokens"):
+    with pytest.raises(RefusedError, match=r"400 [\d,]+ characters do not fit into the policy's context of 128 tokens"):
         service.chat("ab " * 1_000_000)
 
 

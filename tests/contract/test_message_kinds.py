@@ -139,7 +139,7 @@ def test_a_role_that_the_template_refuses_is_read_as_its_equal_too(with_template
     ],
 )
 def test_a_kind_that_would_be_dropped_is_a_400_that_names_it(with_template, place, kind, messages):
-    with pytest.raises(RefusedError, match=rf"400 messages\.{place}: .* writes no message of the kind {kind}$"):
+    with pytest.raises(RefusedError, match=rf"400 messages\.{place}: .* does not render messages of the kind {kind}$"):
         with_template(BARE).chat(messages=messages)
 
 
@@ -159,18 +159,16 @@ def test_an_audio_whose_transcript_is_no_text_is_a_400(with_template):
 def test_a_custom_call_beside_one_that_the_template_writes_is_not_dropped_in_silence(with_template):
     both = {"role": "assistant", "tool_calls": [CALLS, CUSTOM]}
     functions_alone = STRICT.replace("or [] %}", "or [] if c.function %}")
-    with pytest.raises(RefusedError, match=r"400 messages\.1: .* writes no message of the kind custom$"):
+    with pytest.raises(RefusedError, match=r"400 messages\.1: .* does not render messages of the kind custom$"):
         with_template(functions_alone).chat(messages=[USER, both, USER])
 
 
 def test_what_the_template_leaves_out_of_a_message_with_calls_is_a_400_that_names_the_part(with_template):
     service = with_template(EITHER)
     assert service.chat(messages=[USER, called("add", content=" \n"), USER]).choices  # a blank is no content
-    with pytest.raises(
-        RefusedError, match=r"400 messages\.1\.content: .* leaves out the content .* kind tool_calls \("
-    ):
+    with pytest.raises(RefusedError, match=r"400 messages\.1\.content: .* drops the content .* kind tool_calls \("):
         service.chat(messages=[USER, called("add", content="I count"), USER])
-    with pytest.raises(RefusedError, match=r"400 messages\.2\.tool_calls: .* writes only one call of a message \("):
+    with pytest.raises(RefusedError, match=r"400 messages\.2\.tool_calls: .* renders only one call per message \("):
         service.chat(messages=[USER, called("add"), called("add", "add", "add"), USER])
 
 
@@ -187,7 +185,7 @@ def test_a_template_that_writes_calls_only_beside_tools_is_tried_with_the_tools(
     report = preflight_of(service, job_of(service, *offered, told(trajectory, 0.5, USER, called("add"))))
     assert report["trainable_trajectories"] == 2
     [[why, names]] = report["unreadable"].items()
-    assert why.endswith(".1: this policy's chat template writes no message of the kind tool_calls")
+    assert why.endswith(".1: this policy's chat template does not render messages of the kind tool_calls")
     assert names == ["group 0, trajectory 2"]
 
 
@@ -275,16 +273,20 @@ def test_what_cannot_be_read_is_left_out_by_its_place_and_the_rest_of_the_job_tr
     assert report["reasons"] == {"unreadable": 8}
     assert report["trainable_trajectories"] == 2
     assert report["unreadable"] == {
-        f"{items}.0: this policy's chat template writes no message of the kind developer": ["group 0, trajectory 2"],
+        f"{items}.0: this policy's chat template does not render messages of the kind developer": [
+            "group 0, trajectory 2"
+        ],
         f"{items}.0.content.0: this policy reads text, not image_url": ["group 0, trajectory 3"],
         f"{items}.0.audio: this policy reads text, and this audio has no transcript": ["group 0, trajectory 4"],
         f"{items}.1: the token 2, 'unheard-of', is not in the policy's vocabulary": [
             f"group 0, trajectory {i}" for i in (5, 6, 7)
         ],
-        f"additional_histories.0.{items}.0: this policy's chat template writes no message of the kind system": [
+        f"additional_histories.0.{items}.0: this policy's chat template does not render messages of the kind system": [
             "group 0, trajectory 8"
         ],
-        f"{items}.1: this policy's chat template writes no message of the kind tool_calls": ["group 0, trajectory 9"],
+        f"{items}.1: this policy's chat template does not render messages of the kind tool_calls": [
+            "group 0, trajectory 9"
+        ],
     }
 
 
@@ -299,7 +301,9 @@ def test_bytes_that_are_no_text_leave_out_their_trajectory_alone(service, trajec
     events = service.ended(job_id)
     report = next(event.data for event in events if event.type == "preflight")
     assert report["trainable_trajectories"] == 2
-    assert report["unreadable"] == {"messages_and_choices.0.content: its bytes are no text": ["group 0, trajectory 2"]}
+    assert report["unreadable"] == {
+        "messages_and_choices.0.content: its bytes are not valid text": ["group 0, trajectory 2"]
+    }
     assert events[-1].type == "training_ended"
 
 
@@ -310,7 +314,7 @@ def test_a_notebook_is_told_by_the_embedded_services_check_what_it_cannot_read(t
     session.import_(str(tmp_path / "groups.jsonl"), "seen", format="art")
     report = str(session.check("seen"))
     assert "2 of 3 trajectories will train" in report
-    assert "1 left out: it holds what the policy cannot read, messages_and_choices.0.content.0" in report
+    assert "1 left out: a part that the policy cannot read, messages_and_choices.0.content.0" in report
     session.close()
 
 
@@ -321,4 +325,4 @@ def test_a_notebook_warns_where_the_policy_of_a_service_is_not_known(session, tm
     report = str(session.check("seen"))
     assert "2 trajectories with parts other than text" in report
     shown = session.train("seen", {}, say=lambda _: None)
-    assert "2 did not train: it holds what the policy cannot read, messages_and_choices.0.content.0" in str(shown)
+    assert "2 did not train: a part that the policy cannot read, messages_and_choices.0.content.0" in str(shown)

@@ -93,7 +93,7 @@ def test_a_choice_that_makes_no_sense_is_refused(practice_service, options, said
 
 
 def test_a_policy_whose_template_knows_no_tools_says_so(service):
-    with pytest.raises(RefusedError, match="400 the policy's chat template does not write tools"):
+    with pytest.raises(RefusedError, match="400 the policy's chat template does not render tools"):
         service.chat(tools=[TOOL])
 
 

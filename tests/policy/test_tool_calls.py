@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment
 
-from rolloutlab.policy.tool_calls import Call, learn
+from rolloutlab.policy.tool_calls import Call, infer_format
 
 FORMS = {
     "hermes": "<tool_call>\n{{ f | tojson }}\n</tool_call>",
@@ -26,7 +26,7 @@ def learned(form):
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "ensure_ascii": False}
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(TEMPLATE.replace("FORM", form))
-    return learn(lambda messages, begin: template.render(messages=messages, begin=begin), "<end>")
+    return infer_format(lambda messages, begin: template.render(messages=messages, begin=begin), "<end>")
 
 
 def written(form, *calls):

@@ -595,7 +595,7 @@ def test_an_answer_to_nothing_at_all_is_left_out_by_the_name_of_the_trajectory(p
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     group = [Told(reward, [[turn(Random(0), 5, question="")]]) for reward in (0.0, 1.0)]
     _, events = run(replace(policy, tokenizer=tokenizer), start, as_job([group]))
-    why = "messages_and_choices: nothing comes before its first sampled token"
+    why = "messages_and_choices: the first sampled token has no context"
     assert reported(events)["unreadable"] == {why: ["group 0, trajectory 0", "group 0, trajectory 1"]}
     assert steps(events) == []
 

@@ -1,6 +1,6 @@
-"""What a batch remembers of the tokens that it has read, layer by layer: rows are chosen, joined and trimmed here.
+"""KV caches and recurrent states of a batch: select, join and trim rows.
 
-Attention remembers keys and values of every position, padded on the left; convolutions and recurrent layers remember a
+Attention layers cache keys and values of every position, padded on the left; convolutions and recurrent layers have a
 state of fixed size, which padding never enters.
 """
 
@@ -18,10 +18,9 @@ from rolloutlab.errors import PolicyError
 
 
 def empty_cache(model: Any) -> DynamicCache:
-    """A cache for a model that has read nothing.
+    """An empty cache for a model.
 
-    Layers with a sliding window keep every position too: their mask hides the old ones, and all layers are trimmed
-    alike.
+    Sliding-window layers keep every position too, so that all layers are trimmed alike; their mask hides old ones.
     """
     cache = DynamicCache(config=getattr(model, "config", None))
     if not any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers):
@@ -31,27 +30,26 @@ def empty_cache(model: Any) -> DynamicCache:
     return cache
 
 
-def select(cache: DynamicCache, which_B: Tensor) -> None:
-    """Keep these rows, in this order; a row may be there several times."""
+def select(cache: DynamicCache, index_B: Tensor) -> None:
+    """Keep these rows, in this order; an index may be repeated."""
     for layer in cache.layers:
-        _apply(layer, lambda keys: keys[which_B], lambda state: state.index_select(0, which_B))
+        _apply(layer, lambda keys: keys[index_B], lambda state: state.index_select(0, index_B))
 
 
 def trim(cache: DynamicCache, unused: int) -> None:
-    """Forget the first positions."""
+    """Drop the first positions."""
     for layer in cache.layers:
         _apply(layer, lambda keys: keys[:, :, unused:], lambda state: state)
 
 
 def joined(first: DynamicCache, second: DynamicCache, length: int) -> DynamicCache:
-    """The rows of both, with `length` positions; neither is changed."""
+    """A cache with the rows of both and `length` positions; neither is changed."""
     whole = copy.copy(first)
     whole.layers = [_joined(a, b, length) for a, b in zip(first.layers, second.layers, strict=True)]
     return whole
 
 
 def _joined(a: Any, b: Any, length: int) -> Any:
-    """A layer with the rows of both."""
     layer = copy.copy(a)
     if _is_attention(a) and _is_attention(b):
         layer.keys = torch.cat([_left(a.keys, length), _left(b.keys, length)])
@@ -64,7 +62,7 @@ def _joined(a: Any, b: Any, length: int) -> Any:
 
 
 def _apply(layer: Any, to_positions: Callable[[Tensor], Tensor], to_state: Callable[[Tensor], Tensor]) -> None:
-    """Change what a layer remembers, its positions or its state."""
+
     if _is_attention(layer):
         layer.keys, layer.values = to_positions(layer.keys), to_positions(layer.values)
         return
@@ -73,12 +71,12 @@ def _apply(layer: Any, to_positions: Callable[[Tensor], Tensor], to_state: Calla
 
 
 def _is_attention(layer: object) -> bool:
-    """Whether a layer remembers positions, and not a state; PolicyError where neither is known of its kind."""
+    """Whether a layer caches positions, not a state; PolicyError for unknown kinds of layers."""
     if type(layer) is DynamicLayer and layer.keys is not None:
         return True
     if type(layer) is LinearAttentionLayer:
         return False
-    raise PolicyError(f"a policy with {type(layer).__name__} cannot be sampled here yet")
+    raise PolicyError(f"a policy with {type(layer).__name__} is not supported")
 
 
 def _left(states: Tensor, length: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""From token sequences to the logprobs of their trained tokens: the one place where training and scoring run a model.
+"""Logprobs of the trained tokens of sequences: the forward pass of training and scoring.
 
-Axes: B, L, T as in `policy.bundles`; D the hidden states; V the vocabulary.
+Axes: B, L, T as in `policy.packing`; D the hidden states; V the vocabulary.
 """
 
 import threading
@@ -18,11 +18,11 @@ from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
 from rolloutlab.policy.rendering import TokenSequence
 
 CHUNK = 1 << 22
-"""Logits that exist at a time, where they need not all: 16 MiB in fp32, and a few times that for what comes of them."""
+"""Logits computed at a time: 16 MiB in fp32, and a few times that for intermediate results."""
 
 
 class Forward:
-    """Runs a carrier of a policy over sequences, in batches of bounded size."""
+    """Runs a LoRA copy of a policy over sequences, in batches of bounded size."""
 
     def __init__(self, policy: Policy, model: PeftModel, chunk: int = CHUNK) -> None:
         self._chunk = chunk
@@ -37,25 +37,25 @@ class Forward:
         self._head = head if policy.probe.head_is_last and type(head) is nn.Linear else None
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[Batch]:
-        """The sequences, each with at least one trained token and one before it, in batches: similar lengths together.
+        """Batches of sequences of similar length, each with at least one trained token and one before it.
 
-        A batch has at most twice as many tokens as a row, padding included, or is one sequence; there are enough of
-        them for everyone who works.
+        A batch has at most twice as many tokens as a row, padding included, or is one sequence; there is at least one
+        for each worker, if there are enough tokens.
         """
         for part in parts(sequences, self._workers):
             for batch in batches(bundles(sequences, self._limit, self._probe.shares, part), 2 * self._limit):
                 yield collate(batch, sequences, self._dtype)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logprob of each trained token, with gradients, and entropy of its distribution, without; in fp32, in nats."""
+        """Logprob of each trained token, with gradients, and entropy, without; in fp32, in nats."""
         device = self._model.device
         target_T, before_T = batch.target_T.to(device), batch.before_T.to(device)
         if self._head is None:
             logits_BLV = self._model(**batch.read(device), use_cache=False).logits
-            return _said(_rows(logits_BLV, before_T), target_T)
+            return _logprob_and_entropy(_rows(logits_BLV, before_T), target_T)
         hidden_TD = _rows(self._body(**batch.read(device), use_cache=False).last_hidden_state, before_T)
-        found: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
-        return found
+        outputs: tuple[Tensor, Tensor] = _Head.apply(hidden_TD, self._head, target_T, self._chunk)  # type: ignore[no-untyped-call]
+        return outputs
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
@@ -70,13 +70,12 @@ class Forward:
         return scored
 
 
-def _rows(values_BLD: Tensor, at_T: Tensor) -> Tensor:
-    """Rows of the flattened values. As an embedding, because its gradient adds up repeated rows in a fixed order."""
-    return embedding(at_T, values_BLD.flatten(0, 1))
+def _rows(values_BLD: Tensor, index_T: Tensor) -> Tensor:
+    """Rows of the flattened values, by `embedding`: its gradient sums repeated rows in a deterministic order."""
+    return embedding(index_T, values_BLD.flatten(0, 1))
 
 
-def _said(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Logprob of the target and entropy, of logits that exist anyway."""
+def _logprob_and_entropy(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
     all_TV = logits_TV.float().log_softmax(-1)
     with torch.no_grad():
         entropy_T = torch.special.entr(all_TV.exp()).sum(-1)
@@ -86,25 +85,25 @@ def _said(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
 class _Head(torch.autograd.Function):
     """Logprob of the target and entropy under a frozen linear head, some tokens at a time.
 
-    The gradient of a logprob by its hidden state, (onehot[target] - softmax) @ W, is worked out on the way, so that
-    nothing of the vocabulary's size is kept for backward.
+    The gradient of a logprob with respect to its hidden state, (onehot[target] - softmax) @ W, is computed in the
+    forward, so that no tensor with a vocabulary axis is saved for backward.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, head: nn.Linear, target_T: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-        wanted = ctx.needs_input_grad[0]
+        needs_grad = ctx.needs_input_grad[0]
         size = max(1, chunk // head.out_features)
         logprobs, entropies, slopes = [], [], []
         for hidden_CD, target_C in zip(torch.split(hidden_TD, size), torch.split(target_T, size), strict=True):
             all_CV = head(hidden_CD).float().log_softmax(-1)
             logprobs.append(all_CV.gather(1, target_C[:, None])[:, 0])
-            share_CV = all_CV.exp_()
-            entropies.append(torch.special.entr(share_CV).sum(-1))
-            if wanted:  # 1 - share of the target as the sum of the others: of a nearly certain one nothing else is left
-                slope_CV = share_CV.scatter_(1, target_C[:, None], 0.0).neg_()
+            probability_CV = all_CV.exp_()
+            entropies.append(torch.special.entr(probability_CV).sum(-1))
+            if needs_grad:  # 1 - p(target) as the sum of the others: subtraction cancels for a nearly certain target
+                slope_CV = probability_CV.scatter_(1, target_C[:, None], 0.0).neg_()
                 slope_CV.scatter_(1, target_C[:, None], -slope_CV.sum(-1, keepdim=True))
                 slopes.append(slope_CV.to(head.weight.dtype) @ head.weight)
-        ctx.save_for_backward(torch.cat(slopes) if wanted else None)
+        ctx.save_for_backward(torch.cat(slopes) if needs_grad else None)
         entropy_T = torch.cat(entropies)
         ctx.mark_non_differentiable(entropy_T)
         return torch.cat(logprobs), entropy_T
@@ -116,7 +115,7 @@ class _Head(torch.autograd.Function):
 
 
 class Scorer:
-    """Scores on a copy of the policy of its own, beside sampling and training; one call at a time, others wait."""
+    """Scores on its own copy of the policy, beside sampling and training, one call at a time."""
 
     def __init__(self, policy: Policy) -> None:
         self._context = policy.context
@@ -125,7 +124,7 @@ class Scorer:
         self._lock = threading.Lock()
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """The logprob of each trained token of each sequence, in nats, of the unscaled full-vocabulary distribution.
+        """The logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
 
         Raises:
             RenderingError: a sequence is longer than the policy's context.

@@ -1,4 +1,4 @@
-"""A job as it arrives: each trajectory becomes token sequences and is let go, however long the job is."""
+"""Streaming reader of a training job: each trajectory is tokenized and dropped, so that memory stays bounded."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,10 +13,10 @@ from rolloutlab.policy.rendering import Renderer, TokenSequence
 
 @dataclass(frozen=True)
 class ReadJob:
-    """What is kept of a job's trajectories: about nine bytes a token.
+    """A job without its texts: about nine bytes per token.
 
-    members: per group, each trajectory as the objective sees it. sequences: per trajectory, over all groups, its
-    histories that can train. digest: sha256 of all that the job says.
+    members: per group, the trajectories for the objective. sequences: per trajectory, over all groups, its trainable
+    histories. digest: SHA-256 of the trajectories.
     """
 
     members: list[list[Member]]
@@ -27,16 +27,16 @@ class ReadJob:
 
 @dataclass(frozen=True)
 class Garbled:
-    """A trajectory in which bytes are no text, with marks in their place; it is left out. place: of the first."""
+    """A trajectory with undecodable text, replaced by marks; it does not train. path: of the first mark."""
 
     trajectory: Trajectory
-    place: str
+    path: str
 
 
 def read_job(
-    groups: Iterable[Iterable[Trajectory | Garbled]], renderer: Renderer, context: int, read: Callable[[int], None]
+    groups: Iterable[Iterable[Trajectory | Garbled]], renderer: Renderer, context: int, progress: Callable[[int], None]
 ) -> ReadJob:
-    """Read groups once, in order; `read` is called after each trajectory with how many there were."""
+    """Read groups once, in order; `progress` is called after each trajectory with their number so far."""
     members: list[list[Member]] = []
     sequences: list[list[TokenSequence]] = []
     digest = hashlib.sha256()
@@ -45,48 +45,45 @@ def read_job(
         for g, group in enumerate(groups):
             members.append([])
             digest.update(b"group")
-            for i, sent in enumerate(group):
-                trajectory = sent.trajectory if isinstance(sent, Garbled) else sent
+            for i, item in enumerate(group):
+                trajectory = item.trajectory if isinstance(item, Garbled) else item
                 digest.update(trajectory.to_json().encode())
-                member, trains = _read(f"group {g}, trajectory {i}", sent, renderer, context)
+                member, histories = _tokenize(f"group {g}, trajectory {i}", item, renderer, context)
                 members[-1].append(member)
-                sequences.append(trains)
-                read(len(sequences))
+                sequences.append(histories)
+                progress(len(sequences))
                 yield trajectory
 
     warnings = sampling_warnings(trajectories())
-    return ReadJob(members, sequences, warnings + _partly_left_out(members), digest.digest())
+    warnings += [
+        f"{member.name}: a history longer than the policy's context is left out"
+        for group in members
+        for member in group
+        if member.too_long and member.tokens
+    ]
+    return ReadJob(members, sequences, warnings, digest.digest())
 
 
-def _read(
-    name: str, sent: Trajectory | Garbled, renderer: Renderer, context: int
+def _tokenize(
+    name: str, item: Trajectory | Garbled, renderer: Renderer, context: int
 ) -> tuple[Member, list[TokenSequence]]:
-    """The trajectory as the objective sees it, and its histories that can train; none where a part is unreadable."""
-    if isinstance(sent, Garbled):
-        return Member(name, sent.trajectory.reward, (), unreadable=f"{sent.place}: its bytes are no text"), []
+    """A trajectory for the objective, and its trainable histories; none if a part is unreadable."""
+    if isinstance(item, Garbled):
+        return Member(name, item.trajectory.reward, (), unreadable=f"{item.path}: its bytes are not valid text"), []
     histories: list[TokenSequence] = []
-    for h, history in enumerate(sent.histories()):
+    for h, history in enumerate(item.histories()):
         try:
             histories.append(_sequence(history, renderer))
         except RenderingError as error:
-            place = f"additional_histories.{h - 1}." if h else ""
-            return Member(name, sent.reward, (), unreadable=f"{place}{error.message}"), []
+            path = f"additional_histories.{h - 1}." if h else ""
+            return Member(name, item.reward, (), unreadable=f"{path}{error.message}"), []
     fitting = [history for history in histories if len(history) <= context]
-    member = Member(name, sent.reward, tuple(h.trainable for h in fitting), too_long=len(fitting) < len(histories))
+    member = Member(name, item.reward, tuple(h.trainable for h in fitting), too_long=len(fitting) < len(histories))
     return member, [history for history in fitting if history.trainable]
 
 
 def _sequence(history: History, renderer: Renderer) -> TokenSequence:
     sequence = renderer.sequence(history)
     if sequence.trained[:1] == b"\1":
-        raise RenderingError("messages_and_choices: nothing comes before its first sampled token")
+        raise RenderingError("messages_and_choices: the first sampled token has no context")
     return sequence
-
-
-def _partly_left_out(members: list[list[Member]]) -> list[str]:
-    return [
-        f"{member.name}: a history longer than the policy's context is left out"
-        for group in members
-        for member in group
-        if member.too_long and member.tokens
-    ]

@@ -13,18 +13,18 @@ from torch import Tensor
 from rolloutlab.objective.options import Options
 
 _TINY = 1e-6
-_LARGEST = 80.0
-"""A larger log ratio is cut: exp would be infinite in float32, and the gradient through a clipped infinity is NaN."""
+_MAX_LOG_RATIO = 80.0
+"""Larger ones are clamped: exp would be infinite in fp32, and the gradient through a clipped infinity is NaN."""
 
 
 @dataclass(frozen=True)
 class RowLoss:
-    """The scalar to differentiate, and what was seen on the way, without gradients.
+    """The scalar to differentiate, and statistics without gradients.
 
-    ratio_T: the importance ratios before any bound. clipped_T: the tokens whose part of the gradient a bound changes:
-    with `ppo` it is cut to nothing, above the range where the advantage is positive, below it where it is negative, and
-    at `max_weight`; without, it is weighed by the bound of the range in the ratio's place. masked_T: those whose ratio
-    `mask_prob_ratio` set to 0, which are not counted as clipped.
+    ratio_T: the importance ratios before any bound. clipped_T: the tokens whose gradient a bound changes. With `ppo` it
+    is zero above the range for positive advantages, below the range for negative ones, and at `max_weight`; without, it
+    is weighted by the bound instead of the ratio. masked_T: tokens whose ratio `mask_prob_ratio` set to 0; they do not
+    count as clipped.
     """
 
     loss: Tensor
@@ -42,12 +42,12 @@ def row_loss(
     options: Options,
     row_tokens: int | None = None,
 ) -> RowLoss:
-    """Sum of w·L over the row's trainable tokens, over their number + 1e-6.
+    """Sum of w·L over the row's trainable tokens, divided by their number + 1e-6.
 
-    Given whole histories of a row of `row_tokens` trainable tokens, their part of that: the parts add up to the row's.
+    For some histories of a row of `row_tokens` trainable tokens, their summand of the row's loss.
 
-    new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN where unknown,
-    which counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
+    new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN if unknown, which
+    counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
     history_T: index of the history of each token, 0-based and without gaps.
     """
     old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
@@ -77,9 +77,9 @@ def row_loss(
 
 def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
     if options.importance_sampling_level == "token":
-        return delta_T.clamp(max=_LARGEST).exp()
-    mean_T = _history_mean(delta_T, history_T).clamp(max=_LARGEST)
-    delta_T = delta_T.clamp(max=_LARGEST)
+        return delta_T.clamp(max=_MAX_LOG_RATIO).exp()
+    mean_T = _history_mean(delta_T, history_T).clamp(max=_MAX_LOG_RATIO)
+    delta_T = delta_T.clamp(max=_MAX_LOG_RATIO)
     if options.importance_sampling_level == "sequence":
         return mean_T.exp()
     if options.importance_sampling_level == "average":
@@ -88,7 +88,7 @@ def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:
 
 
 def _history_mean(values_T: Tensor, history_T: Tensor) -> Tensor:
-    """Mean over each history, spread back over its tokens."""
+    """Mean over each history, broadcast to its tokens."""
     histories = int(history_T.max()) + 1 if len(history_T) else 0
     sum_H = values_T.new_zeros(histories).index_add(0, history_T, values_T)
     return (sum_H / torch.bincount(history_T, minlength=histories))[history_T]

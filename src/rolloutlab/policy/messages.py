@@ -1,10 +1,10 @@
-"""Messages as a chat template reads them.
+"""Adaptation of messages to a chat template.
 
-Chat templates know some kinds of messages and leave the others out without a word. A kind that a template does not
-write is given to it as the nearest one that it writes: `developer` as `system`, `function` as `tool`, `function_call`
-as `tool_calls`, a refusal and the transcript of an audio as content. Where there is none, or where a template writes
-only a part of a message (its calls without the content beside them, the first of several calls), the message is
-refused. What a template writes is tried out on a conversation of the same shape, in which every part is a mark.
+Chat templates silently drop kinds of messages that they do not know. Such a kind is converted to the nearest one that
+the template renders: `developer` to `system`, `function` to `tool`, `function_call` to `tool_calls`, a refusal and the
+transcript of audio to content. If there is none, or if a template renders a message only in part (its calls without the
+content beside them, the first of several calls), the message is refused. What a template renders is tested with a
+conversation of the same shape, in which every part is a marker.
 """
 
 import re
@@ -20,29 +20,29 @@ from rolloutlab.errors import RenderingError
 
 Tools = Sequence[FunctionTool] | None
 Template = Callable[[list[dict[str, Any]], Tools], str]
-"""Renders messages, with the tools that are offered; raises RenderingError where it refuses them."""
+"""Renders messages with tools; raises RenderingError when it refuses them."""
 
-_EQUAL = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
+_EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
 _UNCHECKED = ("user", "assistant")
-_MARKS = re.compile(r"rolloutlab\d+(?:said|call\d)")
-_MOST_SHAPES = 1000
+_MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")
+_MAX_SHAPES = 1000
 
 _LOST = {
-    "kind": (": this policy's chat template writes no message of the kind {kind}", None),
+    "kind": (": this policy's chat template does not render messages of the kind {kind}", None),
     "content": (
-        ".content: this policy's chat template leaves out the content of a message of the kind {kind}",
+        ".content: this policy's chat template drops the content of messages of the kind {kind}",
         "leave the content out",
     ),
-    "calls": (".tool_calls: this policy's chat template writes only one call of a message", "one call in a message"),
+    "calls": (".tool_calls: this policy's chat template renders only one call per message", "one call in a message"),
 }
-"""What a template can leave out of a message: the error behind the message's place, and its hint."""
+"""What a template can drop of a message: the error, after the message's path, and its hint."""
 
 
 class _Shape(NamedTuple):
-    """What decides whether a template writes a message.
+    """The properties of a message on which its rendering depends.
 
     content: whether it has some beside its calls. calls: their types, `function_call` for the older field of that name;
-    several of one type are two, since a template writes all of them or only one.
+    more than two of one type count as two, since a template renders all of them or only one.
     """
 
     role: str
@@ -61,60 +61,60 @@ _Shapes = tuple[_Shape, ...]
 
 
 class Messages:
-    """Gives the messages of a conversation to one chat template."""
+    """Adapts conversations to one chat template."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._known: dict[tuple[bool, _Shapes], tuple[_Shapes, Sequence[str]]] = {}
+        self._cache: dict[tuple[bool, _Shapes], tuple[_Shapes, Sequence[str]]] = {}
 
-    def plain(self, items: Sequence[MessageOrChoice], place: str, tools: Tools = None) -> list[dict[str, Any]]:
-        """The conversation as the template reads it, message by message.
+    def plain(self, items: Sequence[MessageOrChoice], path: str, tools: Tools = None) -> list[dict[str, Any]]:
+        """The messages for the template.
 
-        place: where the items are, for errors, such as `messages`. tools: those that the template is given with it.
+        path: of the items, for errors, such as `messages`. tools: those that the template renders with them.
 
         Raises:
-            RenderingError: a message is of a kind that this template does not write, or not as a whole, or holds what
-                is not text.
+            RenderingError: the template does not render a message, or only a part of it; or it has content other than
+                text.
         """
-        sent = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
-        for i, message in enumerate(sent):
-            _simplify(message, i, f"{place}.{i}")
-        shapes = tuple(map(_shape, sent))
+        messages = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
+        for i, message in enumerate(messages):
+            _simplify(message, i, f"{path}.{i}")
+        shapes = tuple(map(_shape, messages))
         key = (bool(tools), shapes)
-        tried = self._known.get(key)
-        if tried is None:
-            tried = self._tried(shapes, tools)
-            if len(self._known) >= _MOST_SHAPES:
-                self._known.clear()  # another thread may do so at any moment
-            self._known[key] = tried
-        given, lost = tried
-        for i, what in enumerate(lost):
-            if what:
-                why, hint = _LOST[what]
-                raise RenderingError(f"{place}.{i}{why.format(kind=shapes[i].kind)}", hint=hint)
-        _give(sent, given)
-        return sent
+        result = self._cache.get(key)
+        if result is None:
+            result = self._test(shapes, tools)
+            if len(self._cache) >= _MAX_SHAPES:
+                self._cache.clear()  # another thread may do so at any moment
+            self._cache[key] = result
+        targets, lost = result
+        for i, part in enumerate(lost):
+            if part:
+                error, hint = _LOST[part]
+                raise RenderingError(f"{path}.{i}{error.format(kind=shapes[i].kind)}", hint=hint)
+        _convert(messages, targets)
+        return messages
 
-    def _tried(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
-        """As what each message of such a conversation is given to the template, and what is lost of it even so."""
-        given = shapes
-        for kind, equal in _EQUAL.items():
-            of_kind = [i for i, shape in enumerate(given) if shape.kind == kind]
-            lost = self._lost(given, tools) if of_kind else ()
+    def _test(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
+        """The shape to which each message of such a conversation is converted, and what is lost of it even so."""
+        targets = shapes
+        for kind, equivalent in _EQUIVALENTS.items():
+            of_kind = [i for i, shape in enumerate(targets) if shape.kind == kind]
+            lost = self._lost(targets, tools) if of_kind else ()
             if lost is None or any(lost[i] for i in of_kind):
-                given = tuple(_as(equal, shape) if shape.kind == kind else shape for shape in given)
-        return given, self._lost(given, tools) or ()
+                targets = tuple(_converted(shape, equivalent) if shape.kind == kind else shape for shape in targets)
+        return targets, self._lost(targets, tools) or ()
 
     def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
-        """What the template leaves out of each message: a key of `_LOST`, or nothing; None where it refuses them."""
+        """What the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
         if all(shape.kind in _UNCHECKED for shape in shapes):
             return [""] * len(shapes)
         try:
             text = self._template([_example(shape, i) for i, shape in enumerate(shapes)], tools)
         except RenderingError:
             return None
-        shown = set(_MARKS.findall(text))
-        return [_missing(shape, i, shown) for i, shape in enumerate(shapes)]
+        rendered = set(_MARKERS.findall(text))
+        return [_missing(shape, i, rendered) for i, shape in enumerate(shapes)]
 
 
 def _shape(message: dict[str, Any]) -> _Shape:
@@ -126,89 +126,86 @@ def _shape(message: dict[str, Any]) -> _Shape:
     return _Shape(message["role"], not calls or bool(message["content"].strip()), calls)
 
 
-def _as(kind: str, shape: _Shape) -> _Shape:
-    """The shape of the message once it is given as another kind."""
+def _converted(shape: _Shape, kind: str) -> _Shape:
     return shape._replace(calls=("function",)) if kind == "tool_calls" else shape._replace(role=kind)
 
 
 def _example(shape: _Shape, i: int) -> dict[str, Any]:
-    """A message of a shape for the i-th place, of which each part is a mark."""
-    message: dict[str, Any] = {"role": shape.role, "content": _said(i) if shape.content else ""}
+    """The i-th message of a test, of which each part is a marker."""
+    message: dict[str, Any] = {"role": shape.role, "content": _content_marker(i) if shape.content else ""}
     if shape.role == "tool":
         message |= {"tool_call_id": _call_id(0), "name": "f"}
     elif shape.role == "function":
         message["name"] = "f"
     for j, call in enumerate(shape.calls):
         if call == "function_call":
-            message["function_call"] = {"name": _called(i, j), "arguments": "{}"}
+            message["function_call"] = {"name": _call_marker(i, j), "arguments": "{}"}
             continue
-        called: dict[str, Any] = {"input": _called(i, j)} if call == "custom" else {"arguments": {}}
-        written = {"id": _call_id(j), "type": call, call: {"name": _called(i, j), **called}}
-        message.setdefault("tool_calls", []).append(written)
+        arguments: dict[str, Any] = {"input": _call_marker(i, j)} if call == "custom" else {"arguments": {}}
+        tool_call = {"id": _call_id(j), "type": call, call: {"name": _call_marker(i, j), **arguments}}
+        message.setdefault("tool_calls", []).append(tool_call)
     return message
 
 
-def _missing(shape: _Shape, i: int, shown: set[str]) -> str:
-    """What a template left out of the example of the i-th message, whose text shows these marks; empty for nothing."""
+def _missing(shape: _Shape, i: int, rendered: set[str]) -> str:
+    """What a template dropped of the i-th message of a test: a key of `_LOST`, or nothing."""
     if not shape.calls:
-        return "" if shape.kind in _UNCHECKED or _said(i) in shown else "kind"
-    written = [call for j, call in enumerate(shape.calls) if _called(i, j) in shown]
-    if set(written) != set(shape.calls):
+        return "" if shape.kind in _UNCHECKED or _content_marker(i) in rendered else "kind"
+    calls = [call for j, call in enumerate(shape.calls) if _call_marker(i, j) in rendered]
+    if set(calls) != set(shape.calls):
         return "kind"
-    if len(written) < len(shape.calls):
+    if len(calls) < len(shape.calls):
         return "calls"
-    return "content" if shape.content and _said(i) not in shown else ""
+    return "content" if shape.content and _content_marker(i) not in rendered else ""
 
 
-def _said(i: int) -> str:
-    """The mark of the content of the i-th message."""
-    return f"rolloutlab{i}said"
+def _content_marker(i: int) -> str:
+    return f"rolloutlab{i}content"
 
 
-def _called(i: int, j: int) -> str:
-    """The mark of its j-th call."""
+def _call_marker(i: int, j: int) -> str:
     return f"rolloutlab{i}call{j}"
 
 
-def _simplify(message: dict[str, Any], i: int, place: str) -> None:
-    """Make the content of the i-th message one text, and of calls in two fields those of one."""
+def _simplify(message: dict[str, Any], i: int, path: str) -> None:
+    """Make the content of the i-th message one string, and merge its two fields of calls into one."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(_part_text(part, f"{place}.content.{j}") for j, part in enumerate(content))
+        content = "".join(_part_text(part, f"{path}.content.{j}") for j, part in enumerate(content))
     message["content"] = content or ""
-    if message["role"] != "assistant":  # whose calls would be properties that a client adds, with any content
+    if message["role"] != "assistant":  # other roles have no calls: these would be unknown properties of any type
         message.pop("tool_calls", None)
         message.pop("function_call", None)
         return
     message["content"] += message.pop("refusal", None) or ""
     if audio := message.pop("audio", None):
         if not isinstance(audio.get("transcript"), str) or not audio["transcript"]:
-            raise RenderingError(f"{place}.audio: this policy reads text, and this audio has no transcript")
+            raise RenderingError(f"{path}.audio: this policy reads text, and this audio has no transcript")
         message["content"] = message["content"] or audio["transcript"]
     if not (calls := message.get("tool_calls")):
-        message.pop("tool_calls", None)  # an empty list is a call to templates that look for the field alone
+        message.pop("tool_calls", None)  # templates that only test for the field take an empty list for a call
     elif call := message.pop("function_call", None):
-        written = any(each.get("function") == call for each in calls)  # by clients that fill both fields with one call
-        message["tool_calls"] = calls if written else [*calls, _as_tool_call(call, i)]
+        duplicate = any(each.get("function") == call for each in calls)  # some clients fill both fields with one call
+        message["tool_calls"] = calls if duplicate else [*calls, _as_tool_call(call, i)]
 
 
-def _give(messages: list[dict[str, Any]], given: _Shapes) -> None:
-    """Make of each message the kind as which it is given, with the arguments of calls as objects.
+def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
+    """Convert each message to its target, in place, with the arguments of calls as objects.
 
-    The result of a function, which names it, gets the id of its call: the nearest before it that has no result yet.
+    The result of a function gets the id of its call: the nearest earlier call of that name without a result.
     """
-    waiting: defaultdict[str, list[str]] = defaultdict(list)
-    for i, (message, shape) in enumerate(zip(messages, given, strict=True)):
+    pending: defaultdict[str, list[str]] = defaultdict(list)
+    for i, (message, shape) in enumerate(zip(messages, targets, strict=True)):
         if shape.calls and shape.kind != "function_call" and (call := message.pop("function_call", None)):
             message["tool_calls"] = [_as_tool_call(call, i)]
         functions = [call for call in message.get("tool_calls") or [] if call["type"] == "function"]
         for call in reversed(functions):
-            waiting[call["function"]["name"]].append(call["id"])
+            pending[call["function"]["name"]].append(call["id"])
             call["function"]["arguments"] = _arguments(call["function"]["arguments"])
         if message["role"] != shape.role:
             message["role"] = shape.role
             if shape.role == "tool":
-                ids = waiting[message["name"]]
+                ids = pending[message["name"]]
                 message["tool_call_id"] = ids.pop() if ids else _call_id(i)
 
 
@@ -217,14 +214,14 @@ def _as_tool_call(call: dict[str, Any], i: int) -> dict[str, Any]:
 
 
 def _call_id(i: int) -> str:
-    """An id for the call of the i-th message, which has none: nine letters and digits, as every template takes it."""
+    """An id for a call without one: nine letters and digits, which the strictest templates require."""
     return f"call{i % 100_000:05}"
 
 
-def _part_text(part: dict[str, Any], place: str) -> str:
+def _part_text(part: dict[str, Any], path: str) -> str:
     text = part.get("text", part.get("refusal"))
     if text is None:
-        raise RenderingError(f"{place}: this policy reads text, not {part['type']}")
+        raise RenderingError(f"{path}: this policy reads text, not {part['type']}")
     return str(text)
 
 

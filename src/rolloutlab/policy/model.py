@@ -1,4 +1,4 @@
-"""A policy: a causal language model that `transformers` loads, and copies of it that carry a LoRA adapter."""
+"""Policies: causal language models of `transformers`, and copies of them with LoRA adapters."""
 
 import copy
 import hashlib
@@ -27,18 +27,18 @@ PRACTICE = "practice"
 """The name of the policy that comes with rolloutlab."""
 
 _SMALL = 20_000_000
-_MOST_WORKERS = 4
-_LOOKED_AT = 64
+_MAX_WORKERS = 4
+_FINGERPRINT_SAMPLES = 64
 _PEFT, _DOWN, _UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A frozen base model with what is needed to talk to it and to train it.
+    """A frozen base model with its tokenizer and settings.
 
-    context: the most tokens of one conversation, prompt and completion together. end_ids: tokens that end a turn.
-    learning_rate: what a job uses when it does not say. row_tokens: the most tokens of one optimiser step, unless one
-    sequence alone has more. workers: how many batches to train on at a time, each in a thread of its own.
+    context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
+    learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence has
+    more. workers: threads, each with a batch, during training.
     """
 
     name: str
@@ -57,20 +57,19 @@ class Policy:
         return self.base.device
 
     def lora_copy(self) -> PeftModel:
-        """A copy of the base with a LoRA adapter, seeded by the base's name; the base's own tensors are shared."""
+        """A copy with a new LoRA adapter, seeded by the base's name; the base's tensors are shared."""
         with torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "The following (rank|alpha)_pattern keys"
-            )  # peft's own, of a mixture of experts
+            # peft warns of patterns that it sets itself for a mixture of experts
+            warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
             torch.manual_seed(int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8]))
             return get_peft_model(self._copy(), self.lora)
 
     def with_adapter(self, adapter: Adapter, previous: Any = None) -> Any:
-        """A model to sample from under an adapter; `previous`, an earlier one, is used up where that saves time.
+        """A model to sample from under an adapter; it may reuse `previous`, which must not be used any more then.
 
-        The adapter of a small policy is multiplied into weights of the copy's own: half the work of each token is
-        saved. A large policy's weights stay shared, and a carrier is made once; so it is where weights are rounded more
-        than adapters, and where an adapter is on other layers than linear ones.
+        In a small fp32 policy with linear layers, the adapter is merged into a copy of the weights, which halves the
+        work per token. Otherwise weights stay shared, and the adapter is loaded into a LoRA copy: merging would cost
+        memory, and round the adapter to bf16.
         """
         if self.small and self.base.dtype == torch.float32 and (merged := self._merged(adapter)):
             return merged
@@ -80,7 +79,7 @@ class Policy:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens can be sampled."""
+        """The number of different tokens that can be sampled."""
         embeddings: Any = self.base.get_input_embeddings()
         return int(embeddings.weight.shape[0])
 
@@ -94,7 +93,7 @@ class Policy:
         return copy.deepcopy(self.base, shared)
 
     def _merged(self, adapter: Adapter) -> PreTrainedModel | None:
-        """A copy with the adapter in its weights; None where a layer of it is neither linear nor GPT-2's `Conv1D`."""
+        """A copy with the adapter merged; None if it has layers other than `Linear` and GPT-2's `Conv1D`."""
         model: PreTrainedModel = self._copy()
         scale = self.lora.lora_alpha / self.lora.r
         for name, down in adapter.items():
@@ -141,41 +140,41 @@ def load_policy(name: str) -> Policy:
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
         row_tokens=_row_tokens(small, context),
-        workers=min(torch.get_num_threads(), _MOST_WORKERS) if small and device == "cpu" else 1,
+        workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
     )
-    _try(policy)
+    _check_sampling(policy)
     return policy
 
 
-def _try(policy: Policy) -> None:
-    """Sample a token of a completion, and one more beside another that joins: what cannot, is not served."""
+def _check_sampling(policy: Policy) -> None:
+    """PolicyError unless two completions of different length can be sampled in one batch."""
     try:
         decoder = Decoder(policy.with_adapter(read_adapter(policy.lora_copy())), frozenset())
         for prompt in ((0,), (0, 1)):
             decoder.admit([CompletionRequest(prompt, max_tokens=2)])
             decoder.step()
-    except Exception as error:  # whatever kind of model it is, and however it fails
-        why = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"
+    except Exception as error:  # a model can fail in any way
+        reason = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"
         raise PolicyError(
-            f"the policy {policy.name!r} loads, but no token can be sampled from it here: {why}",
-            hint="a model whose layers all attend, such as Llama, Qwen, Mistral, Gemma or GPT-2",
+            f"the policy {policy.name!r} cannot be sampled: {reason}",
+            hint="a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2",
         ) from error
 
 
 def fingerprint(policy: Policy) -> str:
-    """Tells a base model from others of the same name: a hash of its configuration and of some of each weight."""
+    """A hash of a base model's configuration and of samples of its weights: the same name may stand for others."""
     digest = hashlib.sha256(policy.base.config.to_json_string().encode())
     for name, weight in policy.base.state_dict().items():
-        some = weight.flatten()[:: max(1, weight.numel() // _LOOKED_AT)].float().cpu().contiguous()
-        digest.update(f"{name}{tuple(weight.shape)}".encode() + some.numpy().tobytes())
+        samples = weight.flatten()[:: max(1, weight.numel() // _FINGERPRINT_SAMPLES)].float().cpu().contiguous()
+        digest.update(f"{name}{tuple(weight.shape)}".encode() + samples.numpy().tobytes())
     return digest.hexdigest()
 
 
 def limit_threads(policy: Policy) -> None:
-    """From now on, compute each tensor in one thread where tensors are too small to share; see `Policy.workers`.
+    """Compute each tensor in one thread if the policy is small; see `Policy.workers`.
 
-    Threads that share one wait for each other at every operation: beside any other busy process, most of the time.
+    Threads that share a small tensor synchronise at every operation, and mostly wait when the machine is busy.
     """
     if policy.small:
         torch.set_num_threads(1)
@@ -188,25 +187,29 @@ def read_adapter(model: PeftModel) -> Adapter:
 
 
 def write_adapter(model: PeftModel, adapter: Adapter) -> None:
-    """Put the adapter's values into the model, in place."""
+    """Load an adapter into a model, in place."""
     with torch.no_grad():
         set_peft_model_state_dict(model, adapter)
 
 
 def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
-    """The parameters that train, by name."""
+    """The trainable parameters by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _lora(small: bool, base: nn.Module) -> LoraConfig:
     rank = 16 if small else 8
-    turned = any(type(module) is Conv1D for module in base.modules())  # GPT-2 keeps its weights the other way round
-    kind = "CAUSAL_LM"
-    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type=kind, fan_in_fan_out=turned)
+    return LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=any(type(module) is Conv1D for module in base.modules()),  # GPT-2's weights are transposed
+    )
 
 
 def _row_tokens(small: bool, context: int) -> int:
-    """A whole number of contexts, where more than one fits."""
+    """A multiple of the context, if it fits more than once."""
     budget = 1024 if small else 2048
     return budget // context * context or budget
 

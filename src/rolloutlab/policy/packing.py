@@ -1,8 +1,8 @@
-"""Which sequences are encoded together: common prompts once, and little padding.
+"""Packing of sequences into batches: shared prompts are encoded once, and padding is bounded.
 
-A bundle is a prompt, then what follows it in each sequence that begins with it: positions go on from the prompt in each
-of them, and a mask keeps them apart. A batch is bundles of similar length. All of it is arithmetic on lengths, the same
-for the same sequences.
+A bundle is a prompt followed by the rest of each sequence that begins with it; position ids continue from the prompt in
+each rest, and an attention mask separates them. A batch is bundles of similar length. Packing depends on lengths alone,
+and is deterministic.
 
 Axes: B bundles of a batch, L tokens of a bundle padded to the longest, T trained tokens of the batch.
 """
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rolloutlab.policy.rendering import TokenSequence
 
-_TWICE = 1024
-"""The length of a bundle whose tokens cost twice those of sequences encoded apart: measured, see `docs/training.md`.
+_DOUBLE_COST = 1024
+"""The length of a bundle at which a token costs twice that of a single sequence; measured, see `docs/training.md`.
 
 A prompt of P tokens is then cheapest shared in bundles of P + √(P² + 1024·P) tokens.
 """
@@ -25,7 +25,7 @@ A prompt of P tokens is then cheapest shared in bundles of P + √(P² + 1024·P
 
 @dataclass(frozen=True)
 class Bundle:
-    """`members`, indices of sequences, that share their first `prompt` tokens; `length` is what they are together."""
+    """Sequences, by index, that share their first `prompt` tokens. length: in tokens, with the prompt once."""
 
     prompt: int
     members: list[int]
@@ -34,12 +34,11 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads, and where it says what about the trained tokens.
+    """The inputs of a forward pass, and the positions of its trained tokens.
 
-    order: index of each sequence among those given; the trained tokens T are theirs, in this order.
-    before_T: index of the token before each trained one, in B·L flattened. target_T: the trained tokens.
-    positions_BL, mask_B1LL: None where every bundle is one sequence: padding on the right is behind what it could
-    change. The mask is added to the attention scores.
+    order: indices of the sequences; the trained tokens T are theirs, in this order. before_T: index of the token before
+    each trained one, in B·L flattened. target_T: the trained tokens. positions_BL, mask_B1LL: None if every bundle is
+    one sequence, since causal attention ignores padding on the right. The mask is added to the attention scores.
     """
 
     order: list[int]
@@ -51,26 +50,26 @@ class Batch:
 
     def read(self, device: torch.device) -> dict[str, Tensor]:
         """The arguments of a model's forward."""
-        given = {"input_ids": self.ids_BL, "position_ids": self.positions_BL, "attention_mask": self.mask_B1LL}
-        return {name: tensor.to(device) for name, tensor in given.items() if tensor is not None}
+        inputs = {"input_ids": self.ids_BL, "position_ids": self.positions_BL, "attention_mask": self.mask_B1LL}
+        return {name: tensor.to(device) for name, tensor in inputs.items() if tensor is not None}
 
 
 def parts(sequences: Sequence[TokenSequence], workers: int) -> list[list[int]]:
-    """Indices of the sequences, in order, in as many parts of about as many tokens; fewer where they are few."""
+    """Indices of the sequences, in order, in at most `workers` parts with about as many tokens each."""
     total, before = sum(map(len, sequences)), 0
-    found: dict[int, list[int]] = {}
+    indices: dict[int, list[int]] = {}
     for i, sequence in enumerate(sequences):
-        found.setdefault((before + len(sequence) // 2) * workers // total, []).append(i)
+        indices.setdefault((before + len(sequence) // 2) * workers // total, []).append(i)
         before += len(sequence)
-    return list(found.values())
+    return list(indices.values())
 
 
 def bundles(
     sequences: Sequence[TokenSequence], limit: int, shares: Callable[[int], bool], part: Iterable[int] | None = None
 ) -> list[Bundle]:
-    """Every sequence, or every one of a part, in one bundle; bundles of several are of at most `limit` tokens.
+    """Bundle all sequences, or those of a part. Bundles of several have at most `limit` tokens.
 
-    shares: whether a bundle of this length may be made of several at all.
+    shares: whether the model supports a bundle of several of this length.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i in range(len(sequences)) if part is None else part:
@@ -78,18 +77,22 @@ def bundles(
     return [
         bundle
         for members in by_prompt.values()
-        for shared in _filled(sequences, members, limit)
-        for bundle in ([shared] if _pays(shared, sequences, shares) else _singles(sequences, shared.members))
+        for shared in _fill(sequences, members, limit)
+        for bundle in (
+            [shared]
+            if _is_cheaper(shared, sequences, shares)
+            else [Bundle(_prompt(sequences[i]), [i], len(sequences[i])) for i in shared.members]
+        )
     ]
 
 
-def batches(found: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:
-    """Bundles of like length, longest first; none more than twice as long as another of its batch.
+def batches(bundles: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:
+    """Batches of bundles, longest first; none is more than twice as long as another of its batch.
 
-    So padding at most doubles a batch, which holds `limit` tokens with it, or one bundle.
+    So padding at most doubles a batch, which has `limit` tokens with it, or one bundle.
     """
     batch: list[Bundle] = []
-    for bundle in sorted(found, key=lambda b: -b.length):
+    for bundle in sorted(bundles, key=lambda b: -b.length):
         if batch and ((len(batch) + 1) * batch[0].length > limit or 2 * bundle.length < batch[0].length):
             yield batch
             batch = []
@@ -99,7 +102,7 @@ def batches(found: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:
 
 
 def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: torch.dtype) -> Batch:
-    """The batch as tensors on the CPU; the mask has this dtype."""
+    """The tensors of a batch, on the CPU; dtype: of the mask."""
     longest = max(bundle.length for bundle in batch)
     ids_BL = torch.zeros(len(batch), longest, dtype=torch.long)
     positions_BL = torch.zeros_like(ids_BL)
@@ -111,13 +114,13 @@ def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: 
         for m, i in enumerate(bundle.members):
             ids_L = torch.frombuffer(sequences[i].ids, dtype=torch.int32).long()
             rest = len(ids_L) - bundle.prompt
-            at_L = torch.cat([torch.arange(bundle.prompt), torch.arange(end, end + rest)])
-            ids_BL[b, at_L] = ids_L
-            positions_BL[b, at_L] = torch.arange(len(ids_L))
+            index_L = torch.cat([torch.arange(bundle.prompt), torch.arange(end, end + rest)])
+            ids_BL[b, index_L] = ids_L
+            positions_BL[b, index_L] = torch.arange(len(ids_L))
             segment_BL[b, end : end + rest] = m + 1
             end += rest
-            trained_T = trained_at(sequences[i])
-            before.append(b * longest + at_L[trained_T - 1])
+            trained_T = trained_positions(sequences[i])
+            before.append(b * longest + index_L[trained_T - 1])
             target.append(ids_L[trained_T])
     order = [i for bundle in batch for i in bundle.members]
     tensors = ids_BL, torch.cat(before), torch.cat(target)
@@ -126,47 +129,41 @@ def collate(batch: Sequence[Bundle], sequences: Sequence[TokenSequence], dtype: 
     return Batch(order, *tensors, positions_BL, _mask(segment_BL, dtype))
 
 
-def trained_at(sequence: TokenSequence) -> Tensor:
-    """Where the trained tokens are."""
+def trained_positions(sequence: TokenSequence) -> Tensor:
     return torch.frombuffer(sequence.trained, dtype=torch.uint8).nonzero()[:, 0]
 
 
 def _mask(segment_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """A token sees what is before it of the prompt (segment 0) and of its own segment; padding (-1) is seen by none."""
+    """Tokens attend to earlier ones of the prompt (segment 0) and of their own segment; none to padding (-1)."""
     own_BLL = segment_BL[:, :, None] == segment_BL[:, None, :]
-    seen_BLL = (own_BLL | (segment_BL == 0)[:, None, :]).tril()
-    hidden_BLL = torch.zeros(seen_BLL.shape, dtype=dtype).masked_fill_(~seen_BLL, torch.finfo(dtype).min)
-    return hidden_BLL[:, None]
+    attends_BLL = (own_BLL | (segment_BL == 0)[:, None, :]).tril()
+    mask_BLL = torch.zeros(attends_BLL.shape, dtype=dtype).masked_fill_(~attends_BLL, torch.finfo(dtype).min)
+    return mask_BLL[:, None]
 
 
-def _filled(sequences: Sequence[TokenSequence], members: list[int], limit: int) -> Iterator[Bundle]:
-    """Bundles of the members of one prompt, in order and alike, each of about the length that costs least."""
+def _fill(sequences: Sequence[TokenSequence], members: list[int], limit: int) -> Iterator[Bundle]:
+    """Bundles of sequences with one prompt, in order, of about equal length near the cheapest."""
     prompt = _prompt(sequences[members[0]])
     rests = [len(sequences[i]) - prompt for i in members]
-    count = max(1, round(sum(rests) / math.isqrt(prompt * (prompt + _TWICE))))
+    count = max(1, round(sum(rests) / math.isqrt(prompt * (prompt + _DOUBLE_COST))))
     share = math.ceil(sum(rests) / count)
     bundle, filled, before = Bundle(prompt, [], prompt), 0, 0
     for i, rest in zip(members, rests, strict=True):
-        place = (before + rest // 2) // share
-        if bundle.members and (place > filled or bundle.length + rest > limit):
+        position = (before + rest // 2) // share
+        if bundle.members and (position > filled or bundle.length + rest > limit):
             yield bundle
             bundle = Bundle(prompt, [], prompt)
-        bundle, filled, before = Bundle(prompt, [*bundle.members, i], bundle.length + rest), place, before + rest
+        bundle, filled, before = Bundle(prompt, [*bundle.members, i], bundle.length + rest), position, before + rest
     yield bundle
 
 
-def _pays(bundle: Bundle, sequences: Sequence[TokenSequence], shares: Callable[[int], bool]) -> bool:
-    lengths = [len(sequences[i]) for i in bundle.members]
-    return _cost(bundle.length) <= sum(lengths) and shares(bundle.length)
+def _is_cheaper(bundle: Bundle, sequences: Sequence[TokenSequence], shares: Callable[[int], bool]) -> bool:
+    """Whether a bundle costs no more than its sequences alone, and is supported.
 
-
-def _cost(length: int) -> float:
-    """Of a bundle, in tokens of a sequence encoded by itself: attention under a mask costs more the longer it is."""
-    return length * (1 + length / _TWICE)
-
-
-def _singles(sequences: Sequence[TokenSequence], members: list[int]) -> list[Bundle]:
-    return [Bundle(_prompt(sequences[i]), [i], len(sequences[i])) for i in members]
+    The cost is in tokens of single sequences: attention with a mask is slower, the more the longer it is.
+    """
+    cost = bundle.length * (1 + bundle.length / _DOUBLE_COST)
+    return cost <= sum(len(sequences[i]) for i in bundle.members) and shares(bundle.length)
 
 
 def _prompt(sequence: TokenSequence) -> int:

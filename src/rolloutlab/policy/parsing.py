@@ -1,4 +1,4 @@
-"""Token ids to messages: the text that a policy said, and the tool calls in it."""
+"""Parsing of sampled tokens: text as a stream, stop strings, tool calls."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -10,16 +10,16 @@ from transformers import PreTrainedTokenizerBase
 from rolloutlab.api.wire.chat import FunctionTool, UserMessage
 from rolloutlab.errors import InputError
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.policy.tool_calls import Call, ToolCallFormat, learn, written_call
+from rolloutlab.policy.tool_calls import Call, ToolCallFormat, infer_format, valid_call
 
-_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """Tokens in, text out, as soon as it can no longer change.
+    """Incremental detokenizer: emits text as soon as further tokens cannot change it.
 
-    decode: turns token ids into text. stops: strings that end the text; it ends before the first of them.
-    held: further strings in whose possible beginnings the text waits, such as the marker of a tool call.
+    decode: token ids to text. stops: strings before the first of which the text ends. held: further strings, such as
+    the marker of a tool call, at whose possible beginning output is held back.
     """
 
     def __init__(
@@ -29,51 +29,47 @@ class TextStream:
         self._stops = stops
         self._held = (*stops, *held)
         self._ids: list[int] = []
-        self._known = self._read = 0
+        self._start = self._end = 0
         self._text = ""
         self._sent = 0
         self.stopped = False
 
     def feed(self, token_id: int) -> str:
-        """What can be shown on top of all that was returned before; sets `stopped` at a stop string."""
+        """The text that has become final; sets `stopped` at a stop string."""
         self._ids.append(token_id)
         # a window over the last tokens: a token's text may depend on its neighbours, but not on those far away
-        before, now = self._decode(self._ids[self._known : self._read]), self._decode(self._ids[self._known :])
+        before, now = self._decode(self._ids[self._start : self._end]), self._decode(self._ids[self._start :])
         added = now[len(before) :]
-        text = self._text + added.rstrip(_UNREADABLE)  # a character whose last bytes are yet to come
-        if added and not added.endswith(_UNREADABLE):
+        text = self._text + added.rstrip(_REPLACEMENT)  # a character whose last bytes are in the next token
+        if added and not added.endswith(_REPLACEMENT):
             self._text = text
-            self._known, self._read = self._read, len(self._ids)
+            self._start, self._end = self._end, len(self._ids)
         cut = cut_at_stop(text, self._stops)
         self.stopped = len(cut) < len(text)
-        shown = cut[self._sent : len(cut) if self.stopped else _settled(cut, self._held)]
-        self._sent += len(shown)
-        return shown
+        final = cut[self._sent : len(cut) if self.stopped else _final_length(cut, self._held)]
+        self._sent += len(final)
+        return final
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string in it; all of it when there is none."""
-    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
+    """The text before its first stop string, if any."""
+    return text[: min((index for stop in stops if (index := text.find(stop)) >= 0), default=len(text))]
 
 
-def _settled(text: str, held: Sequence[str]) -> int:
-    """How much of the text is before the strings, and cannot be the beginning of one; an empty one holds everything."""
+def _final_length(text: str, held: Sequence[str]) -> int:
+    """The length before any held string or possible beginning of one at the end; 0 for an empty one."""
     ends = [len(text)]
     for string in held:
-        at = text.find(string)
-        ends += [at] if at >= 0 else [len(text) - n for n in range(1, len(string)) if text.endswith(string[:n])]
+        index = text.find(string)
+        ends += [index] if index >= 0 else [len(text) - n for n in range(1, len(string)) if text.endswith(string[:n])]
     return min(ends)
 
 
-_ASKED = [UserMessage(role="user", content="?")]
+_USER = [UserMessage(role="user", content="?")]
 
 
 class CompletionParser:
-    """Reads what was sampled, as the policy's tokenizer and chat template write it.
-
-    A tokenizer that says how its answers are parsed (its `response_template`) is believed; otherwise the form of a
-    tool call is learned from the chat template.
-    """
+    """Parses completions by the tokenizer's `response_template`, or by the call format of its chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, end_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -81,8 +77,8 @@ class CompletionParser:
         self._end_ids = end_ids
 
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
-        """A completion's text as it comes; where tools are at hand it waits at what may be a call."""
-        held = [self._marker] if tools else []
+        """A stream of a completion's text; with tools, it holds back what may be a call."""
+        held = [self._call_marker] if tools else []
         return TextStream(self._renderer.text, stops, held)
 
     def message(
@@ -92,35 +88,35 @@ class CompletionParser:
         text = cut_at_stop(self._renderer.text(ids), stops)
         if not tools:
             return text, []
-        spoken = [i for i in ids if i not in self._end_ids]
-        whole = cut_at_stop(str(self._tokenizer.decode(spoken, skip_special_tokens=False)), stops)
-        said, calls = self._parse(whole, prompt, tools)
-        return (said, calls) if calls else (text, [])
+        without_end = [i for i in ids if i not in self._end_ids]
+        whole = cut_at_stop(str(self._tokenizer.decode(without_end, skip_special_tokens=False)), stops)
+        content, calls = self._parse(whole, prompt, tools)
+        return (content, calls) if calls else (text, [])
 
     def check(self, tools: Sequence[FunctionTool]) -> None:
-        """Whether this policy can be offered tools.
+        """Check that this policy supports tools.
 
         Raises:
-            InputError: its chat template does not show tools, or writes calls in a form that cannot be read back.
+            InputError: its chat template does not render tools, or its format of calls is not supported.
         """
-        if tools and self._renderer.prompt(_ASKED, tools) == self._renderer.prompt(_ASKED):
-            raise InputError("the policy's chat template does not write tools", hint="leave tools out")
+        if tools and self._renderer.prompt(_USER, tools) == self._renderer.prompt(_USER):
+            raise InputError("the policy's chat template does not render tools", hint="leave tools out")
         if tools and not self._template and not self._format:
-            raise InputError("the policy writes tool calls in a form that is not read here", hint="leave tools out")
+            raise InputError("the policy's format of tool calls is not supported", hint="leave tools out")
 
     def forced(self, function: str | None) -> tuple[int, ...]:
-        """The tokens that a call of this function, or of any, begins with.
+        """The tokens with which a call of this function, or of any, begins.
 
         Raises:
-            InputError: the form of a call is not known.
+            InputError: the format of calls is not known.
         """
         if self._format is None:
-            raise InputError("a call cannot be required of this policy", hint='tool_choice: "auto"')
-        begins, goes_on = self._format.beginning(function)
-        whole: list[int] = self._tokenizer(begins + goes_on, add_special_tokens=False)["input_ids"]
-        # only tokens that the policy would write itself: one that reaches into what follows is left to it
+            raise InputError("this policy does not support required calls", hint='tool_choice: "auto"')
+        beginning, rest = self._format.beginning(function)
+        whole: list[int] = self._tokenizer(beginning + rest, add_special_tokens=False)["input_ids"]
+        # only whole tokens of the beginning: one that extends into the rest is sampled
         texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
-        return tuple(whole[: sum(1 for _ in takewhile(begins.startswith, texts))])
+        return tuple(whole[: sum(1 for _ in takewhile(beginning.startswith, texts))])
 
     def _parse(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> tuple[str, list[Call]]:
         if not self._template:
@@ -129,25 +125,23 @@ class CompletionParser:
             parsed = self._tokenizer.parse_response(
                 text, prefix=str(self._tokenizer.decode(list(prompt))), tools=[tool.to_wire() for tool in tools]
             )
-            found = [_call(each.get("function", each)) for each in parsed.get("tool_calls") or []]
-        except Exception:  # noqa: BLE001 - what was sampled may be malformed in any way
+            functions = [each.get("function", each) for each in parsed.get("tool_calls") or []]
+            calls = [valid_call(each.get("name"), each.get("arguments") or {}) for each in functions]
+        except Exception:  # noqa: BLE001 - sampled text may be malformed in any way
             return text, []
-        calls = [call for call in found if call]
-        return (str(parsed.get("content") or ""), calls) if len(calls) == len(found) else (text, [])
+        valid = [call for call in calls if call]
+        return (str(parsed.get("content") or ""), valid) if len(valid) == len(calls) else (text, [])
 
     @property
     def _template(self) -> Any:
         return getattr(self._tokenizer, "response_template", None)
 
     @property
-    def _marker(self) -> str:
-        """What a call begins with in a stream; any text may be one where there is no marker, or none in the text."""
+    def _call_marker(self) -> str:
+        """The beginning of a call in streamed text; empty, which holds back all text, if none is visible in it."""
         marker = self._format.opening if self._format and not self._template else ""
-        return (
-            marker
-            if marker in self._renderer.text(self._tokenizer(marker, add_special_tokens=False)["input_ids"])
-            else ""
-        )
+        visible = self._renderer.text(self._tokenizer(marker, add_special_tokens=False)["input_ids"])
+        return marker if marker in visible else ""
 
     @cached_property
     def _format(self) -> ToolCallFormat | None:
@@ -155,10 +149,6 @@ class CompletionParser:
             return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=begin, tokenize=False))
 
         try:
-            return learn(template, str(self._tokenizer.eos_token or ""))
-        except Exception:  # noqa: BLE001 - a template may fail in any way on a call it does not know
+            return infer_format(template, str(self._tokenizer.eos_token or ""))
+        except Exception:  # noqa: BLE001 - a template may fail in any way on an unknown call
             return None
-
-
-def _call(function: dict[str, Any]) -> Call | None:
-    return written_call(function.get("name"), function.get("arguments") or {})

@@ -1,4 +1,4 @@
-"""How a policy writes tool calls: learned from its own chat template, then read in what it says."""
+"""Format of a policy's tool calls, inferred from its chat template, and their parser."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Template = Callable[[list[dict[str, Any]], bool], str]
-"""Renders messages; the second argument says whether the assistant's answer is to begin behind them."""
+"""Renders messages; the second argument is `add_generation_prompt`."""
 
 _NAME, _ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
 _BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
@@ -14,7 +14,7 @@ _BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
 
 @dataclass(frozen=True)
 class Call:
-    """A call as the policy wrote it; `arguments` is JSON text."""
+    """`arguments` is JSON text."""
 
     name: str
     arguments: str
@@ -24,8 +24,8 @@ class Call:
 class ToolCallFormat:
     """JSON objects between two markers, such as `<tool_call>` and `</tool_call>`; either may be empty.
 
-    name_key, arguments_key: the object's keys. example: a whole call of the function `_NAME`. before_name,
-    before_arguments: how many characters of it come before the name, and before the arguments.
+    name_key, arguments_key: the object's keys. example: a call of the function `_NAME`. before_name, before_arguments:
+    offsets of the name and of the arguments in it.
     """
 
     opening: str
@@ -37,34 +37,34 @@ class ToolCallFormat:
     before_arguments: int
 
     def beginning(self, function: str | None) -> tuple[str, str]:
-        """What a call of this function, or of any, begins with; and how it may go on."""
+        """The beginning of a call of this function, or of any; and an example of the rest."""
         if function is None:
             return self.example[: self.before_name], self.example[self.before_name :]
-        begins = self.example[: self.before_arguments].replace(_NAME, json.dumps(function, ensure_ascii=False)[1:-1])
-        return begins, self.example[self.before_arguments :]
+        name = json.dumps(function, ensure_ascii=False)[1:-1]
+        return self.example[: self.before_arguments].replace(_NAME, name), self.example[self.before_arguments :]
 
     def parse(self, text: str) -> tuple[str, list[Call]]:
-        """The text around the calls, and the calls; all of the text and no call when one is malformed."""
-        said, _, rest = text.partition(self.opening) if self.opening else ("", "", text)
+        """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
+        before, _, rest = text.partition(self.opening) if self.opening else ("", "", text)
         calls: list[Call] = []
-        rest = self._bare(rest)
+        rest = self._skip_markers(rest)
         while rest.startswith("{"):
             call, end = self._read(rest)
             if call is None:
                 return text, []
             calls.append(call)
-            rest = self._bare(rest[end:])
-        return (said + rest, calls) if calls else (text, [])
+            rest = self._skip_markers(rest[end:])
+        return (before + rest, calls) if calls else (text, [])
 
     def _read(self, text: str) -> tuple[Call | None, int]:
         try:
-            found, end = json.JSONDecoder(strict=False).raw_decode(text)
+            value, end = json.JSONDecoder(strict=False).raw_decode(text)
         except (ValueError, RecursionError):
             return None, len(text)
-        return written_call(found.get(self.name_key), found.get(self.arguments_key)), end
+        return valid_call(value.get(self.name_key), value.get(self.arguments_key)), end
 
-    def _bare(self, text: str) -> str:
-        """The text without the markers and separators that it begins with."""
+    def _skip_markers(self, text: str) -> str:
+        """The text without leading markers and separators."""
         before = None
         while before != text:
             before, text = text, text.strip()
@@ -75,8 +75,8 @@ class ToolCallFormat:
         return text
 
 
-def written_call(name: Any, arguments: Any) -> Call | None:
-    """The call that was written, or None: it has no name, or arguments that JSON of whole characters cannot say."""
+def valid_call(name: Any, arguments: Any) -> Call | None:
+    """The call, or None if it has no name, or its arguments are not valid JSON in valid Unicode."""
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
     try:
@@ -87,41 +87,40 @@ def written_call(name: Any, arguments: Any) -> Call | None:
     return Call(name, text)
 
 
-def learn(template: Template, end: str) -> ToolCallFormat | None:
-    """The format in which a chat template writes calls, or None where that is not JSON.
+def infer_format(template: Template, end: str) -> ToolCallFormat | None:
+    """The format of a chat template's calls, or None if it is not JSON, from the rendering of an example.
 
     end: the text of the end-of-turn token.
     """
-    asked = [{"role": "user", "content": "?"}]
+    user = [{"role": "user", "content": "?"}]
     call = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
-    prompt = template(asked, True)
-    whole = template([*asked, {"role": "assistant", "content": "", "tool_calls": [call]}], False)
-    written = whole.removeprefix(prompt)
-    if written == whole:
+    prompt = template(user, True)
+    whole = template([*user, {"role": "assistant", "content": "", "tool_calls": [call]}], False)
+    rendered = whole.removeprefix(prompt)
+    if rendered == whole:
         return None
-    for start in (i for i, character in enumerate(written) if character == "{"):
+    for start in (i for i, character in enumerate(rendered) if character == "{"):
         try:
-            found, end_of_call = json.JSONDecoder().raw_decode(written, start)
+            value, call_end = json.JSONDecoder().raw_decode(rendered, start)
         except ValueError:
             continue
-        keys = {_key(value): name for name, value in found.items()}
-        if "name" in keys and "arguments" in keys and _NAME in written:
-            closing = written[end_of_call:].partition(end)[0] if end else written[end_of_call:]
-            arguments = written.index("{", written.index(_NAME))
+        keys = {_kind(each): name for name, each in value.items()}
+        if "name" in keys and "arguments" in keys and _NAME in rendered:
+            closing = rendered[call_end:].partition(end)[0] if end else rendered[call_end:]
             return ToolCallFormat(
-                opening=written[:start].lstrip().rstrip(_BEFORE),
+                opening=rendered[:start].lstrip().rstrip(_BEFORE),
                 closing=closing.lstrip(_AFTER).rstrip(),
                 name_key=keys["name"],
                 arguments_key=keys["arguments"],
-                example=written,
-                before_name=written.index(_NAME),
-                before_arguments=arguments,
+                example=rendered,
+                before_name=rendered.index(_NAME),
+                before_arguments=rendered.index("{", rendered.index(_NAME)),
             )
     return None
 
 
-def _key(value: Any) -> str:
-    """What a value of the sentinel call is."""
+def _kind(value: Any) -> str:
+    """Which part of the example call a value is."""
     if value == _NAME:
         return "name"
     return "arguments" if value in (_ARGUMENTS, json.dumps(_ARGUMENTS)) else "other"

@@ -1,4 +1,4 @@
-"""One training job, top to bottom: trajectories become sequences, sequences rows, and each row one optimiser step."""
+"""One training job: trajectories to sequences, sequences to rows, one AdamW step per row."""
 
 import hashlib
 import math
@@ -22,20 +22,20 @@ from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.job_reader import Garbled, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
-from rolloutlab.policy.packing import Batch, trained_at
+from rolloutlab.policy.packing import Batch, trained_positions
 from rolloutlab.policy.rendering import Renderer, TokenSequence
 
-_LARGEST = 1e18
-_BEAT = 1000
-"""Trajectories read between two signs of life."""
+_MAX_OPTION = 1e18
+_HEARTBEAT = 1000
+"""Trajectories read between two heartbeats."""
 
 Report = Callable[[str, dict[str, object]], None]
-"""Called with the type and the data of each event as it happens."""
+"""Called with the type and data of each event."""
 
 
 @dataclass(frozen=True)
 class State:
-    """All that a checkpoint holds: the adapter, and AdamW's moments and step counts under the adapter's names."""
+    """The content of a checkpoint: the adapter, and AdamW's moments and step counts under the adapter's names."""
 
     adapter: Adapter
     optimizer: dict[str, Tensor]
@@ -43,7 +43,7 @@ class State:
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """A sequence that trains, with the advantage and the weight of its trajectory."""
+    """A sequence with the advantage and weight of its trajectory."""
 
     tokens: TokenSequence
     advantage: float
@@ -63,9 +63,9 @@ def train(
     report: Report,
     cancelled: Callable[[], bool],
 ) -> State:
-    """Train `model`, a carrier of the policy, from the state of checkpoint `step`; return the state after the job.
+    """Train `model`, a LoRA copy of the policy, from the state of checkpoint `step`; the state after the job.
 
-    The groups are read once, in order, and no trajectory is kept: they may come from a file as they are asked for.
+    The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
     The same job from the same state gives bit-identical tensors on the same machine.
 
     Raises:
@@ -77,7 +77,7 @@ def train(
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
     job = read_job(groups, renderer, policy.context, lambda count: _beat(count, report, cancelled))
     check = preflight(job.members, options, warnings=job.warnings)
-    rows = list(pack(_weighted(check, job.sequences), policy.row_tokens))
+    rows = list(pack(_training_sequences(check, job.sequences), policy.row_tokens))
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
     report("preflight", _preflight_data(check, options))
 
@@ -89,26 +89,27 @@ def train(
     )
     _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
-        rows = [_recalculated(forward, row) for row in _until(cancelled, rows)]
-    constant = {**_job_numbers(job, check), "learning_rate": learning_rate}
+        rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
+    constant = {**_job_metrics(job, check), "learning_rate": learning_rate}
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
         for i, row in enumerate(_until(cancelled, rows)):
-            numbers = _optimise(forward, optimizer, row, options, pool)
-            if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["grad_norm"]):
+            metrics = _optimizer_step(forward, optimizer, row, options, pool)
+            if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 raise TrainingError(
                     f"the loss of row {i} is not a finite number", hint="a lower learning_rate or epsilon_high"
                 )
-            report("gradient_step", _finite({**numbers, **constant}))
+            # undefined metrics are left out: JSON has no NaN
+            report("gradient_step", {k: v for k, v in {**metrics, **constant}.items() if math.isfinite(v)})
     if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
-        raise TrainingError("the weights stopped being finite numbers", hint="a lower learning_rate")
+        raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
 
 
 def _beat(count: int, report: Report, cancelled: Callable[[], bool]) -> None:
-    """A long job shows that it is being read, and can be cancelled."""
+    """While a long job is being read: check for cancellation, report heartbeats."""
     if cancelled():
         raise Cancelled
-    if count % _BEAT == 0:
+    if count % _HEARTBEAT == 0:
         report("heartbeat", {"trajectories": count})
 
 
@@ -120,17 +121,19 @@ def _until(cancelled: Callable[[], bool], rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _in_fp32(options: Options) -> Options:
-    """The options with numbers whose products stay finite in fp32; beyond these bounds more makes no difference."""
-    bounded: dict[str, Any] = {
-        name: min(max(value, -_LARGEST), _LARGEST) for name, value in vars(options).items() if isinstance(value, float)
+    """The options with floats clamped so that products stay finite in fp32; larger values have the same effect."""
+    clamped: dict[str, Any] = {
+        name: min(max(value, -_MAX_OPTION), _MAX_OPTION)
+        for name, value in vars(options).items()
+        if isinstance(value, float)
     }
-    return replace(options, **bounded)
+    return replace(options, **clamped)
 
 
 def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
-    """Rows of whole sequences, in order, each of at most `budget` tokens or of one sequence.
+    """Rows of whole sequences, in order, each of at most `budget` tokens or one sequence.
 
-    A group that fits into a row is not split over two: its members share their prompt.
+    A group that fits into a row is not split, because its members share their prompt.
     """
     row: Row = []
     for group in groups:
@@ -148,69 +151,73 @@ def _tokens(sequences: Sequence[TrainingSequence]) -> int:
     return sum(len(s.tokens) for s in sequences)
 
 
-def _weighted(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[list[TrainingSequence]]:
-    """What trains of each group."""
-    histories_of = iter(sequences)
+def _training_sequences(
+    check: Preflight, sequences: Iterable[Sequence[TokenSequence]]
+) -> Iterator[list[TrainingSequence]]:
+    """The trainable sequences of each group."""
+    remaining = iter(sequences)
     for group in check.shares:
-        found = [(share, histories) for share, histories in zip(group, histories_of, strict=False)]
         yield [
             TrainingSequence(history, share.advantage, share.weight)
-            for share, histories in found
+            for share, histories in list(zip(group, remaining, strict=False))
             if share.reason is None
             for history in histories
         ]
 
 
-def _recalculated(forward: Forward, row: Row) -> Row:
-    """The row with the logprobs that its tokens have now in the place of the recorded ones."""
-    scored = forward.logprobs([s.tokens for s in row])
-    return [replace(s, tokens=_with_logprobs(s.tokens, new_T)) for s, new_T in zip(row, scored, strict=True)]
+def _with_new_logprobs(forward: Forward, row: Row) -> Row:
+    """The row with logprobs under the current weights instead of the recorded ones."""
+    logprobs = forward.logprobs([s.tokens for s in row])
+    return [replace(s, tokens=_with_logprobs(s.tokens, new_T)) for s, new_T in zip(row, logprobs, strict=True)]
 
 
 def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
-    logprobs_L = torch.zeros(len(tokens)).index_copy(0, trained_at(tokens), new_T)
+    logprobs_L = torch.zeros(len(tokens)).index_copy(0, trained_positions(tokens), new_T)
     return replace(tokens, logprobs=array("f", logprobs_L.tolist()))
 
 
-def _optimise(
+def _optimizer_step(
     forward: Forward, optimizer: torch.optim.Optimizer, row: Row, options: Options, pool: ThreadPoolExecutor
 ) -> dict[str, float]:
-    """One step of AdamW on one row; what was seen, as numbers.
+    """One AdamW step on one row; its metrics.
 
-    Batches are worked on at the same time, and their gradients added up in their order, so the sum is always the same.
+    Batches run in parallel, and their gradients are summed in order, so that the result is deterministic.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     row_tokens = sum(s.tokens.trainable for s in row)
 
-    def work(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
+    def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
-        old_T = _recorded(part).to(new_T.device)
-        outcome = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
-        gradients = torch.autograd.grad(outcome.loss, parameters, allow_unused=True, materialize_grads=True)
-        parts = [new_T.detach(), old_T, entropy_T, outcome.ratio_T, outcome.clipped_T, outcome.masked_T]
-        return float(outcome.loss.detach()), gradients, torch.stack(parts)
+        old_T = _recorded_logprobs(part).to(new_T.device)
+        result = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
+        gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
+        statistics = [new_T.detach(), old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
+        return float(result.loss.detach()), gradients, torch.stack(statistics)
 
     optimizer.zero_grad(set_to_none=True)
-    loss, seen = 0.0, []
-    for loss_of_part, gradients, seen_of_part in pool.map(work, forward.batches([s.tokens for s in row])):
+    loss, statistics = 0.0, []
+    batches = forward.batches([s.tokens for s in row])
+    for part_loss, gradients, part_statistics in pool.map(loss_and_gradients, batches):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        loss += loss_of_part
-        seen.append(seen_of_part)
+        loss += part_loss
+        statistics.append(part_statistics)
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
     if norm.isfinite():
         optimizer.step()
-    return {"loss": loss, "grad_norm": float(norm), **_numbers(*torch.cat(seen, dim=1))}
+    return {"loss": loss, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1))}
 
 
-def _recorded(part: Row) -> Tensor:
-    """The logprobs that the sampler recorded for the trained tokens."""
-    return torch.cat([torch.frombuffer(s.tokens.logprobs, dtype=torch.float32)[trained_at(s.tokens)] for s in part])
+def _recorded_logprobs(part: Row) -> Tensor:
+    """The logprobs of the trained tokens when they were sampled."""
+    return torch.cat(
+        [torch.frombuffer(s.tokens.logprobs, dtype=torch.float32)[trained_positions(s.tokens)] for s in part]
+    )
 
 
 def _per_token(part: Row, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Advantage, weight and index of the history of each trained token."""
+    """Advantage, weight and history index of each trained token."""
     count_H = torch.tensor([s.tokens.trainable for s in part])
     advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
     weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
@@ -221,7 +228,7 @@ def _per_token(part: Row, device: torch.device) -> tuple[Tensor, Tensor, Tensor]
     return advantage_T, weight_T, history_T
 
 
-def _numbers(
+def _metrics(
     new_T: Tensor, old_T: Tensor, entropy_T: Tensor, ratio_T: Tensor, clipped_T: Tensor, masked_T: Tensor
 ) -> dict[str, float]:
     known_T = ~old_T.isnan()
@@ -239,7 +246,7 @@ def _numbers(
 
 
 def _kl(old_T: Tensor, new_T: Tensor) -> float:
-    """The divergence of the new policy from the old, which sampled: mean of exp(δ) - 1 - δ, never negative."""
+    """KL(old || new) by the k3 estimator: mean of exp(δ) - 1 - δ, never negative."""
     delta_T = new_T - old_T
     return float((delta_T.expm1() - delta_T).mean())
 
@@ -250,7 +257,7 @@ def _correlation(a_T: Tensor, b_T: Tensor) -> float:
     return float(a_T @ b_T) / scale if scale else math.nan
 
 
-def _job_numbers(job: ReadJob, check: Preflight) -> dict[str, float]:
+def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:
     rewards = [member.reward for group in job.members for member in group]
     return {
         "reward": fmean(rewards) if rewards else math.nan,
@@ -260,11 +267,6 @@ def _job_numbers(job: ReadJob, check: Preflight) -> dict[str, float]:
         "num_trajectories": check.trajectories,
         "num_trainable_tokens": check.trainable_tokens,
     }
-
-
-def _finite(numbers: dict[str, float]) -> dict[str, object]:
-    """A statistic that is undefined is left out: JSON has no NaN."""
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
@@ -283,7 +285,7 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
 
 
 def _seed(job: ReadJob, config: ExperimentalTrainingConfig | None, step: int) -> int:
-    """From what the job asks, not from which model it is for: the same job on a copy of the model gives the same."""
+    """A seed from the job's content, not its model: the same job on a copy of the model gives the same result."""
     digest = hashlib.sha256(str(step).encode())
     digest.update(job.digest)
     digest.update(config.to_json().encode() if config else b"")
