@@ -56,39 +56,39 @@ def carrier(policy, adapter):
 
 def naive(model, sequences):
     """Logprobs and entropies of each sequence, one at a time through the whole model."""
-    found = []
+    outputs = []
     for s in sequences:
         all_TV = model(input_ids=torch.tensor([list(s.ids)])).logits[0].float().log_softmax(-1)
         at = [t for t in range(len(s)) if s.trained[t]]
         logprobs_T = torch.stack([all_TV[t - 1, s.ids[t]] for t in at])
         entropy_T = torch.stack([-(all_TV[t - 1].exp() * all_TV[t - 1]).sum() for t in at])
-        found.append((logprobs_T, entropy_T.detach()))
-    return found
+        outputs.append((logprobs_T, entropy_T.detach()))
+    return outputs
 
 
 def by_forward(forward, sequences):
     """The same from the code under test, in the order of the sequences, and how many of the batches had a mask."""
-    found, masks = [None] * len(sequences), 0
+    outputs, masks = [None] * len(sequences), 0
     for batch in forward.batches(sequences):
         masks += batch.mask_B1LL is not None
         sizes = [sequences[i].trainable for i in batch.order]
         for i, *both in zip(batch.order, *(t.split(sizes) for t in forward(batch)), strict=True):
-            found[i] = both
-    return found, masks
+            outputs[i] = both
+    return outputs, masks
 
 
-def gradients(model, found):
+def gradients(model, outputs):
     """Of a sum in which every token has another weight."""
     model.zero_grad()
-    sum(((i + 1) * torch.linspace(-1, 2, len(p_T)) * p_T).sum() for i, (p_T, _) in enumerate(found)).backward()
+    sum(((i + 1) * torch.linspace(-1, 2, len(p_T)) * p_T).sum() for i, (p_T, _) in enumerate(outputs)).backward()
     return {name: p.grad.clone() for name, p in adapter_parameters(model).items()}
 
 
-def assert_same(model, found, expected):
-    for (logprobs_T, entropy_T), (expected_T, expected_entropy_T) in zip(found, expected, strict=True):
+def assert_same(model, outputs, expected):
+    for (logprobs_T, entropy_T), (expected_T, expected_entropy_T) in zip(outputs, expected, strict=True):
         assert torch.allclose(logprobs_T, expected_T, rtol=0, atol=1e-5)
         assert torch.allclose(entropy_T, expected_entropy_T, rtol=0, atol=1e-5)
-    slopes, expected_slopes = gradients(model, found), gradients(model, expected)
+    slopes, expected_slopes = gradients(model, outputs), gradients(model, expected)
     scale = max(float(t.abs().max()) for t in expected_slopes.values())
     for name, slope in expected_slopes.items():
         assert torch.allclose(slopes[name], slope, rtol=0, atol=1e-5 * scale), name
@@ -96,9 +96,9 @@ def assert_same(model, found, expected):
 
 def test_bundles_chunks_and_batches_change_nothing(policy, adapter_of, sequences):
     model = carrier(policy, adapter_of(policy))
-    found, masks = by_forward(Forward(policy, model, chunk=7 * 292), sequences)
+    outputs, masks = by_forward(Forward(policy, model, chunk=7 * 292), sequences)
     assert masks > 0
-    assert_same(model, found, naive(model, sequences))
+    assert_same(model, outputs, naive(model, sequences))
 
 
 def test_small_batches_are_the_same_as_large_ones(policy, adapter_of, sequences):
@@ -115,9 +115,9 @@ def test_another_architecture_takes_the_way_that_is_right_for_it(
     policy = policy_of(config, **overrides)
     assert (policy.probe.head_is_last, policy.probe.shares(128)) == (head_is_last, shares)
     model = carrier(policy, adapter_of(policy))
-    found, masks = by_forward(Forward(policy, model), sequences)
+    outputs, masks = by_forward(Forward(policy, model), sequences)
     assert (masks > 0) == shares
-    assert_same(model, found, naive(model, sequences))
+    assert_same(model, outputs, naive(model, sequences))
 
 
 def test_the_practice_policy_may_share_prompts_and_chunk_its_logits():
@@ -151,10 +151,10 @@ def test_probing_leaves_no_trace_on_the_model(policy):
 def test_a_trained_token_right_after_the_prompt_reads_the_prompts_last_state_in_every_member(policy, adapter_of, group):
     model = carrier(policy, adapter_of(policy))
     twins = group(5, 40, [[1]]) * 3
-    found, masks = by_forward(Forward(policy, model), twins)
+    outputs, masks = by_forward(Forward(policy, model), twins)
     assert masks == 1
-    assert len({float(logprobs_T.detach()) for logprobs_T, _ in found}) == 1
-    assert_same(model, found, naive(model, twins))
+    assert len({float(logprobs_T.detach()) for logprobs_T, _ in outputs}) == 1
+    assert_same(model, outputs, naive(model, twins))
 
 
 @pytest.mark.parametrize("size", [8.0, 12.0, 16.0])

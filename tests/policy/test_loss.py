@@ -122,7 +122,7 @@ def loss_of(
 ) -> tuple[RowLoss, list[float]]:
     """The loss of a row and its gradient; advantages and weights are 1 and the history is one, unless given."""
     new_T = torch.tensor(new, dtype=dtype, requires_grad=True)
-    found = row_loss(
+    result = row_loss(
         new_T,
         torch.tensor(old, dtype=dtype),
         torch.tensor(advantage or [1.0] * len(new), dtype=dtype),
@@ -130,9 +130,9 @@ def loss_of(
         torch.tensor(history or [0] * len(new), dtype=torch.int64),
         replace(Options(), **options),
     )
-    found.loss.backward()
+    result.loss.backward()
     assert new_T.grad is not None
-    return found, new_T.grad.tolist()
+    return result, new_T.grad.tolist()
 
 
 def whole_row(options: Options) -> tuple[RowLoss, list[float]]:
@@ -191,17 +191,17 @@ def test_the_loss_of_any_row_agrees_with_the_naive_implementation(tokens, option
     seen = sorted(set(history))
     history = [seen.index(h) for h in history]
     expected = naive_loss(new, new, old, advantage, weight, history, options)
-    found, gradient = loss_of(new, old, advantage, weight, history, **vars(options))
+    result, gradient = loss_of(new, old, advantage, weight, history, **vars(options))
     bounds = [1 - options.epsilon, 1 + options.epsilon_high]
-    if not options.mask_prob_ratio or all(abs(r - b) > 1e-12 for r in found.ratio_T.tolist() for b in bounds):
-        assert found.loss.item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    if not options.mask_prob_ratio or all(abs(r - b) > 1e-12 for r in result.ratio_T.tolist() for b in bounds):
+        assert result.loss.item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert all(map(math.isfinite, gradient))
 
 
 def row_of_one(delta: float, advantage: float, **options: object) -> tuple[float, float]:
     """Loss and gradient of one token whose new logprob is -1, without the 1e-6 below the fraction."""
-    found, (gradient,) = loss_of([-1.0], [-1.0 - delta], [advantage], **options)
-    return found.loss.item() * (1 + 1e-6), gradient * (1 + 1e-6)
+    result, (gradient,) = loss_of([-1.0], [-1.0 - delta], [advantage], **options)
+    return result.loss.item() * (1 + 1e-6), gradient * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("advantage", [1.0, -2.0])
@@ -265,10 +265,10 @@ def test_with_ppo_a_masked_token_has_no_gradient():
 
 
 def test_a_ratio_at_the_very_bound_is_masked():
-    found, _ = loss_of([-1.0, -1.0], [-1.0, -1.0], mask_prob_ratio=True, epsilon=0.0, epsilon_high=4.0)
-    assert found.masked_T.tolist() == [True, True]
-    found, _ = loss_of([-1.0, -1.0], [-1.0, -1.0], mask_prob_ratio=True, epsilon=4.0, epsilon_high=0.0)
-    assert found.masked_T.tolist() == [True, True]
+    result, _ = loss_of([-1.0, -1.0], [-1.0, -1.0], mask_prob_ratio=True, epsilon=0.0, epsilon_high=4.0)
+    assert result.masked_T.tolist() == [True, True]
+    result, _ = loss_of([-1.0, -1.0], [-1.0, -1.0], mask_prob_ratio=True, epsilon=4.0, epsilon_high=0.0)
+    assert result.masked_T.tolist() == [True, True]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -297,19 +297,19 @@ def test_the_k2_penalty_is_not_differentiated():
     ],
 )
 def test_the_level_says_which_ratio_a_token_has(level, expected):
-    found, _ = loss_of([-1.0, -1.0], [-1 - math.log(2), -1 - math.log(8)], importance_sampling_level=level)
-    assert found.ratio_T.tolist() == pytest.approx(expected, rel=1e-12)
+    result, _ = loss_of([-1.0, -1.0], [-1 - math.log(2), -1 - math.log(8)], importance_sampling_level=level)
+    assert result.ratio_T.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_mean_of_a_history_is_over_its_own_tokens_wherever_they_are():
     new, old = [-1.0] * 4, [-1 - math.log(2), -1.0, -1 - math.log(8), -1 - math.log(9)]
-    found, _ = loss_of(new, old, history=[0, 1, 0, 1], importance_sampling_level="sequence")
-    assert found.ratio_T.tolist() == pytest.approx([4, 3, 4, 3], rel=1e-12)
+    result, _ = loss_of(new, old, history=[0, 1, 0, 1], importance_sampling_level="sequence")
+    assert result.ratio_T.tolist() == pytest.approx([4, 3, 4, 3], rel=1e-12)
 
 
 def test_a_token_without_an_old_logprob_counts_with_a_change_of_zero_in_the_mean_of_its_history():
-    found, _ = loss_of([-1.0, -1.0], [-1 - math.log(9), NAN], importance_sampling_level="sequence")
-    assert found.ratio_T.tolist() == pytest.approx([3, 3], rel=1e-12)
+    result, _ = loss_of([-1.0, -1.0], [-1 - math.log(9), NAN], importance_sampling_level="sequence")
+    assert result.ratio_T.tolist() == pytest.approx([3, 3], rel=1e-12)
 
 
 def test_with_ppo_the_ratio_of_a_sequence_is_differentiated_through_every_token_of_it_and_no_other():
@@ -335,8 +335,8 @@ def test_with_ppo_the_ratio_of_a_sequence_is_differentiated_through_every_token_
 @pytest.mark.parametrize("ppo", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_row_without_any_old_logprobs_trains_as_on_policy(level, ppo):
-    found, gradient = loss_of([-1.0, -2.0], [NAN, NAN], [0.5, -1.0], ppo=ppo, importance_sampling_level=level)
-    assert found.ratio_T.tolist() == [1.0, 1.0]
+    result, gradient = loss_of([-1.0, -2.0], [NAN, NAN], [0.5, -1.0], ppo=ppo, importance_sampling_level=level)
+    assert result.ratio_T.tolist() == [1.0, 1.0]
     if level in ("token", "sequence"):
         expected = [-0.5, 1.0] if level == "token" or not ppo else [0.25, 0.25]
         assert gradient == pytest.approx([g / (2 + 1e-6) for g in expected], rel=1e-9)
@@ -344,8 +344,8 @@ def test_a_row_without_any_old_logprobs_trains_as_on_policy(level, ppo):
 
 
 def test_the_loss_is_the_weighted_sum_over_the_number_of_tokens_of_the_row():
-    found, gradient = loss_of([-1.0, -3.0], [-1.0, -3.0], [2.0, -1.0], [0.5, 1.5])
-    assert found.loss.item() == pytest.approx((0.5 * 2 * 1 - 1.5 * 1 * 3) / 2.000001, rel=1e-12)
+    result, gradient = loss_of([-1.0, -3.0], [-1.0, -3.0], [2.0, -1.0], [0.5, 1.5])
+    assert result.loss.item() == pytest.approx((0.5 * 2 * 1 - 1.5 * 1 * 3) / 2.000001, rel=1e-12)
     assert gradient == pytest.approx([-1.0 / 2.000001, 1.5 / 2.000001], rel=1e-12)
 
 
@@ -377,36 +377,36 @@ def test_the_losses_of_the_parts_of_a_row_add_up_to_that_of_the_row(level):
 
 def test_an_empty_row_has_a_loss_of_zero():
     empty = torch.zeros(0, requires_grad=True)
-    found = row_loss(
+    result = row_loss(
         empty, empty.detach(), empty.detach(), empty.detach(), torch.zeros(0, dtype=torch.int64), Options()
     )
-    assert found.loss.item() == 0.0
-    assert len(found.ratio_T) == 0
+    assert result.loss.item() == 0.0
+    assert len(result.ratio_T) == 0
 
 
 def test_what_is_reported_carries_no_gradient():
-    found, _ = loss_of([-1.0], [-1.5], ppo=True, mask_prob_ratio=True)
-    assert found.loss.requires_grad
-    assert not any(seen.requires_grad for seen in (found.ratio_T, found.clipped_T, found.masked_T))
+    result, _ = loss_of([-1.0], [-1.5], ppo=True, mask_prob_ratio=True)
+    assert result.loss.requires_grad
+    assert not any(seen.requires_grad for seen in (result.ratio_T, result.clipped_T, result.masked_T))
 
 
 def test_the_reported_ratio_is_the_one_before_any_bound():
-    found, _ = loss_of([-1.0], [-1 - math.log(9)], max_weight=2.0, mask_prob_ratio=True, epsilon=0.2, epsilon_high=0.2)
-    assert found.ratio_T.tolist() == pytest.approx([9.0])
+    result, _ = loss_of([-1.0], [-1 - math.log(9)], max_weight=2.0, mask_prob_ratio=True, epsilon=0.2, epsilon_high=0.2)
+    assert result.ratio_T.tolist() == pytest.approx([9.0])
 
 
 def test_clipped_are_the_tokens_outside_the_range_and_masked_none_without_the_mask():
     old = [-1 - math.log(ratio) for ratio in (0.5, 1.0, 1.1, 3.0)]
-    found, _ = loss_of([-1.0] * 4, old, epsilon=0.2, epsilon_high=0.2)
-    assert found.clipped_T.tolist() == [True, False, False, True]
-    assert found.masked_T.tolist() == [False] * 4
+    result, _ = loss_of([-1.0] * 4, old, epsilon=0.2, epsilon_high=0.2)
+    assert result.clipped_T.tolist() == [True, False, False, True]
+    assert result.masked_T.tolist() == [False] * 4
 
 
 def test_with_the_mask_what_is_outside_the_range_is_masked_and_not_clipped():
     old = [-1 - math.log(ratio) for ratio in (0.5, 1.0, 1.1, 3.0)]
-    found, _ = loss_of([-1.0] * 4, old, mask_prob_ratio=True, epsilon=0.2, epsilon_high=0.2)
-    assert found.masked_T.tolist() == [True, False, False, True]
-    assert found.clipped_T.tolist() == [False] * 4
+    result, _ = loss_of([-1.0] * 4, old, mask_prob_ratio=True, epsilon=0.2, epsilon_high=0.2)
+    assert result.masked_T.tolist() == [True, False, False, True]
+    assert result.clipped_T.tolist() == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -421,8 +421,8 @@ def test_with_the_mask_what_is_outside_the_range_is_masked_and_not_clipped():
     ],
 )
 def test_with_ppo_clipped_are_the_tokens_whose_gradient_is_cut(ratio, advantage, clipped):
-    found, [slope] = loss_of([-1.0], [-1 - math.log(ratio)], [advantage], ppo=True, epsilon=0.2, epsilon_high=0.2)
-    assert found.clipped_T.tolist() == [clipped]
+    result, [slope] = loss_of([-1.0], [-1 - math.log(ratio)], [advantage], ppo=True, epsilon=0.2, epsilon_high=0.2)
+    assert result.clipped_T.tolist() == [clipped]
     assert (slope == 0) == (clipped or advantage == 0)
 
 
@@ -430,8 +430,8 @@ def test_with_ppo_clipped_are_the_tokens_whose_gradient_is_cut(ratio, advantage,
 def test_what_counts_as_clipped_is_what_a_bound_does_to_the_gradient(options):
     known = [t for t in range(len(NEW)) if not math.isnan(OLD[t])]
     new, old, advantage = ([values[t] for t in known] for values in (NEW, OLD, ADVANTAGE))
-    found, slopes = loss_of(new, old, advantage, **vars(options))
-    for t, (clipped, masked) in enumerate(zip(found.clipped_T.tolist(), found.masked_T.tolist(), strict=True)):
+    result, slopes = loss_of(new, old, advantage, **vars(options))
+    for t, (clipped, masked) in enumerate(zip(result.clipped_T.tolist(), result.masked_T.tolist(), strict=True)):
         r = min(math.exp(new[t] - old[t]), options.max_weight or math.inf)
         wanted = -r * (advantage[t] - options.k2_tau * (new[t] - old[t])) / len(new)
         changed = slopes[t] == 0 if options.ppo else slopes[t] != pytest.approx(wanted, rel=1e-5)
@@ -453,7 +453,7 @@ EXTREME = -9999.0  # some services send this logprob for a token they think impo
     ],
 )
 def test_a_ratio_too_large_to_represent_is_bounded_like_any_other(ppo, mask, loss, slope, max_weight):
-    found, gradient = loss_of(
+    result, gradient = loss_of(
         [-1.0],
         [EXTREME],
         dtype=torch.float32,
@@ -463,7 +463,7 @@ def test_a_ratio_too_large_to_represent_is_bounded_like_any_other(ppo, mask, los
         epsilon=0.2,
         epsilon_high=0.2,
     )
-    assert found.loss.item() == pytest.approx(loss, rel=1e-5)
+    assert result.loss.item() == pytest.approx(loss, rel=1e-5)
     assert gradient == pytest.approx([slope], rel=1e-5)
 
 
@@ -471,7 +471,7 @@ def test_a_ratio_too_large_to_represent_is_bounded_like_any_other(ppo, mask, los
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("advantage", [1.0, 0.0])
 def test_with_ppo_one_ratio_too_large_to_represent_spoils_no_gradient(level, mask, advantage):
-    found, gradient = loss_of(
+    result, gradient = loss_of(
         [-1.0, -2.0, -3.0],
         [EXTREME, -2.0, -3.0],
         [advantage] * 3,
@@ -483,7 +483,7 @@ def test_with_ppo_one_ratio_too_large_to_represent_spoils_no_gradient(level, mas
         epsilon=0.2,
         epsilon_high=0.2,
     )
-    assert math.isfinite(found.loss.item())
+    assert math.isfinite(result.loss.item())
     assert gradient[0] == 0.0
     assert gradient[2] == pytest.approx(-advantage / 3, rel=1e-5)
     assert gradient[1] in (0.0, pytest.approx(-advantage / 3, rel=1e-5))  # its own ratio, or that of its history

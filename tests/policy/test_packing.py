@@ -24,14 +24,14 @@ def members(sequences: list[TokenSequence], limit: int = 1024, shares: bool = Tr
 
 def test_sequences_of_one_prompt_are_one_bundle_and_others_are_not():
     sequences = [sequence(30, 10), sequence(30, 10, first=8), sequence(30, 12), sequence(29, 10), sequence(30, 9)]
-    found = bundles(sequences, 1024, lambda length: True)
-    assert found == [Bundle(30, [0, 2, 4], 61), Bundle(30, [1], 40), Bundle(29, [3], 39)]
+    packed = bundles(sequences, 1024, lambda length: True)
+    assert packed == [Bundle(30, [0, 2, 4], 61), Bundle(30, [1], 40), Bundle(29, [3], 39)]
 
 
 def test_a_model_that_cannot_keep_them_apart_gets_each_by_itself():
     asked: list[int] = []
-    found = bundles([sequence(30, 10), sequence(30, 20)], 1024, lambda length: bool(asked.append(length)))
-    assert [bundle.members for bundle in found] == [[0], [1]]
+    packed = bundles([sequence(30, 10), sequence(30, 20)], 1024, lambda length: bool(asked.append(length)))
+    assert [bundle.members for bundle in packed] == [[0], [1]]
     assert asked == [60]
 
 
@@ -42,17 +42,17 @@ def test_a_short_prompt_before_long_answers_is_not_worth_sharing():
 
 def test_a_large_group_is_several_bundles_within_the_limit():
     group = [sequence(100, 60) for _ in range(12)]
-    found = bundles(group, 1024, lambda length: True)
-    assert [i for bundle in found for i in bundle.members] == list(range(12))
-    assert len(found) > 1
-    assert all(bundle.length == 100 + 60 * len(bundle.members) for bundle in found)
+    packed = bundles(group, 1024, lambda length: True)
+    assert [i for bundle in packed for i in bundle.members] == list(range(12))
+    assert len(packed) > 1
+    assert all(bundle.length == 100 + 60 * len(bundle.members) for bundle in packed)
     assert max(bundle.length for bundle in bundles(group, 240, lambda length: True)) == 220
 
 
 @given(st.lists(st.integers(1, 500), max_size=40), st.integers(1, 600))
 def test_padding_at_most_doubles_a_batch_and_a_batch_is_within_its_limit_or_one(lengths, limit):
-    found = [Bundle(1, [i], length) for i, length in enumerate(lengths)]
-    made = list(batches(found, limit))
+    packed = [Bundle(1, [i], length) for i, length in enumerate(lengths)]
+    made = list(batches(packed, limit))
     assert sorted(b.members[0] for batch in made for b in batch) == list(range(len(lengths)))
     for batch in made:
         padded = len(batch) * max(b.length for b in batch)
@@ -93,11 +93,11 @@ def test_there_may_be_nothing_to_bundle(count):
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_everyone_who_works_gets_about_as_many_tokens(workers):
     group = [sequence(5, n) for n in (30, 2, 9, 14, 1, 25, 3, 8)]
-    found = parts(group, workers)
-    assert [i for part in found for i in part] == list(range(8))
-    assert len(found) <= workers
+    packed = parts(group, workers)
+    assert [i for part in packed for i in part] == list(range(8))
+    assert len(packed) <= workers
     total = sum(map(len, group))
-    assert all(sum(len(group[i]) for i in part) <= total / workers + 35 for part in found)
+    assert all(sum(len(group[i]) for i in part) <= total / workers + 35 for part in packed)
 
 
 def test_there_are_no_parts_of_nothing():

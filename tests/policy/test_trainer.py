@@ -46,7 +46,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Told:
+class Sampled:
     """A trajectory to be: its reward and its histories; `silent` has no logprobs."""
 
     reward: float
@@ -65,9 +65,9 @@ def text(ids: Iterable[int]) -> str:
     return "".join(chr(29 + i) for i in ids if i != 1)
 
 
-def told(random: Random, reward: float, *tokens_H: int, **overrides: Any) -> Told:
+def sampled(random: Random, reward: float, *tokens_H: int, **overrides: Any) -> Sampled:
     """A trajectory with one history per number: a single answer of so many tokens."""
-    return Told(reward, [[turn(random, tokens)] for tokens in tokens_H], **overrides)
+    return Sampled(reward, [[turn(random, tokens)] for tokens in tokens_H], **overrides)
 
 
 def history(turns: list[Turn], silent: bool = False) -> list[dict[str, Any]]:
@@ -83,12 +83,12 @@ def history(turns: list[Turn], silent: bool = False) -> list[dict[str, Any]]:
     return items
 
 
-def trajectory(each: Told, **overrides: Any) -> dict[str, Any]:
+def trajectory(each: Sampled, **overrides: Any) -> dict[str, Any]:
     first, *others = [{"messages_and_choices": history(turns, each.silent)} for turns in each.histories]
     return first | {"reward": each.reward, "additional_histories": others} | overrides
 
 
-def as_job(groups: list[list[Told]], **options: Any) -> CreateTrainingJob:
+def as_job(groups: list[list[Sampled]], **options: Any) -> CreateTrainingJob:
     body = {
         "model_id": MODEL_ID,
         "trajectory_groups": [{"trajectories": [trajectory(each) for each in group]} for group in groups],
@@ -140,21 +140,30 @@ def distance(a: Adapter, b: Adapter) -> float:
 def small_job(seed: int = 0, **options: Any) -> CreateTrainingJob:
     """Four answers, one row."""
     random = Random(seed)
-    return as_job([[told(random, reward, 20) for reward in (1.0, 0.0, 0.25, 0.0)]], **options)
+    return as_job([[sampled(random, reward, 20) for reward in (1.0, 0.0, 0.25, 0.0)]], **options)
 
 
-def large_groups(seed: int = 0) -> list[list[Told]]:
+def large_groups(seed: int = 0) -> list[list[Sampled]]:
     """Three rows, and most of what a job can hold."""
     random = Random(seed)
     talk = [turn(random, 20), turn(random, 9, "and?"), turn(random, 13, "so?")]
     long_talk = [turn(random, 60), turn(random, 60, "more?")]
     return [
-        [told(random, reward, 30 + i) for i, reward in enumerate((1.0, 0.0, -2.0, 0.5, 0.5, 0.25))],
-        [Told(0.9, [talk]), told(random, 0.1, 50, 20, 7), told(random, 0.3, 1), told(random, 0.7, 30, silent=True)],
-        [told(random, 0.4, 44) for _ in range(3)],
-        [told(random, 1.0, 40), told(random, 0.5, 41), told(random, 0.0, 42, 90)],
-        [Told(5.0, [long_talk]), Told(4.0, [long_talk, [turn(random, 12)]]), told(random, 2.0, 33)],
-        [told(random, float(i % 3 == 0), 80 + i) for i in range(14)],
+        [sampled(random, reward, 30 + i) for i, reward in enumerate((1.0, 0.0, -2.0, 0.5, 0.5, 0.25))],
+        [
+            Sampled(0.9, [talk]),
+            sampled(random, 0.1, 50, 20, 7),
+            sampled(random, 0.3, 1),
+            sampled(random, 0.7, 30, silent=True),
+        ],
+        [sampled(random, 0.4, 44) for _ in range(3)],
+        [sampled(random, 1.0, 40), sampled(random, 0.5, 41), sampled(random, 0.0, 42, 90)],
+        [
+            Sampled(5.0, [long_talk]),
+            Sampled(4.0, [long_talk, [turn(random, 12)]]),
+            sampled(random, 2.0, 33),
+        ],
+        [sampled(random, float(i % 3 == 0), 80 + i) for i in range(14)],
     ]
 
 
@@ -179,7 +188,7 @@ def plain(policy: Policy, turns: list[Turn]) -> Plain:
     return Plain(ids, at, [p for each in turns for p in each.logprobs])
 
 
-def plain_rows(policy: Policy, groups: list[list[Told]], balance: float, scale_rewards: bool) -> list[list[Plain]]:
+def plain_rows(policy: Policy, groups: list[list[Sampled]], balance: float, scale_rewards: bool) -> list[list[Plain]]:
     """Section 1 and the packing of section 3 of the maths page."""
     kept: list[tuple[float, list[Plain]]] = []
     for group in groups:
@@ -240,7 +249,7 @@ def plain_loss(model: Any, row: list[Plain], ppo: bool, level: str) -> tuple[Ten
 def naive(
     policy: Policy,
     start: State,
-    jobs: list[list[list[Told]]],
+    jobs: list[list[list[Sampled]]],
     ppo: bool = False,
     level: str = "token",
     balance: float = 0.0,
@@ -335,7 +344,7 @@ def test_a_job_of_many_kinds_is_the_maths_page_worked_out_one_sequence_at_a_time
 
 def test_jobs_in_a_row_are_one_run_of_the_optimiser(policy, start):
     random = Random(0)
-    groups = [[[told(random, reward, 20) for reward in (1.0, 0.0)]] for _ in range(3)]
+    groups = [[[sampled(random, reward, 20) for reward in (1.0, 0.0)]] for _ in range(3)]
     expected_adapter, _ = naive(policy, start, groups)
     state = start
     for step, group in enumerate(groups):
@@ -428,11 +437,11 @@ def test_the_base_is_never_changed(policy, start):
 
 def test_a_rewarded_answer_becomes_more_likely_and_the_other_less(policy, start):
     random = Random(0)
-    good, bad = told(random, 1.0, 20), told(random, 0.0, 20)
+    good, bad = sampled(random, 1.0, 20), sampled(random, 0.0, 20)
     end, _ = run(policy, start, as_job([[good, bad]]))
     model = policy.lora_copy()
 
-    def logprob(state: State, each: Told) -> float:
+    def logprob(state: State, each: Sampled) -> float:
         write_adapter(model, state.adapter)
         s = plain(policy, each.histories[0])
         all_TV = model(input_ids=torch.tensor([s.ids])).logits[0].log_softmax(-1)
@@ -449,7 +458,7 @@ def test_fresh_data_has_a_ratio_of_1_at_the_first_step(policy, start):
     rows = decode(
         model, [CompletionRequest(tuple(prompt), 20 + index, index=index) for index in range(6)], policy.end_ids
     )
-    group = [Told(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
+    group = [Sampled(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
     _, events = run(policy, start, as_job([group]), model=model)
     [numbers] = steps(events)
     assert numbers["ratio_mean"] == pytest.approx(1, abs=1e-3)
@@ -487,7 +496,7 @@ def test_every_gradient_step_has_the_numbers_of_the_job(policy, start):
 @pytest.mark.parametrize("tokens", [1, 2, 9])
 def test_every_value_of_a_gradient_step_is_a_finite_number(policy, start, tokens, logprob):
     each = Turn("why?", [7] * tokens, [logprob] * tokens)
-    group = [Told(1.0, [[each]]), told(Random(0), 0.0, 4, silent=True)]
+    group = [Sampled(1.0, [[each]]), sampled(Random(0), 0.0, 4, silent=True)]
     _, events = run(policy, start, as_job([group]))
     [numbers] = steps(events)
     assert numbers["row_tokens"] == tokens
@@ -497,7 +506,7 @@ def test_every_value_of_a_gradient_step_is_a_finite_number(policy, start, tokens
 
 
 def test_a_correlation_of_one_token_is_left_out(policy, start):
-    _, events = run(policy, start, as_job([[told(Random(0), 1.0, 1), told(Random(0), 0.0, 4, silent=True)]]))
+    _, events = run(policy, start, as_job([[sampled(Random(0), 1.0, 1), sampled(Random(0), 0.0, 4, silent=True)]]))
     assert "old_new_correlation" not in steps(events)[0]
 
 
@@ -520,14 +529,16 @@ def nothing_trains() -> list[Any]:
     return [
         pytest.param([], {}, id="no groups"),
         pytest.param([[]], {}, id="an empty group"),
-        pytest.param([[told(random, 1.0, 5)]], {"equal_rewards": 1}, id="one answer"),
-        pytest.param([[told(random, 0.1, 5) for _ in range(3)]], {"equal_rewards": 3}, id="equal rewards"),
+        pytest.param([[sampled(random, 1.0, 5)]], {"equal_rewards": 1}, id="one answer"),
+        pytest.param([[sampled(random, 0.1, 5) for _ in range(3)]], {"equal_rewards": 3}, id="equal rewards"),
         pytest.param(
-            [[told(random, reward, 5, silent=True) for reward in (0.0, 1.0)]], {"no_logprobs": 2}, id="no logprobs"
+            [[sampled(random, reward, 5, silent=True) for reward in (0.0, 1.0)]],
+            {"no_logprobs": 2},
+            id="no logprobs",
         ),
-        pytest.param([[told(random, reward, 200) for reward in (0.0, 1.0)]], {"too_long": 2}, id="too long"),
+        pytest.param([[sampled(random, reward, 200) for reward in (0.0, 1.0)]], {"too_long": 2}, id="too long"),
         pytest.param(
-            [[told(random, 0.0, 5), told(random, 1.0, 5, silent=True)]],
+            [[sampled(random, 0.0, 5), sampled(random, 1.0, 5, silent=True)]],
             {"no_logprobs": 1, "balanced_away": 1},
             id="balanced away",
         ),
@@ -564,7 +575,7 @@ def test_what_is_left_out_of_a_job_that_trains_is_counted_by_reason_and_named(po
 
 def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, start):
     random = Random(0)
-    partly = [told(random, 0.0, 5), told(random, 1.0, 5, 200)]
+    partly = [sampled(random, 0.0, 5), sampled(random, 1.0, 5, 200)]
     _, events = run(policy, start, as_job([partly]))
     assert steps(events)[0]["num_trainable_tokens"] == 10
     assert "group 0, trajectory 1" in json.dumps(events[1])
@@ -574,15 +585,15 @@ def test_a_history_left_out_of_a_trajectory_that_trains_is_reported_too(policy, 
 def test_a_history_may_fill_the_context_and_not_more(policy, start, context, trains):
     random = Random(0)
     prompt = len(plain(policy, [turn(random, 1)]).ids) - 1
-    group = [told(random, reward, 40 - prompt) for reward in (0.0, 1.0)]
+    group = [sampled(random, reward, 40 - prompt) for reward in (0.0, 1.0)]
     _, events = run(replace(policy, context=context), start, as_job([group]))
     assert bool(steps(events)) == trains
 
 
 def test_what_cannot_be_rendered_is_left_out_by_the_name_of_the_trajectory(policy, start):
     random = Random(0)
-    unknown = Told(0.0, [[turn(random, 5)], [Turn("why?", [100_000], [-1.0])]])
-    job = as_job([[told(random, 1.0, 3)], [told(random, 1.0, 3), told(random, 0.0, 3), unknown]])
+    unknown = Sampled(0.0, [[turn(random, 5)], [Turn("why?", [100_000], [-1.0])]])
+    job = as_job([[sampled(random, 1.0, 3)], [sampled(random, 1.0, 3), sampled(random, 0.0, 3), unknown]])
     _, events = run(policy, start, job)
     [(why, names)] = reported(events)["unreadable"].items()
     assert names == ["group 1, trajectory 2"]
@@ -593,7 +604,7 @@ def test_what_cannot_be_rendered_is_left_out_by_the_name_of_the_trajectory(polic
 def test_an_answer_to_nothing_at_all_is_left_out_by_the_name_of_the_trajectory(policy, start):
     tokenizer = copy.deepcopy(policy.tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    group = [Told(reward, [[turn(Random(0), 5, question="")]]) for reward in (0.0, 1.0)]
+    group = [Sampled(reward, [[turn(Random(0), 5, question="")]]) for reward in (0.0, 1.0)]
     _, events = run(replace(policy, tokenizer=tokenizer), start, as_job([group]))
     why = "messages_and_choices: the first sampled token has no context"
     assert reported(events)["unreadable"] == {why: ["group 0, trajectory 0", "group 0, trajectory 1"]}
@@ -608,7 +619,7 @@ def test_precalculated_logprobs_are_those_of_the_starting_weights_for_all_rows(p
 
 
 def test_with_precalculated_logprobs_the_recorded_ones_do_not_matter(policy, start):
-    def forged(logprob: float) -> list[list[Told]]:
+    def forged(logprob: float) -> list[list[Sampled]]:
         return [
             [
                 replace(
@@ -644,7 +655,7 @@ def test_a_job_after_a_cancelled_one_starts_from_its_own_state(policy, start):
 
 
 def test_a_trajectory_is_let_go_once_it_was_read(policy, start):
-    told_once = [trajectory(told(Random(0), reward, 5)) for reward in (1.0, 0.0) * 5]
+    told_once = [trajectory(sampled(Random(0), reward, 5)) for reward in (1.0, 0.0) * 5]
     seen: list[weakref.ref[Trajectory]] = []
 
     def stream() -> Iterator[Trajectory]:
@@ -661,7 +672,7 @@ def test_a_trajectory_is_let_go_once_it_was_read(policy, start):
 
 
 def test_a_long_job_shows_that_it_is_being_read_before_it_starts(policy, start):
-    [each] = [Trajectory.model_validate(trajectory(told(Random(0), 1.0, 1)))]
+    [each] = [Trajectory.model_validate(trajectory(sampled(Random(0), 1.0, 1)))]
     events: list[Event] = []
     groups = [repeat(each, 600), repeat(each, 1500)]
     train(policy, policy.lora_copy(), start, groups, None, 0, lambda *event: events.append(event), lambda: False)
@@ -671,7 +682,7 @@ def test_a_long_job_shows_that_it_is_being_read_before_it_starts(policy, start):
 
 
 def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
-    [each] = [Trajectory.model_validate(trajectory(told(Random(0), 1.0, 1)))]
+    [each] = [Trajectory.model_validate(trajectory(sampled(Random(0), 1.0, 1)))]
     rest = repeat(each, 100)
     asked = iter([False] * 9 + [True])
     with pytest.raises(Cancelled):
@@ -683,7 +694,7 @@ def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
 def test_a_job_that_says_something_else_is_seeded_otherwise(policy, start, other, monkeypatch):
     seeds: list[int] = []
     monkeypatch.setattr(torch, "manual_seed", seeds.append)
-    answers = [told(Random(0), reward, 5) for reward in (1.0, 0.0)]
+    answers = [sampled(Random(0), reward, 5) for reward in (1.0, 0.0)]
     for first in ({}, {}, other):
         group = [trajectory(answers[0], **first), trajectory(answers[1])]
         body = {"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": group}]}
@@ -694,7 +705,7 @@ def test_a_job_that_says_something_else_is_seeded_otherwise(policy, start, other
 
 def test_a_row_is_one_step_whatever_the_batches_it_is_encoded_in(policy, start):
     random = Random(0)
-    ragged = [told(random, float(i % 2), n) for i, n in enumerate([110, 3, 5, 90, 2, 30, 4, 8])]
+    ragged = [sampled(random, float(i % 2), n) for i, n in enumerate([110, 3, 5, 90, 2, 30, 4, 8])]
     expected_adapter, expected = naive(policy, start, [[ragged]])
     end, events = run(policy, start, as_job([ragged]))
     [found], [wanted] = steps(events), expected
@@ -710,7 +721,7 @@ def test_options_that_this_version_does_not_know_are_named(policy, start):
 
 def test_answers_sampled_at_another_temperature_are_warned_of(policy, start):
     random = Random(0)
-    odd = [trajectory(told(random, reward, 5), metadata={"temperature": 0.5}) for reward in (0.0, 1.0)]
+    odd = [trajectory(sampled(random, reward, 5), metadata={"temperature": 0.5}) for reward in (0.0, 1.0)]
     job = CreateTrainingJob.model_validate({"model_id": MODEL_ID, "trajectory_groups": [{"trajectories": odd}]})
     _, events = run(policy, start, job)
     assert any("temperature 0.5" in warning for warning in events[1][1]["warnings"])

@@ -62,20 +62,20 @@ class Visitor:
     def post(self, path: str, **options: Any) -> httpx.Response:
         return self.browser.post(f"{self.url}{path}", **options)
 
-    def registers(self, **said: Any) -> dict[str, Any]:
+    def registers(self, **params: Any) -> dict[str, Any]:
         """What a public client that renews is told when it registers."""
         asked = {
             "client_name": "a notebook",
             "redirect_uris": [CALLBACK],
             "grant_types": ["authorization_code", "refresh_token"],
             "token_endpoint_auth_method": "none",
-            **said,
+            **params,
         }
         answer = self.post("/oauth/register", json=asked)
         assert answer.status_code == 201, answer.text
         return answer.json()
 
-    def asks(self, client_id: str, **said: str | None) -> httpx.Response:
+    def asks(self, client_id: str, **params: str | None) -> httpx.Response:
         """Opens the authorization address. None leaves a parameter out."""
         asked = {
             "response_type": "code",
@@ -86,20 +86,20 @@ class Visitor:
             "resource": self.context,
             "scope": "lab:read",
             "state": "s-1",
-            **said,
+            **params,
         }
         return self.get("/oauth/authorize", params={name: value for name, value in asked.items() if value is not None})
 
-    def decides(self, page: httpx.Response, **said: str) -> httpx.Response:
+    def decides(self, page: httpx.Response, **params: str) -> httpx.Response:
         """Sends the form of the consent page."""
-        filled = {**hidden(page), "decision": "allow", "passcode": PASSCODE, **said}
+        filled = {**hidden(page), "decision": "allow", "passcode": PASSCODE, **params}
         return self.post("/oauth/consent", data=filled, headers={"Origin": self.url})
 
-    def code(self, client_id: str, **said: str | None) -> str:
+    def code(self, client_id: str, **params: str | None) -> str:
         """The code of a request that the owner allows."""
-        return parameters(self.decides(self.asks(client_id, **said)))["code"]
+        return parameters(self.decides(self.asks(client_id, **params)))["code"]
 
-    def redeems(self, client_id: str | None, code: str, /, *, auth: Any = None, **said: str | None) -> httpx.Response:
+    def redeems(self, client_id: str | None, code: str, /, *, auth: Any = None, **params: str | None) -> httpx.Response:
         """Sends a code to the token endpoint."""
         asked = {
             "grant_type": "authorization_code",
@@ -108,21 +108,21 @@ class Visitor:
             "code_verifier": VERIFIER,
             "redirect_uri": CALLBACK,
             "resource": self.context,
-            **said,
+            **params,
         }
         filled = {name: value for name, value in asked.items() if value is not None}
         return self.post("/oauth/token", data=filled, auth=auth)
 
-    def renews(self, client_id: str, token: str, **said: str) -> httpx.Response:
+    def renews(self, client_id: str, token: str, **params: str) -> httpx.Response:
         """Sends a refresh token to the token endpoint."""
-        filled = {"grant_type": "refresh_token", "client_id": client_id, "refresh_token": token, **said}
+        filled = {"grant_type": "refresh_token", "client_id": client_id, "refresh_token": token, **params}
         return self.post("/oauth/token", data=filled)
 
-    def signs_in(self, **said: str) -> dict[str, Any]:
+    def signs_in(self, **params: str) -> dict[str, Any]:
         """The answer of the token endpoint for a client that was just registered, with its `client_id`."""
         client_id = self.registers()["client_id"]
-        resource = {"resource": said["resource"]} if "resource" in said else {}
-        answer = self.redeems(client_id, self.code(client_id, **said), **resource)
+        resource = {"resource": params["resource"]} if "resource" in params else {}
+        answer = self.redeems(client_id, self.code(client_id, **params), **resource)
         assert answer.status_code == 200, answer.text
         return {"client_id": client_id, **answer.json()}
 
@@ -173,7 +173,7 @@ def challenges() -> Callable[[httpx.Response], dict[str, str]]:
 
 
 @pytest.fixture
-def told() -> Callable[[httpx.Response], dict[str, str]]:
+def redirected() -> Callable[[httpx.Response], dict[str, str]]:
     """The parameters that a redirect brings back to the client."""
     return parameters
 

@@ -64,11 +64,11 @@ def test_a_whole_sign_in_over_https(visit, certify):
     found = visitor.browser.get(resource).json()
     assert found["resource"] == visitor.context
     assert found["authorization_servers"] == [visitor.url]
-    said = visitor.get("/.well-known/oauth-authorization-server").json()
-    assert all(said[name].startswith(f"{visitor.url}/oauth/") for name in said if name.endswith("_endpoint"))
-    told = visitor.signs_in()
-    assert visitor.calls("ping", told["access_token"]).status_code == 200
-    renewed = visitor.renews(told["client_id"], told["refresh_token"]).json()
+    metadata = visitor.get("/.well-known/oauth-authorization-server").json()
+    assert all(metadata[name].startswith(f"{visitor.url}/oauth/") for name in metadata if name.endswith("_endpoint"))
+    tokens = visitor.signs_in()
+    assert visitor.calls("ping", tokens["access_token"]).status_code == 200
+    renewed = visitor.renews(tokens["client_id"], tokens["refresh_token"]).json()
     assert visitor.calls("ping", renewed["access_token"]).status_code == 200
 
 
@@ -101,8 +101,8 @@ def elsewhere(visit, certify):
 
 
 def test_a_service_for_others_is_asked_by_its_own_name_alone(elsewhere):
-    said = elsewhere("/.well-known/oauth-protected-resource/context").json()
-    assert said["resource"].startswith("https://lab.example:")
+    metadata = elsewhere("/.well-known/oauth-protected-resource/context").json()
+    assert metadata["resource"].startswith("https://lab.example:")
     for other in ("127.0.0.1", "localhost", "evil.example", "www.lab.example", "lab.example.evil.example"):
         assert elsewhere("/.well-known/oauth-protected-resource/context", other).status_code == 400
     assert elsewhere("/context", Authorization="Bearer none").status_code == 401

@@ -1,1 +1,1 @@
-"""torch lives here and nowhere else: the policy, its sampler and its trainer."""
+"""The policy: model, sampler and trainer; the only package that imports torch."""

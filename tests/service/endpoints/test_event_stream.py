@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from rolloutlab.errors import NotFoundError, RefusedError
-from rolloutlab.service.endpoints import training_jobs as event_stream
+from rolloutlab.service.endpoints import training_jobs
 from rolloutlab.service.serve import Server
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -99,7 +99,7 @@ def test_a_job_whose_model_is_deleted_ends_its_stream(service, body, held, monke
     model = service.register()
     delete = iter([lambda: service.call("DELETE", f"/v1/preview/models/{model.id}")])
 
-    stream = event_stream.stream
+    stream = training_jobs.stream
 
     async def deleted_half_way(*values):
         async for line in stream(*values, heartbeat=0.01):
@@ -146,7 +146,7 @@ def live(service):
 
 
 def test_events_arrive_from_a_real_server_while_the_job_runs(live, service, body, held, monkeypatch):
-    monkeypatch.setattr(event_stream.stream, "__defaults__", (0.01,))
+    monkeypatch.setattr(training_jobs.stream, "__defaults__", (0.01,))
     job_id = submit(service, body)
 
     async def follow():
@@ -165,7 +165,7 @@ def test_events_arrive_from_a_real_server_while_the_job_runs(live, service, body
 def test_the_stream_ends_when_its_client_leaves(live, service, body, held, monkeypatch):
     left = threading.Event()
 
-    stream = event_stream.stream
+    stream = training_jobs.stream
 
     async def watched(*values):
         try:
@@ -187,7 +187,7 @@ def test_the_stream_ends_when_its_client_leaves(live, service, body, held, monke
 
 
 def test_a_service_that_stops_ends_its_streams(live, service, body, held, monkeypatch):
-    monkeypatch.setattr(event_stream.stream, "__defaults__", (0.01,))
+    monkeypatch.setattr(training_jobs.stream, "__defaults__", (0.01,))
     job_id = submit(service, body)
 
     async def follow():

@@ -8,8 +8,7 @@ from pydantic_core import from_json
 
 from rolloutlab.api.wire.errors import locate
 from rolloutlab.api.wire.training import CreateTrainingJob
-from rolloutlab.service.endpoints import job_upload as job_file
-from rolloutlab.service.endpoints import json_stream as json_reader
+from rolloutlab.service.endpoints import job_upload, json_stream
 from rolloutlab.service.endpoints.body import InvalidBodyError
 
 ID = "00000000-0000-4000-8000-000000000000"
@@ -20,7 +19,7 @@ GROUP, TRAJECTORY = ["trajectory_groups", 0], ["trajectory_groups", 0, "trajecto
 @pytest.fixture(params=[1, 2, 7, 1 << 18])
 def piece(request, monkeypatch):
     """How much is read at once."""
-    monkeypatch.setattr(json_reader, "_CHUNK", request.param)
+    monkeypatch.setattr(json_stream, "_CHUNK", request.param)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def as_whole(text):
 
 def places(path):
     with pytest.raises(InvalidBodyError) as caught:
-        job_file.check(path)
+        job_upload.check(path)
     return [error.loc for error in caught.value.errors]
 
 
@@ -67,23 +66,23 @@ def test_what_is_read_is_what_the_whole_text_holds(file, piece, body, trajectory
     job = dict(reversed(job.items())) if backwards else job
     text = json.dumps(job, indent=indent, ensure_ascii=ascii_only)
     path, whole = file(text), as_whole(text)
-    assert job_file.check(path) == whole.model_copy(update={"trajectory_groups": []})
-    config, groups = job_file.read(path)
+    assert job_upload.check(path) == whole.model_copy(update={"trajectory_groups": []})
+    config, groups = job_upload.read(path)
     assert config == whole.experimental_config
     assert [list(group) for group in groups] == [group.trajectories for group in whole.trajectory_groups]
 
 
 def test_a_group_that_is_not_read_to_its_end_is_passed_over(file, body, trajectory):
     path = file(json.dumps(everything(body, trajectory)))
-    _, groups = job_file.read(path)
+    _, groups = job_upload.read(path)
     assert [[t.reward for _, t in zip(range(1), group, strict=False)] for group in groups] == [[0.0], [], [0.0]]
 
 
 @pytest.mark.parametrize("config", [{}, {"experimental_config": None}])
 def test_a_job_without_options_has_none(file, body, config):
     path = file(json.dumps(body(ID, **config)))
-    assert job_file.check(path).experimental_config is None
-    assert job_file.read(path)[0] is None
+    assert job_upload.check(path).experimental_config is None
+    assert job_upload.read(path)[0] is None
 
 
 WRONG = [
@@ -154,7 +153,7 @@ def test_a_logprob_of_no_probability_is_refused_at_its_place(file, body, traject
     logprobs = (wrong["additional_histories"][0] if history else wrong)["messages_and_choices"][1]["logprobs"]
     logprobs[kind] = logprobs.pop("content")
     logprobs[kind][2]["logprob"] = 1e-6  # rounding
-    job_file.check(file(json.dumps(job)))
+    job_upload.check(file(json.dumps(job)))
     logprobs[kind][2]["logprob"] = 0.5
     loc = ["trajectory_groups", 0, "trajectories", 1, *place, "messages_and_choices", 1, "logprobs", kind, 2, "logprob"]
     assert places(file(json.dumps(job))) == [["body", *loc]]
@@ -233,4 +232,4 @@ SMALL = {"messages_and_choices": [], "reward": 1}
     ids=["groups", "trajectories", "logs", "unknown"],
 )
 def test_many_items_are_accepted(file, body, groups):
-    job_file.check(file(json.dumps(body(ID, trajectory_groups=groups))))
+    job_upload.check(file(json.dumps(body(ID, trajectory_groups=groups))))

@@ -43,8 +43,8 @@ def tool(visitor):
 
 @pytest.mark.clause("Q1")
 def test_a_client_is_initialized_and_no_session_is_kept(visitor, reader):
-    said = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a test", "version": "1"}}
-    answer = visitor.calls("initialize", reader, said)
+    arguments = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a test", "version": "1"}}
+    answer = visitor.calls("initialize", reader, arguments)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["result"]["serverInfo"]["name"] == "rolloutlab"
@@ -66,11 +66,11 @@ def test_all_tools_are_listed_whatever_the_scope(visitor, reader):
 def test_insufficient_scope_gets_403_with_what_is_needed_and_what_was_granted(visitor, tool, reader, challenges, name):
     answer = tool(reader, name)
     assert answer.status_code == 403
-    said = challenges(answer)
-    assert said["error"] == "insufficient_scope"
-    assert said["scope"] == "lab:read lab:write"
-    assert said["resource_metadata"] == f"{visitor.url}/.well-known/oauth-protected-resource/context"
-    assert said["error_description"]
+    challenge = challenges(answer)
+    assert challenge["error"] == "insufficient_scope"
+    assert challenge["scope"] == "lab:read lab:write"
+    assert challenge["resource_metadata"] == f"{visitor.url}/.well-known/oauth-protected-resource/context"
+    assert challenge["error_description"]
 
 
 @pytest.mark.clause("O3", "O6")
@@ -82,9 +82,9 @@ def test_a_token_that_may_only_write_cannot_read(visitor, tool, challenges):
 
 
 def test_after_a_step_up_the_same_request_goes_through(tool, reader, writer):
-    said = {"into": "kept", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    assert tool(reader, "add_trajectory", **said).status_code == 403
-    assert tool(writer, "add_trajectory", **said).json()["result"]["isError"] is False
+    arguments = {"into": "kept", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert tool(reader, "add_trajectory", **arguments).status_code == 403
+    assert tool(writer, "add_trajectory", **arguments).json()["result"]["isError"] is False
 
 
 @pytest.mark.clause("O4")
@@ -175,8 +175,8 @@ def test_the_official_client_finds_and_calls_the_tools(visitor, writer):
             listed = await session.list_tools()
             assert {each.name for each in listed.tools} == TOOLS.keys()
             messages = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
-            said = {"into": "sums", "messages": messages, "reward": 1.0}
-            added = await session.call_tool("add_trajectory", said)
+            arguments = {"into": "sums", "messages": messages, "reward": 1.0}
+            added = await session.call_tool("add_trajectory", arguments)
             found = await session.call_tool("get_trajectory", {"id": json.loads(added.content[0].text)["id"]})
             return json.loads(found.content[0].text)
 

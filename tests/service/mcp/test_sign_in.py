@@ -29,8 +29,8 @@ class Owner:
         self.answers.append(parse_qs(urlsplit(answer.headers["location"]).query))
 
     async def answered(self) -> AuthorizationCodeResult:
-        said = {name: value for name, (value,) in self.answers.pop().items()}
-        return AuthorizationCodeResult(**said)
+        params = {name: value for name, (value,) in self.answers.pop().items()}
+        return AuthorizationCodeResult(**params)
 
 
 @dataclass

@@ -60,7 +60,7 @@ def test_two_redirect_uris_in_one_request_are_none(visitor, client_id):
 
 @pytest.mark.clause("J3")
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("params", "error"),
     [
         ({"code_challenge": None, "code_challenge_method": None}, "invalid_request"),
         ({"code_challenge_method": None}, "invalid_request"),
@@ -69,15 +69,15 @@ def test_two_redirect_uris_in_one_request_are_none(visitor, client_id):
     ],
     ids=["missing", "method missing", "plain", "malformed"],
 )
-def test_pkce_with_s256_must_be_used(visitor, client_id, told, said, error):
-    answer = told(visitor.asks(client_id, **said))
+def test_pkce_with_s256_must_be_used(visitor, client_id, redirected, params, error):
+    answer = redirected(visitor.asks(client_id, **params))
     assert answer["error"] == error
     assert "code_challenge" in answer["error_description"]
 
 
 @pytest.mark.clause("E1", "E4", "J4", "O1")
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("params", "error"),
     [
         ({"response_type": "token"}, "unsupported_response_type"),
         ({"response_type": None}, "invalid_request"),
@@ -91,13 +91,13 @@ def test_pkce_with_s256_must_be_used(visitor, client_id, told, said, error):
         ({"resource": "http://[::1/context"}, "invalid_target"),
     ],
 )
-def test_a_malformed_request_is_refused_at_the_clients_address(visitor, client_id, told, said, error):
-    assert told(visitor.asks(client_id, **said))["error"] == error
+def test_a_malformed_request_is_refused_at_the_clients_address(visitor, client_id, redirected, params, error):
+    assert redirected(visitor.asks(client_id, **params))["error"] == error
 
 
 @pytest.mark.clause("E5")
-def test_a_resource_with_a_fragment_is_refused(visitor, client_id, told):
-    assert told(visitor.asks(client_id, resource=f"{visitor.context}#part"))["error"] == "invalid_target"
+def test_a_resource_with_a_fragment_is_refused(visitor, client_id, redirected):
+    assert redirected(visitor.asks(client_id, resource=f"{visitor.context}#part"))["error"] == "invalid_target"
 
 
 @pytest.mark.clause("E2")
@@ -107,22 +107,22 @@ def test_a_resource_in_upper_case_or_with_a_slash_should_be_accepted(visitor, cl
     assert visitor.asks(client_id, resource=f"{visitor.context}/").status_code == 200
 
 
-def test_a_parameter_that_is_there_twice_is_refused(visitor, client_id, told):
+def test_a_parameter_that_is_there_twice_is_refused(visitor, client_id, redirected):
     once = visitor.asks(client_id).request.url
-    assert told(visitor.browser.get(f"{once}&scope=lab:write"))["error"] == "invalid_request"
+    assert redirected(visitor.browser.get(f"{once}&scope=lab:write"))["error"] == "invalid_request"
 
 
-def test_errors_carry_iss_and_state(visitor, client_id, told):
-    answer = told(visitor.asks(client_id, scope="nothing", state="a b&c=d"))
+def test_errors_carry_iss_and_state(visitor, client_id, redirected):
+    answer = redirected(visitor.asks(client_id, scope="nothing", state="a b&c=d"))
     assert answer["iss"] == visitor.url
     assert answer["state"] == "a b&c=d"
 
 
-def test_an_error_description_holds_no_character_that_it_may_not(visitor, client_id, told):
-    said = told(visitor.asks(client_id, scope='"\\é\n<b>'))["error_description"]
-    assert said.isascii()
-    assert said.isprintable()
-    assert not {'"', "\\"} & set(said)
+def test_an_error_description_holds_no_character_that_it_may_not(visitor, client_id, redirected):
+    description = redirected(visitor.asks(client_id, scope='"\\é\n<b>'))["error_description"]
+    assert description.isascii()
+    assert description.isprintable()
+    assert not {'"', "\\"} & set(description)
 
 
 @pytest.mark.clause("J5")
@@ -143,7 +143,7 @@ def test_more_parameters_than_anybody_needs_are_told_on_a_page(visitor, client_i
     assert visitor.asks(client_id, **many).status_code == 400
 
 
-def test_the_longest_request_that_is_taken_can_be_answered(visitor, client_id, told):
+def test_the_longest_request_that_is_taken_can_be_answered(visitor, client_id, redirected):
     state = "\x01" * 4900  # JSON writes it at its longest
-    assert told(visitor.decides(visitor.asks(client_id, state=state)))["state"] == state
+    assert redirected(visitor.decides(visitor.asks(client_id, state=state)))["state"] == state
     assert visitor.asks(client_id, state="\x01" * 5500).status_code == 400

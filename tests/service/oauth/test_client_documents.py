@@ -25,10 +25,10 @@ class Host:
     pages: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def serves(self, path: str = "/client.json", /, **said: Any) -> str:
+    def serves(self, path: str = "/client.json", /, **metadata: Any) -> str:
         """Puts a document there; the client's id."""
         full = {"client_id": f"{self.url}{path}", "client_name": "a hosted client", "redirect_uris": [CALLBACK]}
-        self.puts(path, self._json({name: value for name, value in {**full, **said}.items() if value is not None}))
+        self.puts(path, self._json({name: value for name, value in {**full, **metadata}.items() if value is not None}))
         return f"{self.url}{path}"
 
     def puts(self, path: str, body: bytes, status: int = 200, **headers: str) -> None:
@@ -87,9 +87,9 @@ def test_a_client_with_a_document_signs_in(visitor, host):
     page = visitor.asks(client_id)
     assert "a hosted client" in page.text
     assert client_id in page.text
-    told = visitor.redeems(client_id, visitor.code(client_id)).json()
-    assert visitor.calls("ping", told["access_token"]).status_code == 200
-    assert visitor.renews(client_id, told["refresh_token"]).status_code == 200
+    tokens = visitor.redeems(client_id, visitor.code(client_id)).json()
+    assert visitor.calls("ping", tokens["access_token"]).status_code == 200
+    assert visitor.renews(client_id, tokens["refresh_token"]).status_code == 200
 
 
 @pytest.mark.clause("D4", "D5", "D6", "D7", "D8")
@@ -120,7 +120,7 @@ def test_the_redirect_uri_must_be_in_the_document(visitor, host):
 
 @pytest.mark.clause("D1", "D2", "D3", "D8", "D9", "I7", "I9", "O9")
 @pytest.mark.parametrize(
-    "said",
+    "metadata",
     [
         {"client_id": "https://client.example/other.json"},
         {"client_id": None},
@@ -134,8 +134,8 @@ def test_the_redirect_uri_must_be_in_the_document(visitor, host):
         {"client_secret": "known to all"},
     ],
 )
-def test_a_document_must_equal_its_address_and_have_the_required_fields(visitor, host, said):
-    answer = visitor.asks(host.serves(**said))
+def test_a_document_must_equal_its_address_and_have_the_required_fields(visitor, host, metadata):
+    answer = visitor.asks(host.serves(**metadata))
     assert answer.status_code == 400
     assert "invalid_client" in answer.text
     assert "location" not in answer.headers

@@ -22,15 +22,15 @@ def page(visitor, client_id):
 
 
 @pytest.mark.clause("A7", "J6")
-def test_an_allowed_request_brings_code_state_and_iss(visitor, page, told):
-    answer = told(visitor.decides(page))
+def test_an_allowed_request_brings_code_state_and_iss(visitor, page, redirected):
+    answer = redirected(visitor.decides(page))
     assert answer.keys() == {"code", "state", "iss"}
     assert answer["state"] == "s-1"
     assert answer["iss"] == visitor.url
 
 
-def test_a_request_without_state_gets_an_answer_without_state(visitor, client_id, told):
-    assert "state" not in told(visitor.decides(visitor.asks(client_id, state=None)))
+def test_a_request_without_state_gets_an_answer_without_state(visitor, client_id, redirected):
+    assert "state" not in redirected(visitor.decides(visitor.asks(client_id, state=None)))
 
 
 @pytest.mark.clause("N17")
@@ -54,10 +54,10 @@ def test_a_hostile_client_name_is_text(visitor, name):
     assert "<script" not in shown
     assert "<img" not in shown
     assert "49" not in re.findall(r"<bdi>(.*?)</bdi>", shown)
-    (said,) = re.findall(r"<bdi>(.*?)</bdi>", shown, re.DOTALL)
-    assert "\n" not in said
-    assert "\u202e" not in said
-    assert len(said) < 400
+    (name,) = re.findall(r"<bdi>(.*?)</bdi>", shown, re.DOTALL)
+    assert "\n" not in name
+    assert "\u202e" not in name
+    assert len(name) < 400
 
 
 def test_the_page_has_no_script_is_in_no_frame_and_is_kept_by_no_cache(page):
@@ -83,12 +83,12 @@ def test_the_page_reads_with_labels_and_a_language(page):
 
 
 @pytest.mark.clause("N18")
-def test_consent_needs_the_passcode(visitor, page, told):
+def test_consent_needs_the_passcode(visitor, page, redirected):
     for wrong in ("", "wrong", "abcd-efgh-jkm"):
         answer = visitor.decides(page, passcode=wrong)
         assert answer.status_code == 403
         assert 'role="alert"' in answer.text
-    assert "code" in told(visitor.decides(page))
+    assert "code" in redirected(visitor.decides(page))
 
 
 def test_a_passcode_that_is_too_short_lets_nobody_in(visit, tmp_path):
@@ -100,60 +100,60 @@ def test_a_passcode_that_is_too_short_lets_nobody_in(visit, tmp_path):
     assert "rolloutlab passcode" in answer.text
 
 
-def test_a_passcode_may_be_typed_without_dashes_and_in_capitals(visitor, page, told):
-    assert "code" in told(visitor.decides(page, passcode=" ABCD efgh jkmn "))
+def test_a_passcode_may_be_typed_without_dashes_and_in_capitals(visitor, page, redirected):
+    assert "code" in redirected(visitor.decides(page, passcode=" ABCD efgh jkmn "))
 
 
-def test_five_wrong_passcodes_end_a_request(visitor, page, told):
+def test_five_wrong_passcodes_end_a_request(visitor, page, redirected):
     answers = [visitor.decides(page, passcode="wrong") for _ in range(5)]
-    assert told(answers[-1])["error"] == "access_denied"
+    assert redirected(answers[-1])["error"] == "access_denied"
     assert visitor.decides(page).status_code == 400
 
 
-def test_nobody_keeps_the_owner_out_by_wrong_passcodes(visitor, client_id, page, told):
+def test_nobody_keeps_the_owner_out_by_wrong_passcodes(visitor, client_id, page, redirected):
     for _ in range(10):
         other = visitor.asks(client_id)
         for _ in range(5):
             visitor.decides(other, passcode="wrong")
-    assert "code" in told(visitor.decides(page))
+    assert "code" in redirected(visitor.decides(page))
 
 
-def test_nobody_pushes_out_the_request_that_the_owner_looks_at_by_asking_too(visitor, client_id, page, told):
+def test_nobody_pushes_out_the_request_that_the_owner_looks_at_by_asking_too(visitor, client_id, page, redirected):
     for _ in range(300):
         visitor.asks(client_id)
-    assert "code" in told(visitor.decides(page))
+    assert "code" in redirected(visitor.decides(page))
 
 
-def test_what_was_allowed_stays_over_however_many_requests_others_have_denied(visitor, client_id, page, told):
-    told(visitor.decides(page))
+def test_what_was_allowed_stays_over_however_many_requests_others_have_denied(visitor, client_id, page, redirected):
+    redirected(visitor.decides(page))
     with httpx.Client(timeout=30) as browser:
         other = replace(visitor, browser=browser)
         for _ in range(210):
             browser.cookies.clear()  # it could not send that many
-            told(other.decides(other.asks(client_id), decision="deny"))
+            redirected(other.decides(other.asks(client_id), decision="deny"))
     assert visitor.decides(page).status_code == 400
 
 
-def test_two_pages_in_one_browser_can_both_be_answered(visitor, client_id, page, told):
+def test_two_pages_in_one_browser_can_both_be_answered(visitor, client_id, page, redirected):
     later = visitor.asks(client_id, state="s-2")
-    assert told(visitor.decides(page))["state"] == "s-1"
-    assert told(visitor.decides(later))["state"] == "s-2"
+    assert redirected(visitor.decides(page))["state"] == "s-1"
+    assert redirected(visitor.decides(later))["state"] == "s-2"
 
 
-def test_a_denied_consent_is_told_to_the_client_with_iss_and_state(visitor, page, told):
-    answer = told(visitor.decides(page, decision="deny", passcode=""))
+def test_a_denied_consent_is_told_to_the_client_with_iss_and_state(visitor, page, redirected):
+    answer = redirected(visitor.decides(page, decision="deny", passcode=""))
     assert answer["error"] == "access_denied"
     assert answer["iss"] == visitor.url
     assert answer["state"] == "s-1"
 
 
-def test_a_decision_is_made_once(visitor, page, told):
-    told(visitor.decides(page, decision="deny"))
+def test_a_decision_is_made_once(visitor, page, redirected):
+    redirected(visitor.decides(page, decision="deny"))
     assert visitor.decides(page).status_code == 400
 
 
 @pytest.mark.parametrize("passcode", ["abcd-efgh-jkmn", "wrong"])
-def test_a_form_that_is_sent_many_times_at_once_is_decided_once(visitor, page, told, passcode):
+def test_a_form_that_is_sent_many_times_at_once_is_decided_once(visitor, page, redirected, passcode):
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(visitor.decides(page, passcode=passcode))) for _ in range(8)
@@ -221,8 +221,8 @@ def test_the_cookie_is_for_forms_of_our_own_pages_only(page):
 
 
 @pytest.mark.clause("N14")
-def test_no_cookie_stands_for_the_passcode(visitor, client_id, page, told):
-    told(visitor.decides(page))
+def test_no_cookie_stands_for_the_passcode(visitor, client_id, page, redirected):
+    redirected(visitor.decides(page))
     assert visitor.decides(visitor.asks(client_id), passcode="").status_code == 403
 
 

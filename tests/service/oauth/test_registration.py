@@ -5,17 +5,17 @@ import pytest
 
 @pytest.mark.clause("A9", "A14")
 def test_a_public_client_gets_an_id_and_no_secret(visitor):
-    told = visitor.registers()
-    assert told["client_id"]
-    assert "client_secret" not in told
-    assert told["redirect_uris"] == ["http://127.0.0.1:7777/callback"]
+    registration = visitor.registers()
+    assert registration["client_id"]
+    assert "client_secret" not in registration
+    assert registration["redirect_uris"] == ["http://127.0.0.1:7777/callback"]
 
 
 @pytest.mark.clause("I3")
 def test_a_client_that_does_not_say_how_it_authenticates_gets_a_secret_for_basic(visitor):
-    told = visitor.registers(token_endpoint_auth_method=None)
-    assert told["token_endpoint_auth_method"] == "client_secret_basic"
-    assert told["client_secret_expires_at"] == 0
+    registration = visitor.registers(token_endpoint_auth_method=None)
+    assert registration["token_endpoint_auth_method"] == "client_secret_basic"
+    assert registration["client_secret_expires_at"] == 0
 
 
 def test_nothing_is_kept_of_a_client_not_even_a_hash_of_its_secret(visitor):
@@ -76,7 +76,7 @@ def test_redirect_uris_may_be_https_or_on_the_browsers_machine(visitor, uri):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "metadata",
     [
         {"grant_types": ["implicit"]},
         {"grant_types": ["refresh_token"]},
@@ -86,8 +86,8 @@ def test_redirect_uris_may_be_https_or_on_the_browsers_machine(visitor, uri):
         {"client_name": 7},
     ],
 )
-def test_what_is_not_supported_is_refused_as_invalid_client_metadata(visitor, said):
-    answer = visitor.post("/oauth/register", json={"redirect_uris": ["https://a.example/c"], **said})
+def test_what_is_not_supported_is_refused_as_invalid_client_metadata(visitor, metadata):
+    answer = visitor.post("/oauth/register", json={"redirect_uris": ["https://a.example/c"], **metadata})
     assert answer.status_code == 400
     assert answer.json()["error"] == "invalid_client_metadata"
 

@@ -18,12 +18,12 @@ def code(visitor, client_id):
 @pytest.mark.clause("A7", "K3", "N12")
 def test_a_code_becomes_a_short_lived_access_token_and_a_refresh_token(visitor, client_id, code):
     answer = visitor.redeems(client_id, code)
-    told = answer.json()
+    tokens = answer.json()
     assert answer.headers["cache-control"] == "no-store"
-    assert told["token_type"] == "Bearer"
-    assert told["expires_in"] == 600
-    assert told["scope"] == "lab:read"
-    assert visitor.calls("ping", told["access_token"]).status_code == 200
+    assert tokens["token_type"] == "Bearer"
+    assert tokens["expires_in"] == 600
+    assert tokens["scope"] == "lab:read"
+    assert visitor.calls("ping", tokens["access_token"]).status_code == 200
 
 
 @pytest.mark.clause("N12")
@@ -37,7 +37,7 @@ def test_the_lifetime_of_access_tokens_is_a_parameter(visit):
 
 @pytest.mark.clause("K1")
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("params", "error"),
     [
         ({"code_verifier": "w" * 43}, "invalid_grant"),
         ({"code_verifier": "short"}, "invalid_grant"),
@@ -51,8 +51,8 @@ def test_the_lifetime_of_access_tokens_is_a_parameter(visit):
         ({"grant_type": None}, "invalid_request"),
     ],
 )
-def test_a_code_is_bound_to_verifier_address_and_resource(visitor, client_id, code, said, error):
-    answer = visitor.redeems(client_id, code, **said)
+def test_a_code_is_bound_to_verifier_address_and_resource(visitor, client_id, code, params, error):
+    answer = visitor.redeems(client_id, code, **params)
     assert answer.status_code == 400
     assert answer.json()["error"] == error
 
@@ -74,10 +74,10 @@ def test_a_code_holds_for_a_minute(visitor, client_id, code):
 
 
 def test_replay_of_a_code_is_refused_and_revokes_what_came_of_it(visitor, client_id, code):
-    told = visitor.redeems(client_id, code).json()
+    tokens = visitor.redeems(client_id, code).json()
     assert visitor.redeems(client_id, code).json()["error"] == "invalid_grant"
-    assert visitor.calls("ping", told["access_token"]).status_code == 401
-    assert visitor.renews(client_id, told["refresh_token"]).json()["error"] == "invalid_grant"
+    assert visitor.calls("ping", tokens["access_token"]).status_code == 401
+    assert visitor.renews(client_id, tokens["refresh_token"]).json()["error"] == "invalid_grant"
 
 
 def test_a_code_that_two_redeem_at_once_is_given_to_one_and_ends_all_that_came_of_it(visitor, client_id, code):
@@ -219,9 +219,9 @@ def test_a_token_request_is_small_and_says_each_thing_once(visitor):
 
 
 def test_tokens_and_codes_are_kept_as_hashes_only(visitor, client_id, code):
-    told = visitor.redeems(client_id, code).json()
+    tokens = visitor.redeems(client_id, code).json()
     files = [path for path in (visitor.home / "service").iterdir() if path.name.startswith("service.db")]
-    for secret in (code, told["access_token"], told["refresh_token"]):
+    for secret in (code, tokens["access_token"], tokens["refresh_token"]):
         assert not any(secret.encode() in path.read_bytes() for path in files)
 
 

@@ -1,10 +1,10 @@
-"""The practice policy: a small language model made by this project, to learn the loop on without a download.
+"""The practice policy: a small language model that ships with rolloutlab, to try the loop without a download.
 
-`make` trains it from a seed on the chats of `exchanges`, `evaluate` measures what it knows, and the result is kept
-in `weights/`. Importing this package costs nothing: no torch, no transformers.
+`tools/practice_policy` trains it from a seed and evaluates it; the result is in `weights/`. Importing this package
+imports neither torch nor transformers.
 """
 
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "weights"
-"""The folder of the committed weights, tokenizer and chat template; `transformers` loads it as it is."""
+"""Weights, tokenizer and chat template, as `transformers` loads them."""

@@ -1,1 +1,1 @@
-"""HTTP endpoints: chat completions, models, training jobs."""
+"""HTTP endpoints: chat completions, models, logprobs, training jobs, usage."""

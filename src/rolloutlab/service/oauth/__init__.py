@@ -1,1 +1,1 @@
-"""The authorization server of a lab: OAuth 2.1 with the lab's owner as the one who consents. docs/authorization.md."""
+"""OAuth 2.1 authorization server of a lab, whose owner gives consent; see docs/authorization.md."""

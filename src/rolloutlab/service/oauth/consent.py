@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from rolloutlab.errors import InputError
 from rolloutlab.service.oauth.clients import LOOPBACK, Client
 from rolloutlab.service.oauth.errors import OAuthError
-from rolloutlab.service.oauth.grants import Consent, Grants
+from rolloutlab.service.oauth.grants import Grants
 from rolloutlab.service.oauth.metadata import CONSENT, SCOPES, Resource
 from rolloutlab.service.oauth.page import Pages
 from rolloutlab.service.oauth.params import read_form
@@ -208,17 +208,16 @@ class ConsentPage:
     async def _allow(self, pending: _PendingRequest) -> Response:
         self._check_open(pending)
         self._decisions.allow(pending.name, pending.expires_at)
-        authorization = pending.authorization
-        consent = Consent(
-            client_id=authorization.client.id,
-            client_name=authorization.client.name,
-            resource=authorization.resource.uri,
-            scopes=authorization.scopes,
-            redirect_uri=authorization.redirect_uri,
-            challenge=authorization.challenge,
-            renews=authorization.client.renews,
+        allowed = pending.authorization
+        code = await run_in_threadpool(
+            self._grants.grant,
+            allowed.client,
+            resource=allowed.resource.uri,
+            scopes=allowed.scopes,
+            redirect_uri=allowed.redirect_uri,
+            challenge=allowed.challenge,
         )
-        return self._redirect(pending, code=await run_in_threadpool(self._grants.grant, consent))
+        return self._redirect(pending, code=code)
 
     def _deny(self, pending: _PendingRequest, description: str) -> Response:
         self._decisions.deny(pending.name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from sqlite3 import Connection
 
+from rolloutlab.service.oauth.clients import Client
 from rolloutlab.service.oauth.errors import OAuthError
 from rolloutlab.service.oauth.metadata import in_order
 from rolloutlab.store.sqlite import Database, Row
@@ -26,19 +27,6 @@ _FIND = """
     SELECT t.*, g.client_id, g.client_name, g.resource, g.renews, g.redirect_uri, g.challenge FROM oauth_tokens t
     JOIN oauth_grants g ON g.id = t.grant_id WHERE t.hash = ? AND t.kind = ?
 """
-
-
-@dataclass(frozen=True)
-class Consent:
-    """What the owner allowed, and what the code is bound to."""
-
-    client_id: str
-    client_name: str
-    resource: str
-    scopes: tuple[str, ...]
-    redirect_uri: str
-    challenge: str
-    renews: bool
 
 
 @dataclass(frozen=True)
@@ -68,23 +56,18 @@ class Grants:
         self._lifetime = lifetime
         self._clock = clock
 
-    def grant(self, consent: Consent) -> str:
-        """A code for a consent, valid for a minute."""
+    def grant(
+        self, client: Client, *, resource: str, scopes: tuple[str, ...], redirect_uri: str, challenge: str
+    ) -> str:
+        """A code for what the owner has allowed, valid for a minute and bound to the arguments."""
         with self._database.write() as connection:
             self._delete_expired(connection)
             cursor = connection.execute(
                 "INSERT INTO oauth_grants (client_id, client_name, resource, redirect_uri, challenge, renews)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    consent.client_id,
-                    consent.client_name,
-                    consent.resource,
-                    consent.redirect_uri,
-                    consent.challenge,
-                    consent.renews,
-                ),
+                (client.id, client.name, resource, redirect_uri, challenge, client.renews),
             )
-            return self._token(connection, int(cursor.lastrowid or 0), CODE, consent.scopes, _CODE_LIFETIME)
+            return self._token(connection, int(cursor.lastrowid or 0), CODE, scopes, _CODE_LIFETIME)
 
     def redeem(self, code: str, client_id: str, verifier: str, redirect_uri: str | None, resource: str) -> Issued:
         """Tokens for a code.
