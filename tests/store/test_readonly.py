@@ -201,7 +201,7 @@ print(*session.jobs()["status"])
 refused(session.service, "stop")
 """
     lines = printed(made_read_only(lab), script)
-    unseen = f"LabError: {lab} is read-only: whether its service still runs cannot be seen"
+    unseen = f"LabError: {lab} is read-only: whether its service still runs is unknown"
     assert lines == ["unknown", f"{unseen}|  -> %service stop in a notebook of its owner"]
 
 
