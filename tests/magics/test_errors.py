@@ -84,11 +84,11 @@ InputError: 'a/b' is not a valid collection name
   -> letters, digits, _ - and .
 """,
     "%%chat capitals\nWhat of {{nothing}}?": """
-InputError: {{nothing}} stands for nothing: no column and no variable of that name
+InputError: {{nothing}} is neither a column nor a variable
   -> nothing = ... in a cell before this one
 """,
     "%%chat capitals --over countries\nWhat of {{city}}?": """
-InputError: {{city}} stands for nothing: no column and no variable of that name
+InputError: {{city}} is neither a column nor a variable
   -> columns: country, capital
 """,
     "%%chat capitals --over nowhere\nhello": """

@@ -459,10 +459,10 @@ def test_a_dry_run_shows_the_first_request_and_how_many_there_are():
         ({"temperature": 3.0}, "temperature: 3.0 is outside 0 to 2"),
         ({"top_p": 0.0}, r"top_p: 0.0 is outside 0 \(exclusive\) to 1"),
         ({"max_tokens": -1}, "max_tokens: -1 is below 1"),
-        ({"n": 1.5}, "n: 1.5 is not a whole number"),
+        ({"n": 1.5}, "n: 1.5 is not an integer"),
         ({"stop": ["a"] * 5}, "are more than 4"),
         ({"stop": ""}, "stop: '' is empty"),
-        ({"seed": "x"}, "seed: 'x' is not a whole number"),
+        ({"seed": "x"}, "seed: 'x' is not an integer"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_with_its_range(settings, said):
@@ -472,7 +472,7 @@ def test_a_setting_out_of_range_is_refused_with_its_range(settings, said):
 
 @pytest.mark.parametrize("prompt", ["assistant:\nuser: a", "user: a\nassistant:\nassistant:\nuser: b"])
 def test_a_policy_is_not_asked_to_answer_nothing(prompt):
-    with pytest.raises(InputError, match="nothing is said before an answer"):
+    with pytest.raises(InputError, match="a completion has no message before it"):
         new(prompt)
 
 

@@ -82,7 +82,7 @@ def test_a_completion_counts_once_it_is_on_disk(lab):
 
 
 def test_no_more_is_asked_for_than_may_wait_for_the_disk(lab, monkeypatch):
-    monkeypatch.setattr(rollout, "_MOST_WAITING", 4)
+    monkeypatch.setattr(rollout, "_MAX_UNSTORED", 4)
     slow = Slow(lab, rows=40, asked=5)
     slow.play(concurrency=1)
     assert max(slow.batches) == 4

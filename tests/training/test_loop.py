@@ -284,7 +284,7 @@ def test_it_shows_a_chart_and_a_table_without_times(session):
         ({"model": "lab/other"}, "a loop samples the model that it trains"),
         ({"temperature": 9}, "temperature: 9 is outside 0 to 2"),
         ({"held_out": []}, "no rows"),
-        ({"over": [{"city": "Lima"}]}, "stands for nothing"),
+        ({"over": [{"city": "Lima"}]}, "is neither a column nor a variable"),
         ({"reward": 3}, "3 is not a reward function"),
     ],
 )

@@ -1,1 +1,1 @@
-"""From a prompt and its rows to trajectories: what is asked, turn by turn, and what comes of it, kept as it arrives."""
+"""Sampling of trajectories from prompts and rows: requests, turns, tools, storage on arrival."""

@@ -1,4 +1,4 @@
-"""How a collection is sampled: everything its requests share, as the lab remembers it."""
+"""Sampling settings of a collection, as the lab stores them."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ def _listed(stop: Any) -> Any:
 
 
 class SamplingConfig(BaseModel):
-    """What every request of a collection has in common.
+    """Settings shared by every request of a collection.
 
     n: trajectories per prompt. total: trajectories of the whole collection. seed: the group at place i is sampled with
     seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
@@ -47,7 +47,7 @@ class SamplingConfig(BaseModel):
         """The request for `n` completions of a conversation, with logprobs."""
         optional = {"max_tokens": self.max_tokens, "stop": self.stop, "tools": self.tools}
         return ChatRequest(
-            model=self._asked(),
+            model=self._pinned_model(),
             messages=list(messages),
             n=n,
             temperature=self.temperature,
@@ -57,8 +57,8 @@ class SamplingConfig(BaseModel):
             **{name: value for name, value in optional.items() if value},
         )
 
-    def _asked(self) -> str:
-        """The model, by the checkpoint that began where there is one: a group compares answers of one policy."""
+    def _pinned_model(self) -> str:
+        """The model at the checkpoint of the first completion: a group compares completions of one policy."""
         pinned = self.step is not None and "/" in self.model and not {"@", ":"} & set(self.model)
         return f"{self.model}@{self.step}" if pinned else self.model
 
@@ -70,16 +70,12 @@ class SamplingConfig(BaseModel):
         return int.from_bytes(drawn[:8]) % _SEEDS
 
     def sampling(self) -> dict[str, Any]:
-        """What a trajectory remembers of how it was sampled."""
+        """The settings stored with each trajectory."""
         return {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
 
 
 def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
-    """The plan with these settings, each None standing for its default.
-
-    Raises:
-        InputError: a setting is out of range or of another type; the message names it, its value and the range.
-    """
+    """The config with these settings, each None standing for its default; InputError for an invalid one."""
     for name in settings.keys() - SamplingConfig.model_fields.keys():
         close = get_close_matches(name, SamplingConfig.model_fields, n=1)
         raise InputError(f"there is no setting {name!r}", hint=close[0] if close else "%%chat? shows the options")
@@ -88,23 +84,23 @@ def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(
-            f"{first['loc'][0]}: {first['input']!r} {_trouble(first)}", hint="%%chat? shows the options"
+            f"{first['loc'][0]}: {first['input']!r} {_problem(first)}", hint="%%chat? shows the options"
         ) from error
 
 
 _RANGES = {"temperature": "0 to 2", "top_p": "0 (exclusive) to 1"}
-_TROUBLE = {
+_PROBLEMS = {
     "greater_than_equal": "is below {ge}",
-    "int_parsing": "is not a whole number",
-    "int_from_float": "is not a whole number",
+    "int_parsing": "is not an integer",
+    "int_from_float": "is not an integer",
     "float_parsing": "is not a number",
     "too_long": "are more than {max_length}",
     "string_too_short": "is empty",
 }
 
 
-def _trouble(error: Mapping[str, Any]) -> str:
+def _problem(error: Mapping[str, Any]) -> str:
     name, kind = error["loc"][0], error["type"]
     if name in _RANGES and kind.startswith(("greater_than", "less_than")):
         return f"is outside {_RANGES[name]}"
-    return _TROUBLE.get(kind, f"is not right: {error['msg']}").format(**error.get("ctx", {}))
+    return _PROBLEMS.get(kind, f"is invalid: {error['msg']}").format(**error.get("ctx", {}))

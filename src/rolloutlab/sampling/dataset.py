@@ -1,4 +1,4 @@
-"""The rows of prompts that a collection is sampled over."""
+"""Rows that a collection is sampled over, from DataFrames and lists, as JSON values."""
 
 import math
 from collections import Counter
@@ -15,10 +15,10 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f"
 def rows_of(over: Any) -> list[Row]:
     """Rows of a DataFrame, a list of mappings, or a list of values (as `item`); None is one empty row.
 
-    Their values are such as JSON holds: arrays are lists, dates ISO texts, and what is missing is None at any depth.
+    Values become JSON: arrays are lists, dates ISO texts, and missing values None at any depth.
 
     Raises:
-        InputError: there are no rows, or none of these; a column is there twice; or JSON cannot hold a value.
+        InputError: no rows, `over` is of another type, a column is repeated, or a value cannot be JSON.
     """
     if over is None:
         return [Row()]
@@ -41,7 +41,7 @@ def _plain_row(number: int, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, place: str) -> Any:
-    """The value as JSON holds it: what NumPy and pandas put into it made plain."""
+    """The value as JSON, without types of NumPy and pandas."""
     if type(value).__name__ in {"NaTType", "NAType"}:
         return None
     if value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""A service that answered and is not reached any more: what is under way ends, and it is asked again for minutes."""
+"""Outage of a service while sampling: one request is retried for minutes, the others wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,9 +11,9 @@ Complete = Callable[[ChatRequest], Awaitable[ChatCompletion]]
 
 
 class Outage:
-    """Sends requests while their service is reached; once it is not, one of them is sent again and the others wait.
+    """Sends requests; when the service becomes unreachable, one of them is retried and the others wait.
 
-    complete: sends one request. retries: how long a service that has answered is asked again; None: not at all.
+    complete: sends one request. retries: for a service that has answered before; None for no retry.
     """
 
     def __init__(self, complete: Complete, retries: Retries | None) -> None:
@@ -27,15 +27,11 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the service is not reached at the moment."""
+        """Whether the service is unreachable now."""
         return not self._reached.is_set()
 
     async def complete(self, request: ChatRequest) -> ChatCompletion:
-        """The answer to a request.
-
-        Raises:
-            ServiceError: as it was answered; where the service stays away, once all that was under way has ended.
-        """
+        """The response to a request; an error of an outage is raised once all concurrent requests have ended."""
         while True:
             await self._reached.wait()
             try:
@@ -43,7 +39,7 @@ class Outage:
             except ServiceError as error:
                 if not (ends_all(error) and self._has_answered):
                     raise
-                if self._reached.is_set():  # the first that fails is sent again, on behalf of all
+                if self._reached.is_set():  # the first that fails is retried for all
                     self._reached.clear()
                     return await self._sent_again(request, error)
 
@@ -66,7 +62,7 @@ class Outage:
         raise error
 
     def _pause(self, error: ServiceError) -> float | None:
-        """Seconds until it is asked again; a token that is refused is not taken later either."""
+        """Seconds until the next try; none for a refused token, which will not be accepted later."""
         return self._retries.while_away() if self._retries and isinstance(error, UnreachableError) else None
 
     async def _sent(self, request: ChatRequest) -> ChatCompletion:
@@ -81,5 +77,5 @@ class Outage:
 
 
 def ends_all(error: ServiceError) -> bool:
-    """Whether it would happen to every request; one answer that breaks off may be that request's own trouble."""
+    """Whether every request would fail in the same way; a single broken connection may be of one request only."""
     return isinstance(error, SignInError | UnreachableError) and not isinstance(error, BrokenOffError)

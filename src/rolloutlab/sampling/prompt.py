@@ -1,4 +1,4 @@
-"""The text of a cell to chat messages, and what `{{name}}` in them stands for."""
+"""Prompts: the text of a cell to chat messages, and values for `{{name}}` in them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 
 class Row(dict[str, Any]):
-    """A row of prompts, which knows its place and the columns that it or any other row has."""
+    """A row. number: its place. columns: those of all rows."""
 
     def __init__(
         self, values: Mapping[str, Any] | None = None, *, number: int = 0, columns: frozenset[str] = frozenset()
@@ -31,12 +31,12 @@ class Row(dict[str, Any]):
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:
-    """Messages of a text in which a line that begins with `role:` begins a message and other lines go on.
+    """Messages of a text: a line that begins with `role:` begins a message, other lines continue it.
 
-    A text that begins with no role is one user message. An empty `assistant:` is a place where the policy answers.
+    A text without a role at its beginning is a user message. An empty `assistant:` is a place for a completion.
 
     Raises:
-        InputError: nothing is there, a role is unknown or misspelt, or a message is empty.
+        InputError: the text is empty, a role is unknown or misspelt, or a message is empty.
     """
     if not text.strip():
         raise InputError("the cell is empty: there is nothing to ask", hint="user: What is the capital of France?")
@@ -60,7 +60,7 @@ def parse_chat(text: str) -> list[dict[str, Any]]:
 
 
 def _check_role(word: str, number: int, *, first: bool) -> None:
-    """A line that looks like a role but is none: an error where it begins the cell, or is a misspelling."""
+    """InputError for an unknown role at the beginning of the cell, or one that is close to a known role."""
     close = get_close_matches(word.lower(), ROLES, n=1, cutoff=0.8)
     if first or close:
         hint = (
@@ -82,7 +82,7 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
     """The messages with each `{{name}}` replaced by its value in the first scope that has it.
 
     Raises:
-        InputError: no scope has the name, a row lacks it that others have, or a message is not one of the wire's.
+        InputError: no scope has the name, a row lacks a column of other rows, or a message is invalid.
     """
     filled = [{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages]
     try:
@@ -96,7 +96,7 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
 
 def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
     """The text with each `{{name}}` replaced; single braces are left alone."""
-    return _NAME.sub(_looked_up(scopes), text)
+    return _NAME.sub(_lookup(scopes), text)
 
 
 def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
@@ -112,7 +112,7 @@ def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
     return {**part, "text": fill_text(part["text"], *scopes)} if has_text else part
 
 
-def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
+def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
     def value(match: re.Match[str]) -> str:
         for scope in scopes:
             if match[1] in scope:
@@ -123,7 +123,7 @@ def _looked_up(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]],
                 raise InputError(f"row {scope.number} has no column {match[1]!r}", hint=f"{{'{match[1]}': ...}}")
         columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
         raise InputError(
-            f"{match[0]} stands for nothing: no column and no variable of that name",
+            f"{match[0]} is neither a column nor a variable",
             hint=f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one",
         )
 
@@ -134,11 +134,7 @@ Turn = Sequence[Mapping[str, Any]]
 
 
 def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
-    """The messages before each answer: the policy answers at an empty assistant message, and at the end.
-
-    Raises:
-        InputError: nothing is said before an answer.
-    """
+    """The messages before each completion: at an empty assistant message, and at the end; InputError without any."""
     turns: list[list[Mapping[str, Any]]] = [[]]
     for message in messages:
         if _is_open(message):
@@ -146,9 +142,9 @@ def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
         else:
             turns[-1].append(message)
     if len(turns) > 1 and not turns[-1]:
-        turns.pop()  # an open answer at the end says what is so anyway
+        turns.pop()  # a place at the end is implied
     if not all(turns):
-        raise InputError("nothing is said before an answer", hint="user: ... before assistant:")
+        raise InputError("a completion has no message before it", hint="user: ... before assistant:")
     return turns
 
 
@@ -162,28 +158,25 @@ def with_system(messages: Turn, system: str | None) -> list[Mapping[str, Any]]:
 
 
 def new_group(turns: Sequence[Turn], row: Mapping[str, Any], variables: Mapping[str, Any]) -> NewGroup:
-    """The group of one row, with every `{{name}}` filled in.
-
-    Raises:
-        InputError: a name stands for nothing, a message is not one, or a text holds half of a character.
-    """
+    """The group of one row, with every `{{name}}` filled in; raises as `filled`."""
     prompt, *later = [filled(turn, row, variables) for turn in turns]
     return NewGroup(prompt, row, [[], *later])
 
 
 def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
-    """The messages of a turn with every `{{name}}` filled in; as `new_group`."""
+    """The messages of a turn, as `fill`; InputError also for a lone surrogate."""
     messages = fill(turn, row, variables)
     try:
         for message in messages:
             message.to_json()
     except PydanticSerializationError as error:
         raise InputError(
-            "the prompt holds half of a character", hint="text.encode('utf-8', 'replace').decode()"
+            "the prompt contains a lone surrogate, which UTF-8 cannot encode",
+            hint="text.encode('utf-8', 'replace').decode()",
         ) from error
     return messages
 
 
 def _is_open(message: Mapping[str, Any]) -> bool:
-    said = (message.get(name) for name in ("content", "tool_calls", "refusal", "function_call"))
-    return message.get("role") == "assistant" and not any(said)
+    contents = (message.get(name) for name in ("content", "tool_calls", "refusal", "function_call"))
+    return message.get("role") == "assistant" and not any(contents)

@@ -1,4 +1,4 @@
-"""Conversations played turn by turn: an answer is taken the moment it is there, and what comes next follows from it."""
+"""Rollouts: conversations sampled turn by turn, each completion passed on as it arrives."""
 
 import asyncio
 import gc
@@ -23,27 +23,27 @@ from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
-_MOST_PER_REQUEST = 128
+_MAX_N = 128
 """OpenAI's own limit of `n`."""
 
-_HOPELESS = 8
-"""So many requests may fail before one succeeds."""
+_MAX_FAILURES = 8
+"""Failed requests before the first success, after which the rest is not tried."""
 
-_MOST_WAITING = 1024
-"""So many answers may wait to be stored before no more is asked for: a disk that is slow must not fill the memory."""
+_MAX_UNSTORED = 1024
+"""Completions waiting to be stored before requests pause, so that a slow disk does not fill the memory."""
 
-_COLLECTED_AFTER = 50_000
-"""Objects until Python looks for garbage, while there is much to sample; its own 700 are two completions' tokens."""
+_GC_THRESHOLD = 50_000
+"""Objects between garbage collections while sampling; Python's 700 are reached by two completions' tokens."""
 
 Answered = tuple[Sequence["Rollout"], ChatCompletion | None]
-"""Conversations of one group after one answer, and the answer; None where the service refused to give one."""
+"""Conversations of one group after one completion, and the completion; None where the service refused it."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A conversation under way: where it belongs, what was said after the prompt, and how many turns are to come.
+    """A conversation in progress. place: of its group. items: after the prompt. pending: turns to come.
 
-    Before the first answer the conversations of a group are still one, with several positions.
+    Before the first completion the conversations of a group are one, with several positions.
     """
 
     place: int
@@ -54,25 +54,25 @@ class Rollout:
 
 
 def fresh(place: int, positions: Sequence[int], turns: int) -> list[Rollout]:
-    """Conversations of one group that have not begun, as few requests as can be."""
-    chunks = [positions[i : i + _MOST_PER_REQUEST] for i in range(0, len(positions), _MOST_PER_REQUEST)]
+    """New conversations of one group, in as few requests as possible."""
+    chunks = [positions[i : i + _MAX_N] for i in range(0, len(positions), _MAX_N)]
     return [Rollout(place, tuple(chunk), turns) for chunk in chunks]
 
 
 def left(place: int, group: Group, plan: SamplingConfig) -> list[Rollout]:
-    """What a stored group still wants: conversations that were cut short, and those that never began."""
+    """What is missing of a stored group: unfinished conversations, and those that have not begun."""
     stored = {_position(t): t for t in group.trajectories}
     begun = [
         Rollout(place, (position,), t.pending, t.items[len(group.prompt) :], tuple(t.extra.get("logs", ())))
         for position, t in stored.items()
         if t.pending
     ]
-    wanted = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
-    return begun + fresh(place, wanted, len(group.script))
+    missing = [] if plan.continues else [i for i in range(plan.n) if i not in stored]
+    return begun + fresh(place, missing, len(group.script))
 
 
 def going_on(place: int, group: Group, turns: int) -> list[Rollout]:
-    """Each conversation of a stored group, to be gone on with; a tool call left open is closed."""
+    """Each conversation of a stored group, to be continued; open tool calls are closed."""
     return [
         Rollout(
             place, (_position(t),), turns, (*t.items[len(group.prompt) :], *_closed(t)), tuple(t.extra.get("logs", ()))
@@ -94,11 +94,11 @@ def request_of(rollout: Rollout, group: Group | NewGroup, plan: SamplingConfig) 
 
 
 class RolloutRunner:
-    """Plays rollouts with so many requests under way at once.
+    """Runs rollouts with concurrent requests.
 
-    taken: gets what was answered, the moment it is there, and together what came together; it is called in a thread, so
-    that requests go on while it waits for the disk. failed: gets a rollout that its service could not answer, and why;
-    the others go on. retries: how long a service that has answered and is not reached any more is asked again.
+    taken: receives completions as they arrive, in batches; called in a thread, so that requests continue while it
+    writes to the disk. failed: receives a rollout and the error of its request; the others continue. retries: for an
+    outage of the service.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RolloutRunner:
 
     @property
     def waits(self) -> bool:
-        """Whether the service is not reached any more, and asked again."""
+        """Whether the service is unreachable now."""
         return self._outage.lasts
 
     async def play(self, rollouts: Iterable[Rollout], concurrency: int) -> None:
@@ -194,7 +194,7 @@ class RolloutRunner:
     def _has_come(self, rollouts: Sequence[Rollout], completion: ChatCompletion | None) -> None:
         self._answered.append((rollouts, completion))
         self._came.set()
-        if len(self._answered) >= _MOST_WAITING:
+        if len(self._answered) >= _MAX_UNSTORED:
             self._room.clear()
 
     async def _worker(self, waiting: "asyncio.PriorityQueue[tuple[int, int, int, Rollout]]") -> None:
@@ -212,7 +212,7 @@ class RolloutRunner:
             completion = await self._outage.complete(request_of(ready, self._groups[ready.place], self._plan))
         except ServiceError as error:
             self._failures += 1
-            if ends_all(error) or (not self._successes and self._failures >= _HOPELESS):
+            if ends_all(error) or (not self._successes and self._failures >= _MAX_FAILURES):
                 raise
             if isinstance(error, RefusedError) and any(isinstance(item, Choice) for item in ready.items):
                 self._has_come([_ended(rollout, f"ended: {error.message}")], None)
@@ -264,8 +264,8 @@ async def _through_cancellations(work: Coroutine[Any, Any, None]) -> None:
 def _rarely_collecting() -> Iterator[None]:
     """Look for garbage less often: a third of the CPU time goes into finding none in tokens that are gone at once."""
     before = gc.get_threshold()
-    if 0 < before[0] < _COLLECTED_AFTER:
-        gc.set_threshold(_COLLECTED_AFTER, *before[1:])
+    if 0 < before[0] < _GC_THRESHOLD:
+        gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:

@@ -122,10 +122,10 @@ def continued(
     rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns))]
     if not rollouts:
         raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
-    kept = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
+    stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
     given = {name: value for name, value in settings.items() if value is not None and value != ()}
     changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
-    plan = make_plan({**kept, **given, "tools": tools.schemas, **changed})
+    plan = make_plan({**stored, **given, "tools": tools.schemas, **changed})
     return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
 
 
@@ -156,5 +156,5 @@ class Preview:
     def __repr__(self) -> str:
         if self.request is None:
             return "nothing is left to sample"
-        said = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
-        return f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:\n{said}"
+        body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
+        return f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:\n{body}"

@@ -55,29 +55,29 @@ class Tools:
             raise InputError(f"{collection} was sampled {used}", hint=hint)
 
     async def answer(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[str]]:
-        """What the calls of one message come to, in their order, and what went wrong with any of them.
+        """Tool messages for the calls of one message, in order, and the errors of failed calls.
 
-        An error is an answer too: the policy reads it, and it is told to the user. Each call of a function runs in a
-        thread of its own, a coroutine in a loop of its own.
+        An error becomes a tool message, for the policy to read. Each call of a function runs in a thread of its own,
+        a coroutine in a loop of its own.
 
         Raises:
-            SignInError: a context server wants a person to sign in, or they said no: no answer for a policy.
+            SignInError: a context server requires a sign-in, or the person denied it; this is not for the policy.
         """
         outcomes = await asyncio.gather(*map(self._outcome, calls))
         messages = [
-            ToolMessage(role="tool", tool_call_id=call.id, content=said)
-            for call, (said, _) in zip(calls, outcomes, strict=True)
+            ToolMessage(role="tool", tool_call_id=call.id, content=text)
+            for call, (text, _) in zip(calls, outcomes, strict=True)
         ]
         return messages, [trouble for _, trouble in outcomes if trouble]
 
     async def _outcome(self, call: ToolCall) -> tuple[str, str | None]:
         name = call.function.name if call.type == "function" else call.custom.name
         if call.type == "function" and (elsewhere := self._elsewhere.get(name)):
-            said, error = await _asked(elsewhere, call.function.arguments or "{}")
+            result, error = await _remote_call(elsewhere, call.function.arguments or "{}")
         else:
-            said, error = await _in_thread(lambda: self._called(call))
+            result, error = await _in_thread(lambda: self._called(call))
         if error is None:
-            return said, None
+            return result, None
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, ValidationError):
             first = error.errors()[0]
@@ -89,18 +89,18 @@ class Tools:
         if call.type != "function" or call.function.name not in self._adapters:
             raise LookupError(f"there is no such tool; there are {', '.join([*self._adapters, *self._elsewhere])}")
         result = self._adapters[call.function.name].validate_json(call.function.arguments or "{}")
-        return _said(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
+        return _as_text(asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result)
 
 
-async def _asked(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
-    """What a context server says, or why it says nothing, as a value; SignInError as it is."""
+async def _remote_call(tool: ContextTool, arguments: str) -> tuple[str, BaseException | None]:
+    """The result of a context server's tool, or the error as a value; SignInError is raised."""
     try:
-        said, is_error = await tool.call(_ARGUMENTS.validate_json(arguments))
+        result, is_error = await tool.call(_ARGUMENTS.validate_json(arguments))
     except SignInError:
         raise
     except (RolloutlabError, ValidationError) as error:
         return "", error
-    return (_encodable(said), None) if not is_error else ("", RefusedError(said))
+    return (_encodable(result), None) if not is_error else ("", RefusedError(result))
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -108,10 +108,8 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 async def _in_thread(work: Callable[[], str]) -> tuple[str, BaseException | None]:
-    """What it returns, or what it raises, whatever that is: as a value, since no future can carry every error.
-
-    A thread of its own: one that hangs for ever keeps neither another call nor the end waiting.
-    """
+    """The result or the exception, as a value, since a future cannot carry StopIteration."""
+    # a thread of its own instead of a pool: a tool that hangs blocks neither other calls nor the exit
     outcome: Future[tuple[str, BaseException | None]] = Future()
 
     def run() -> None:
@@ -126,7 +124,7 @@ async def _in_thread(work: Callable[[], str]) -> tuple[str, BaseException | None
 
 
 def _name(tool: Callable[..., Any] | ContextTool) -> str:
-    """What a policy calls a tool: elsewhere names may have characters that a service does not take."""
+    """The name of a tool for a policy; names on context servers may have characters that services refuse."""
     return re.sub(r"[^\w-]", "_", tool.name)[:64] if isinstance(tool, ContextTool) else getattr(tool, "__name__", "")
 
 
@@ -136,32 +134,34 @@ def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Function
         adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]  # it describes calls too
         parameters = adapter.json_schema()
     except (PydanticUserError, NameError, TypeError) as error:
-        said = str(error).partition("\n")[0]
-        raise InputError(f"{name} cannot be described as a tool: {said}", hint=f"def {name}(city: str): ...") from error
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"{name} cannot be described as a tool: {reason}", hint=f"def {name}(city: str): ..."
+        ) from error
     doc = inspect.getdoc(function) or ""
-    told = {match["name"]: match["text"] for match in _PARAMETER.finditer(doc)}
+    descriptions = {match["name"]: match["text"] for match in _PARAMETER.finditer(doc)}
     for parameter, schema in parameters.get("properties", {}).items():
         schema.pop("title", None)
-        if parameter in told:
-            schema.setdefault("description", told[parameter])
+        if parameter in descriptions:
+            schema.setdefault("description", descriptions[parameter])
     return adapter, _schema(name, doc.partition("\n\n")[0], parameters)
 
 
 def _schema(name: str, description: str, parameters: Mapping[str, Any]) -> FunctionTool:
-    about = {"name": name, "description": description, "parameters": dict(parameters)}
-    return FunctionTool.model_validate({"type": "function", "function": about})
+    function = {"name": name, "description": description, "parameters": dict(parameters)}
+    return FunctionTool.model_validate({"type": "function", "function": function})
 
 
-def _said(result: Any) -> str:
-    """A result as the text of a tool message: texts as they are, the rest as JSON where it can be."""
+def _as_text(result: Any) -> str:
+    """A result as the text of a tool message: a str unchanged, else JSON."""
     if isinstance(result, str):
         return _encodable(result)
     try:
         return to_json(result, fallback=str).decode()
-    except ValueError:  # half of a character somewhere in it
+    except ValueError:  # a lone surrogate somewhere in it
         return json.dumps(result, default=str)
 
 
 def _encodable(text: str) -> str:
-    """The text with a mark for each half of a character, which no request can carry."""
+    """The text with `?` for each lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""How answers reach the lab: each is stored the moment it is there, with what it cost."""
+"""Storage of sampled completions in the lab as they arrive, with their token counts."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup,
 
 
 class TrajectoryWriter:
-    """Takes answers into a generation of a collection; a new one comes to be with the first answer.
+    """Writes completions into a generation of a collection, which is created with the first one.
 
-    `begun` counts answers, `done` finished trajectories, `failed` those whose request failed. `tokens` is what was
-    sampled, `text` what has come so far of a single answer.
+    `begun` counts completions, `done` finished trajectories, `failed` those whose request failed. `tokens`: sampled so
+    far. `text`: of a single streamed completion, so far.
     """
 
     def __init__(self, lab: Lab, work: SamplingRun) -> None:
@@ -42,7 +42,7 @@ class TrajectoryWriter:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Answers may be stored inside; at its end the collection is let go, however its caller left meanwhile."""
+        """A context in which completions are stored; it unlocks the collection at its end."""
         self._under_way = True
         try:
             yield
@@ -51,23 +51,23 @@ class TrajectoryWriter:
             self.close()
 
     def close(self) -> None:
-        """Let other processes sample the collection; while answers may be stored, that is left to the end of that."""
+        """Unlock the collection; inside `under_way` that is left to its end."""
         held = None if self._under_way else self._held
         if held:
             self._held = None
             let_go(held)
 
     def _check_unchanged(self, begun: CollectionSummary) -> None:
-        """ConflictError, and the collection is let go, where answers came after its missing ones were counted."""
+        """ConflictError when another kernel has stored completions since the missing ones were counted."""
         label = f"{begun.name}:{begun.generation}"
         if self._lab.collection(label).trajectories != begun.trajectories:
             self.close()
             raise ConflictError(f"another kernel has just stored completions of {label}", hint="run the cell again")
 
     def take(self, answers: Sequence[Answered]) -> None:
-        """Store conversations after their answers; once they are on disk they count.
+        """Store conversations, and count them once they are on disk.
 
-        A generation comes to be together with its first answers: where one cannot be stored, nothing is.
+        A generation is created in one transaction with its first completions.
         """
         if self._groups:
             self._put(self._groups, answers)
@@ -78,22 +78,22 @@ class TrajectoryWriter:
         self.done += sum(not rollout.pending for rollouts, _ in answers for rollout in rollouts)
 
     def fail(self, rollout: Rollout, error: ServiceError) -> None:
-        """Count conversations that got no answer."""
+        """Count conversations whose request failed."""
         self.failed += len(rollout.positions)
         self._first_error = self._first_error or error
 
     def say(self, text: str) -> None:
-        """What has come so far of an answer that is streamed."""
+        """Show the text so far of a streamed completion."""
         self.text = text
 
     def kept(self) -> str:
-        """What an error leaves, and what to type to go on."""
+        """What is stored after an error, and what to type to continue."""
         if not self.begun:
             return ""
         return f"{self._so_far()}; what was sampled is kept -> {self._rest()}"
 
     def interrupted(self) -> tuple[str, str]:
-        """The same after an interrupt: what was left, and what goes on with it."""
+        """Message and hint after an interrupt."""
         if self._under_way:  # after a second interrupt, which did not wait for the disk
             return f"{self._so_far()} and are kept; others are still being stored", f"{self._rest()} samples the rest"
         if not self.begun:
@@ -119,7 +119,7 @@ class TrajectoryWriter:
 
     @property
     def label(self) -> str:
-        """What the collection was called in the beginning, with its generation."""
+        """The collection's name at the beginning, with its generation."""
         begun = self.collection
         return f"{begun.name}:{begun.generation}" if begun else self._work.name
 
@@ -128,9 +128,9 @@ class TrajectoryWriter:
         return " ".join([f"%%chat {self.label} --resume", *([f"--tools {','.join(names)}"] if names else [])])
 
     def note(self, waits: bool = False) -> str:
-        """How fast it goes and how long it will still take; waits: the service is not reached any more."""
+        """Failures, speed and remaining time; waits: the service is unreachable."""
         if waits:
-            return "nothing answers any more; the service is asked again for some minutes"
+            return "the service is unreachable; retrying for some minutes"
         seconds = time.monotonic() - self._since
         left = self.total - self.done
         parts = [f"{self.failed:,} failed"] if self.failed else []
@@ -187,7 +187,7 @@ def _new(group: NewGroup | Group) -> NewGroup:
 
 
 def _step(completion: ChatCompletion | None) -> int | None:
-    """The checkpoint that was sampled, where the service says so on its choices."""
+    """The sampled checkpoint, where the service reports it on its choices."""
     if completion is None:
         return None
     steps = {(choice.model_extra or {}).get("policy_version") for choice in completion.choices}
@@ -196,7 +196,7 @@ def _step(completion: ChatCompletion | None) -> int | None:
 
 
 def _usage(completion: ChatCompletion | None) -> tuple[int, int]:
-    """Prompt and sampled tokens, as the service counts them; sampled ones by their logprobs where it does not."""
+    """Prompt and sampled tokens as the service counts them, else sampled ones by their logprobs."""
     if completion is None:
         return 0, 0
     if completion.usage:

@@ -1,1 +1,1 @@
-"""Context servers: their tools, for a policy to call; needs `rolloutlab[context]`."""
+"""MCP client: tools of context servers for a policy; needs `rolloutlab[context]`."""

@@ -1,4 +1,4 @@
-"""The bearer token on the official SDK's requests, which are another HTTP library's."""
+"""Bearer authentication for the MCP SDK, which has an HTTP library of its own (httpx2)."""
 
 import json
 import time
@@ -12,34 +12,34 @@ from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.errors import RolloutlabError, SignInError
 
-_KEPT = 100
-"""Tokens that are known again: one is sent for minutes, and the last of so many is long over."""
+_REMEMBERED = 100
+"""Sent tokens that are masked; older ones have expired, as each is used for minutes."""
 
 
 class BearerAuth(httpx2.Auth):
-    """Attaches the token to every request of a session, and sends one again when it was renewed or stepped up."""
+    """Attaches the token to every request, and repeats a request after a renewal or a step-up."""
 
     requires_request_body = True
 
     def __init__(self, access: OAuthSession) -> None:
         self._access = access
         self._failure: tuple[float, RolloutlabError] | None = None
-        self._sent: deque[str] = deque(maxlen=_KEPT)
-        self._asking = 0
+        self._sent: deque[str] = deque(maxlen=_REMEMBERED)
+        self._waiting = 0
         self._paused = 0.0
         self._since = 0.0
 
     @property
     def paused(self) -> float:
-        """Seconds in which some request waited for a sign-in; a person takes the time that they need."""
-        return self._paused + (time.monotonic() - self._since if self._asking else 0.0)
+        """Seconds in which requests waited for a sign-in, which do not count as time of a tool."""
+        return self._paused + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def failure_since(self, begun: float) -> RolloutlabError | None:
-        """Why a request was given up since then; the SDK tells of a closed connection instead."""
+        """The error that ended a request since then; the SDK reports a closed connection instead."""
         return self._failure[1] if self._failure and self._failure[0] >= begun else None
 
     def masked(self, text: str) -> str:
-        """A text of the server without any token that it was sent."""
+        """A text of the server with the tokens that it was sent masked."""
         for token in sorted(self._sent, key=len, reverse=True):  # one may begin with another
             text = text.replace(token, "...")
         return text
@@ -67,22 +67,22 @@ class BearerAuth(httpx2.Auth):
 
     @contextmanager
     def _pausing(self) -> Iterator[None]:
-        if not self._asking:
+        if not self._waiting:
             self._since = time.monotonic()
-        self._asking += 1
+        self._waiting += 1
         try:
             yield
         finally:
-            self._asking -= 1
-            if not self._asking:
+            self._waiting -= 1
+            if not self._waiting:
                 self._paused += time.monotonic() - self._since
 
 
 def operation_of(body: bytes) -> str:
-    """What a request asks for, by which tries are counted: `tools/call search`, or the method."""
+    """The operation of a JSON-RPC request, by which tries are counted: `tools/call search`, or the method."""
     try:
-        asked = json.loads(body)
-        name = (asked.get("params") or {}).get("name", "")
-        return f"{asked.get('method', '')} {name}".strip()
+        message = json.loads(body)
+        name = (message.get("params") or {}).get("name", "")
+        return f"{message.get('method', '')} {name}".strip()
     except (ValueError, AttributeError):
         return ""

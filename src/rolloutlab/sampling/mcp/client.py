@@ -1,4 +1,4 @@
-"""One context server: its tools, and calls of them, over one connection that many conversations share."""
+"""Connection to one context server, shared by many conversations: list tools, call tools."""
 
 import asyncio
 import json
@@ -25,19 +25,18 @@ from rolloutlab.sanitize import escape_control_chars
 
 T = TypeVar("T")
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # else what it logs and we tell is in the cell twice
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its errors are shown twice in a cell
 
-_PATIENCE = 60.0
-"""Seconds without any byte of an answer."""
+_READ_TIMEOUT = 60.0
+"""Seconds without any byte of a response."""
 _IN_ALL = 600.0
-"""Seconds that a tool may take, without those in which somebody signs in."""
-_MOST = 16 << 20
-"""Bytes of an answer that are read."""
-_MOST_SAID = 1 << 20
-"""Bytes of text that a tool may say: a policy reads all of it, and each trajectory keeps it."""
-_PAGES = 50
-"""Pages of a list of tools that are asked for."""
-_LONGEST = 500
+"""Seconds for a tool, without those of a sign-in."""
+_MAX_BYTES = 16 << 20
+"""Of a response."""
+_MAX_RESULT = 1 << 20
+"""Bytes of a tool's result: a policy reads all of it, and each trajectory stores it."""
+_MAX_PAGES = 50
+_MAX_ERROR = 500
 
 
 class McpConnection:
@@ -62,31 +61,31 @@ class McpConnection:
         """
 
         async def listed(client: Client) -> list[ContextTool]:
-            found: list[ContextTool] = []
+            tools: list[ContextTool] = []
             cursor: str | None = None
-            for _ in range(_PAGES):
+            for _ in range(_MAX_PAGES):
                 page = await client.list_tools(cursor=cursor)
-                found += map(self._tool, page.tools)
+                tools += map(self._tool, page.tools)
                 cursor = page.next_cursor
                 if cursor is None:
                     break
-            return found
+            return tools
 
         return await self._with(listed)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What a tool says to some arguments, as text, and whether that is an error of the tool.
+        """A tool's result for some arguments, as text, and whether that is an error of the tool.
 
         Raises:
-            As `tools`; RefusedError: the server did not take the call, or says more than is read.
+            As `tools`; RefusedError: the server refused the call, or its result is too long.
         """
 
         async def called(client: Client) -> tuple[str, bool]:
             result = await client.call_tool(name, dict(arguments))
-            said = self._bearer.masked(_said(result))
-            if len(said) > _MOST_SAID or len(said.encode("utf-8", "replace")) > _MOST_SAID:
-                raise RefusedError(f"{self.url} says more than {_MOST_SAID >> 10:,} KiB of text, which are not kept")
-            return said, bool(result.is_error)
+            text = self._bearer.masked(_as_text(result))
+            if len(text) > _MAX_RESULT or len(text.encode("utf-8", "replace")) > _MAX_RESULT:
+                raise RefusedError(f"{self.url} returned more than {_MAX_RESULT >> 10:,} KiB of text")
+            return text, bool(result.is_error)
 
         return await self._with(called)
 
@@ -99,23 +98,23 @@ class McpConnection:
 
     async def _with(self, work: Callable[[Client], Awaitable[T]]) -> T:
         begun = time.monotonic()
-        why: RolloutlabError
+        failure: RolloutlabError
         try:
             return await self._in_time(work)
         except MCPError as error:
-            why = RefusedError(f"{self.url} answered: {self._told(error)}")
+            failure = RefusedError(f"{self.url} answered: {self._reason(error)}")
         except RolloutlabError as error:
-            why = error
-        except Exception as error:  # noqa: BLE001 - the SDK has many ways to say that a connection is gone
-            why = UnreachableError(f"{self.url} is no context server that answers: {self._told(error)}")
-        why = self._bearer.failure_since(begun) or why
-        why.message = self._bearer.masked(why.message)
-        why.args = (why.message,)
-        why.__context__ = why.__cause__ = None  # IPython shows a group of errors in its own way, and at length
-        raise why.with_traceback(None)
+            failure = error
+        except Exception as error:  # noqa: BLE001 - the SDK raises many types when a connection is gone
+            failure = UnreachableError(f"{self.url} is not a context server that answers: {self._reason(error)}")
+        failure = self._bearer.failure_since(begun) or failure
+        failure.message = self._bearer.masked(failure.message)
+        failure.args = (failure.message,)
+        failure.__context__ = failure.__cause__ = None  # IPython would show the SDK's exception groups at length
+        raise failure.with_traceback(None)
 
     async def _in_time(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """What comes of it, if it comes in time; BrokenOffError if not."""
+        """The result within the limit for a tool; else BrokenOffError."""
 
         async def done() -> T:
             return await work(await self._client())
@@ -129,17 +128,17 @@ class McpConnection:
         finally:
             task.cancel()
 
-    def _told(self, error: BaseException) -> str:
-        """What went wrong, in the words of a stranger, who may repeat what we sent."""
-        return escape_control_chars(self._bearer.masked(_root(error)))[:_LONGEST]
+    def _reason(self, error: BaseException) -> str:
+        """The message of an untrusted server, which may repeat our tokens."""
+        return escape_control_chars(self._bearer.masked(_root(error)))[:_MAX_ERROR]
 
-    def _tool(self, told: Tool) -> ContextTool:
-        described, schema = map(self._bearer.masked, (told.description or "", json.dumps(told.input_schema)))
-        name = self._bearer.masked(told.name)
-        return ContextTool(name, described, json.loads(schema), partial(self.call, told.name))
+    def _tool(self, tool: Tool) -> ContextTool:
+        description, schema = map(self._bearer.masked, (tool.description or "", json.dumps(tool.input_schema)))
+        name = self._bearer.masked(tool.name)
+        return ContextTool(name, description, json.loads(schema), partial(self.call, tool.name))
 
     async def _client(self) -> Client:
-        """The open connection, a new one where the last has broken, or hangs with its loop."""
+        """The open connection; a new one when the last is broken or of another loop."""
         here = asyncio.get_running_loop()
         if self._opened is None or self._held is None or self._held.done() or self._held.get_loop() is not here:
             self._end = asyncio.Event()
@@ -148,33 +147,33 @@ class McpConnection:
         return await asyncio.shield(self._opened)
 
     async def _hold(self, opened: "asyncio.Future[Client]") -> None:
-        """Keep a connection open; it has to be entered and left by the same task."""
+        """Keep a connection open; the SDK requires that one task enters and leaves it."""
         try:
             async with (
-                httpx2.AsyncClient(auth=self._bearer, timeout=_PATIENCE, transport=_transport(self.url)) as http,
+                httpx2.AsyncClient(auth=self._bearer, timeout=_READ_TIMEOUT, transport=_transport(self.url)) as http,
                 Client(streamable_http_client(self.url, http_client=http)) as client,
             ):
                 opened.set_result(client)
                 await self._end.wait()
-        except Exception as error:  # noqa: BLE001 - told to whoever waits for the connection
+        except Exception as error:  # noqa: BLE001 - raised in the tasks that wait for the connection
             if not opened.done():
                 opened.set_exception(error)
 
 
 def _transport(url: str) -> BoundedStream:
     trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too
-    return BoundedStream(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url)), _MOST)
+    return BoundedStream(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url)), _MAX_BYTES)
 
 
-def _said(result: CallToolResult) -> str:
-    """An answer as text; as JSON where it has no text for its structure."""
+def _as_text(result: CallToolResult) -> str:
+    """A result as text; structured content without text as JSON."""
     if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
 
 
 def _root(error: BaseException) -> str:
-    """The first reason in a group of errors."""
+    """The message of the first exception in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A tool of a context server, as a policy may call it; the SDK is not needed to hold one."""
+"""Tools of context servers, independent of the MCP SDK."""
 
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ _ADD = "%tools add https://tools.example/mcp as docs"
 class ContextTool:
     """A tool as its server describes it. schema: the JSON schema of its arguments.
 
-    call: what it says to some arguments, as text, and whether that is an error of the tool; awaited on the loop of
-    `rolloutlab.api.http.client.Http`.
+    call: its result for some arguments, as text, and whether that is an error of the tool; awaited on the loop of
+    `rolloutlab.api.http.client.HttpClient`.
     """
 
     name: str
@@ -78,7 +78,7 @@ class AddedTools(list[ContextTools]):
 
 
 class ToolAnswer(str):
-    """What a tool says, which a notebook shows as it reads: lines as lines, JSON with its members below each other."""
+    """A tool's result; a notebook shows its lines, and JSON indented."""
 
     __slots__ = ()
 
@@ -87,10 +87,10 @@ class ToolAnswer(str):
 
 
 def _indented(text: str) -> str:
-    """JSON on lines; other text, and numbers and words that happen to be JSON, as they are."""
+    """JSON objects and arrays indented, other text unchanged."""
     try:
-        found = json.loads(text)
-        return json.dumps(found, indent=2, ensure_ascii=False) if isinstance(found, dict | list) else text
+        value = json.loads(text)
+        return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else text
     except (ValueError, RecursionError):
         return text
 
@@ -107,5 +107,5 @@ def _called(tool: ContextTool) -> str:
 
 
 def _first_line(tool: ContextTool) -> str:
-    """The first sentence of what its server says of it."""
+    """The first sentence of its description."""
     return escape_to_one_line(tool.description.strip().partition("\n")[0].partition(". ")[0].rstrip("."), _LONGEST)
