@@ -67,7 +67,7 @@ __all__ = ["CONCURRENT", "DEFAULT_MODEL", "Session", "lab"]
 
 
 class Session:
-    """One notebook's hold on a lab and a service.
+    """A lab and the service that it talks to, for one notebook or script.
 
     settings: where the lab is and which service it talks to; by default from the environment. Nothing is opened or
     started before a call needs it.
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """What is in force; `connect` puts others in their place."""
+        """The present settings, which `connect` replaces."""
         return self._connector.settings
 
     @settings.setter
@@ -100,7 +100,7 @@ class Session:
 
     @cached_property
     def store(self) -> Lab:
-        """The lab's memory on disk."""
+        """The store of the lab: one SQLite file."""
         return Lab(self.settings.database)
 
     @property
@@ -124,10 +124,7 @@ class Session:
         return self._mcp.servers
 
     def close(self) -> None:
-        """Let go of the lab and the service; the embedded service ends by itself once no client is attached.
-
-        Whatever is called after that opens them anew.
-        """
+        """Close the lab and detach from the service, which ends by itself without clients; later calls reopen them."""
         self._search.close()
         self._mcp.close()
         self._connector.close()
@@ -145,7 +142,7 @@ class Session:
         search: str | None = None,
         insecure_http: bool = False,
     ) -> Connection:
-        """Talk to another service, once it has answered; without an argument, say which it is now.
+        """Connect to another service, once it has answered; without an argument, the present connection.
 
         service: `embedded`, a profile of the settings file, or an address. inference: where chat completions have an
         address of their own. key_env: the environment variable that holds the key. key_keyring: the keyring of this
@@ -192,7 +189,7 @@ class Session:
         there for rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: of this
         machine, where that client, or our metadata document, is registered with the address
         http://127.0.0.1:PORT/callback; answers then come there. dangerously_without_pkce: go on where the authorization
-        server does not say that it checks a proof of the code, which somebody could then steal.
+        server does not declare PKCE, without which a code can be stolen.
 
         Raises:
             SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
@@ -208,9 +205,9 @@ class Session:
         return SignInTable(*self.accesses.statuses())
 
     def logout(self, server: str | None = None) -> SignInTable:
-        """Give the tokens of a server back and forget them, or of all; what is left.
+        """Revoke and delete the tokens of a server, or of all; the sign-ins that are left.
 
-        Of a server that one is not signed in to the key is forgotten that the keyring holds.
+        Without a sign-in there, the server's API key is deleted from the keyring.
 
         Raises:
             NotFoundError: you are not signed in there.
@@ -255,7 +252,7 @@ class Session:
         return self._models.delete_checkpoint(name)
 
     def lost_checkpoints(self) -> LostCheckpointTable:
-        """Checkpoints that the service found on disk and its database does not list; it keeps them aside."""
+        """Checkpoints on disk that the service's database does not list."""
         return self._models.lost_checkpoints()
 
     def recover_checkpoints(self) -> RecoveredCheckpointTable:
@@ -270,7 +267,7 @@ class Session:
         return self._models.purge_checkpoints()
 
     def add_tools(self, url: str, name: str | None = None) -> ContextTools:
-        """Know a context server by a name: `--tools NAME` lets a policy call its tools.
+        """Add a context server under a name: `--tools NAME` lets a policy call its tools.
 
         url: its address, or `embedded` for the one of the embedded service, which is started for it. name: by default
         the first word of its host, or the last of its path.
