@@ -1,4 +1,4 @@
-"""The session: the public Python API of one notebook or script. Every magic is one call of it."""
+"""Session: the public Python API of a notebook or script; every magic is one call of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -105,7 +105,7 @@ class Session:
 
     @property
     def index(self) -> Index:
-        """Everything that is stored, as records to search; `embed_with` gives it another embedding model."""
+        """The search index over everything stored; `embed_with` changes its embedding model."""
         return self._search.index
 
     @property
@@ -124,7 +124,7 @@ class Session:
         return self._mcp.servers
 
     def close(self) -> None:
-        """Close the lab and detach from the service, which ends by itself without clients; later calls reopen them."""
+        """Close the lab and detach from the service, which exits by itself without clients; later calls reopen both."""
         self._search.close()
         self._mcp.close()
         self._connector.close()
@@ -142,19 +142,19 @@ class Session:
         search: str | None = None,
         insecure_http: bool = False,
     ) -> Connection:
-        """Connect to another service, once it has answered; without an argument, the present connection.
+        """Connect to another service, if it responds; without an argument, return the present connection.
 
-        service: `embedded`, a profile of the settings file, or an address. inference: where chat completions have an
-        address of their own. key_env: the environment variable that holds the key. key_keyring: the keyring of this
-        machine holds it; where it has none it is asked for, unseen, and kept. project: TEAM/PROJECT.
-        search: the address of a collection of a Chroma where `search` looks from now on, or `lab`; the service stays.
-        insecure_http: let the key go to an http address inside your own network, unencrypted, until this session ends.
+        service: `embedded`, a profile of the settings file, or a URL. inference: the URL of chat completions, if it is
+        another one. key_env: the environment variable that holds the key. key_keyring: read the key from the keyring of
+        this machine; if it has none, prompt for it without echo and store it. project: TEAM/PROJECT.
+        search: the URL of a Chroma collection that `search` queries from now on, or `lab`; the service stays.
+        insecure_http: send the key unencrypted to an http address in your own network, until this session ends.
 
         Raises:
-            InputError: no such profile, an argument is wrong, or the key would go unencrypted.
-            UnreachableError: nothing answers there.
-            SignInError: it wants a key, or another one, or you to sign in first. ServiceError: it is no such service.
-            After any of them the notebook talks to the service that it talked to before.
+            InputError: an unknown profile, an invalid argument, or a key that would be sent unencrypted.
+            UnreachableError: no response.
+            SignInError: a key or a sign-in is needed. ServiceError: not such a service.
+            After an error the session stays connected to the service of before.
         """
         if search is not None:
             if service or inference or project or key_keyring:
@@ -178,22 +178,22 @@ class Session:
         redirect_port: int | None = None,
         dangerously_without_pkce: bool = False,
     ) -> SignInTable:
-        """Sign in to a server: a context server, or a service; by default the one that is connected.
+        """Sign in to an MCP server or a service; by default to the connected service.
 
-        `embedded` is the context server of the embedded service, which is started for it.
+        `embedded` is the MCP server of the embedded service, which is started if needed.
 
-        A page of its authorization server opens in the browser, which says what is asked for; the cell waits for the
-        answer. keep: beyond the end of the kernel, in the keyring of this machine or in a file that only you can read,
-        for every kernel of this lab; False is until it ends, None as it was. paste: ask for the address that the
-        browser ends on. issuer: the authorization server, where the server does not name it. client_id: as registered
-        there for rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: of this
-        machine, where that client, or our metadata document, is registered with the address
-        http://127.0.0.1:PORT/callback; answers then come there. dangerously_without_pkce: go on where the authorization
-        server does not declare PKCE, without which a code can be stolen.
+        The consent page of its authorization server opens in the browser; the cell waits for the redirect.
+        keep: store the tokens for every kernel of this lab, in the keyring of this machine or in a file that only you
+        can read; False: until this kernel ends; None: as before. paste: prompt for the URL that the browser ends on.
+        issuer: the authorization server, if the server does not name it. client_id: a client registered there for
+        rolloutlab; secret_env: the environment variable that holds its secret. redirect_port: a local port, if that
+        client or the client metadata document is registered with the redirect URI http://127.0.0.1:PORT/callback.
+        dangerously_without_pkce: continue if the authorization server does not declare PKCE, without which an
+        authorization code can be stolen.
 
         Raises:
-            SignInError: it was denied, not answered, or the server cannot be trusted; the message says why.
-            UnreachableError: nothing answers. InputError: the address is none that can be signed in to.
+            SignInError: denied, timed out, or the server failed a check; the message gives the reason.
+            UnreachableError: no response. InputError: not a URL of a server with sign-in.
         """
         url, document = self._connector.sign_in_url(server), self.settings.client_metadata_url
         options = sign_in_options(issuer, client_id, secret_env, document, redirect_port, dangerously_without_pkce)
@@ -201,11 +201,11 @@ class Session:
         return SignInTable([status])
 
     def whoami(self) -> SignInTable:
-        """Every server that this notebook is signed in to: as which client, with which scopes, until when."""
+        """The servers that this notebook is signed in to, with client, scopes and expiry."""
         return SignInTable(*self.accesses.statuses())
 
     def logout(self, server: str | None = None) -> SignInTable:
-        """Revoke and delete the tokens of a server, or of all; the sign-ins that are left.
+        """Revoke and delete the tokens of a server, or of all; returns the sign-ins that remain.
 
         Without a sign-in there, the server's API key is deleted from the keyring.
 
@@ -218,32 +218,30 @@ class Session:
         return self.whoami()
 
     def service(self, action: str = "status") -> str:
-        """What `%service` says of the embedded service: its `status`, that it could `stop`, or the end of its `log`.
+        """The report of `%service` on the embedded service: `status`, `stop`, or the end of the `log`.
 
-        `check` reads every page of the lab's files, and says which are damaged and what to do about them, and what
-        the service keeps of jobs that its database does not list.
+        `check` reads every page of the lab's files and lists damaged files with what to do about them, and files of
+        jobs that the service's database does not list.
         """
         return "\n".join(check_lab(self.settings)) if action == "check" else self.embedded.report(action)
 
     def model(self, name: str | None = None, *, base: str | None = None) -> SelectedModel:
-        """Select a model, registering it at first; without a name, the selected one.
+        """Select a model, registering it if it is new; without a name, return the selected one.
 
-        name: project/name; or the id of a model, a UUID, which is never registered and may be of a service that
-        registers none.
-        base: the base model a new one stands on; names of the project `lab` get the service's own by default.
+        name: PROJECT/NAME; or the UUID of a model, which is never registered, also at a service without registration.
+        base: the base model of a new model; in the project `lab` the default is the service's own.
 
         Raises:
-            InputError: the name is new and of another project, and no base is given: it may be the name of a model
-            elsewhere, which would not be what trains.
+            InputError: a new name of another project than `lab` without a base: it may be a model of another service.
         """
         return self._models.select(name or self.selected, base)
 
     def models(self) -> pd.DataFrame:
-        """Every model that the service can sample, with its base, newest checkpoint and number of checkpoints."""
+        """The models that the service can sample, with base, newest checkpoint and number of checkpoints."""
         return self._models.table()
 
     def delete_checkpoint(self, name: str) -> SelectedModel:
-        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; what is left of its model.
+        """Delete a checkpoint such as `lab/sorter@3`, also a damaged one; returns its model.
 
         Raises:
             InputError: the name has no step. NotFoundError: there is no such checkpoint. RefusedError: it is the last
@@ -256,40 +254,40 @@ class Session:
         return self._models.lost_checkpoints()
 
     def recover_checkpoints(self) -> RecoveredCheckpointTable:
-        """List lost checkpoints again under their models and steps, so that they are sampled and trained.
+        """Add lost checkpoints to the database again, under their models and steps.
 
-        The embedded service is started for it also where its database lists no model any more.
+        Starts the embedded service if needed, even if its database lists no model any more.
         """
         return self._models.recover_checkpoints()
 
     def purge_checkpoints(self) -> LostCheckpointTable:
-        """Remove lost checkpoints from the disk for good; what was removed."""
+        """Delete lost checkpoints from the disk; returns those deleted. This cannot be undone."""
         return self._models.purge_checkpoints()
 
     def add_tools(self, url: str, name: str | None = None) -> ContextTools:
-        """Add a context server under a name: `--tools NAME` lets a policy call its tools.
+        """Add an MCP server under a name; with `--tools NAME` a policy can call its tools.
 
-        url: its address, or `embedded` for the one of the embedded service, which is started for it. name: by default
-        the first word of its host, or the last of its path.
+        url: its URL, or `embedded` for that of the embedded service, which is started if needed. name: by default the
+        first word of the host, else the last of the path.
 
         Raises:
-            SignInError: it wants you to sign in first. UnreachableError: no context server answers there.
+            SignInError: you must sign in first. UnreachableError: no MCP server responds there.
         """
         return self._mcp.add(url, name)
 
     def tools(self, name: str | None = None) -> ContextTools | AddedTools:
-        """The tools of a context server that was added, or of all of them.
+        """The tools of one added MCP server, or of all.
 
         Raises:
-            NotFoundError: none was added by that name.
+            NotFoundError: no server was added under this name.
         """
         return self._mcp.all_servers() if name is None else self._mcp.server(name)
 
     def call_tool(self, name: str, /, **arguments: Any) -> ToolAnswer:
-        """Try a tool: what `NAME.TOOL` says to some arguments, a text.
+        """Call the tool `SERVER.TOOL` with some arguments; the text it returns.
 
         Raises:
-            NotFoundError: no such tool. RefusedError: the server or the tool did not take them.
+            NotFoundError: no such tool. RefusedError: the server or the tool rejected the arguments.
         """
         return self._mcp.call(name, arguments)
 
@@ -314,23 +312,21 @@ class Session:
     ) -> Collection:
         """Sample `n` completions per prompt into a new generation of the collection `name`.
 
-        prompt: the text of a cell (`user: ...`) or a list of messages; `{{x}}` is a column of the row, then one of
-        `variables`. An empty assistant message in it is a place where the policy answers, and so is its end.
+        prompt: the text of a cell (`user: ...`) or a list of messages. `{{x}}` is replaced by column x of the row, else
+        by the variable x. The policy completes the conversation at each empty assistant message and at the end.
         over: a DataFrame or a list, one group per row. system: a system message before the prompt.
-        model: a model to sample instead of the selected one's newest checkpoint. seed: the group of row i is sampled
-        with seed + i; drawn and recorded when absent. stop: texts that end a completion.
-        tools: what the policy may call: functions, described by signature and docstring and run here, and names of
-        context servers that `add_tools` gave, or of their tools (`docs.find`); results and errors are recorded as tool
-        messages. max_turns: answers in a row that may call tools.
-        concurrency: requests under way at once.
+        model: sampled instead of the newest checkpoint of the selected model. seed: the group of row i is sampled with
+        seed + i; by default drawn and recorded. stop: strings that end a completion.
+        tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
+        `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages.
+        max_turns: consecutive completions that may call tools. concurrency: requests at a time.
 
-        Every completion is stored as it arrives: what had arrived before an interrupt or an error is kept, and `resume`
-        samples the rest.
+        Completions are stored as they arrive: an interrupt or an error loses none, and `resume` samples the rest.
 
         Raises:
-            InputError: the prompt, a variable or a setting is wrong; nothing was sent.
-            SamplingError: some requests failed; the others are kept.
-            ServiceError, NotFoundError: as the service answered.
+            InputError: an invalid prompt, variable or setting; nothing was sent.
+            SamplingError: some requests failed; the other completions are stored.
+            ServiceError, NotFoundError: the service's response.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
@@ -351,9 +347,9 @@ class Session:
         variables: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Preview:
-        """What `chat` would send with the same arguments: how many requests, and the first of them as rendered.
+        """The requests that `chat` would send with the same arguments: their number, and the first one rendered.
 
-        resume, continue_chat: what the call of that name would send instead. settings: as those of `chat`.
+        resume, continue_chat: preview that call instead. settings: those of `chat`.
 
         Raises:
             InputError, NotFoundError: as the call itself.
@@ -368,12 +364,12 @@ class Session:
         return Preview(sampled(name, prompt, over, system, variables or {}, settings, known))
 
     def resume(self, name: str, *, tools: Sequence[Tool] = (), concurrency: int = CONCURRENT) -> Collection:
-        """Sample what is missing of a collection, as it was begun; nothing that is there is sampled again.
+        """Sample the completions that an interrupted collection lacks, with its settings; none is sampled twice.
 
-        tools: the functions that it was begun with.
+        tools: the functions of the interrupted call.
 
         Raises:
-            NotFoundError: no such collection. InputError: it was not sampled here, or with other tools; and as `chat`.
+            NotFoundError: no such collection. InputError: not sampled in this lab, or with other tools; and as `chat`.
         """
         return self._sample(resumed(self.store, name, self._mcp.resolve(tools)), concurrency)
 
@@ -393,10 +389,10 @@ class Session:
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
     ) -> Collection:
-        """Go on with every conversation of a collection, into a new generation of it; the older one stays.
+        """Continue every conversation of a collection, into a new generation of it; the old generation stays.
 
-        prompt: what is said next, as in `chat`, whose other arguments and errors are the same; settings that are not
-        given are those that the collection was sampled with. tools: the functions that it was sampled with.
+        prompt: the next messages. Arguments and errors are those of `chat`; settings that are not given are those of
+        the collection. tools: the functions that it was sampled with.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
@@ -412,25 +408,25 @@ class Session:
         return self._collection(*group_of(self.store, name))
 
     def collections(self, pattern: str | None = None) -> pd.DataFrame:
-        """The collections whose name is like `pattern` (`cap*`), every generation, newest first, counted.
+        """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
-        Where the settings file has prices, the table says what sampling has cost.
+        With prices in the settings file, the table has the cost of sampling.
         """
         return catalogue(self.store.collections(), pattern, self.settings.prices)
 
     def delete(self, name: str, *, say: Say = print) -> None:
-        """Hide a collection, or one generation of it (`name:2`), everywhere; NotFoundError when there is none."""
+        """Soft-delete a collection, or one generation of it (`name:2`); NotFoundError when there is none."""
         say(f"deleted {', '.join(self.store.lifecycle.delete(name))}; undo: %collections --restore {name}")
 
     def restore(self, name: str, *, say: Say = print) -> None:
-        """Bring back what was deleted last under this name; NotFoundError when nothing was."""
+        """Restore the newest deletion of this name; NotFoundError when there is none."""
         say(f"restored {', '.join(self.store.lifecycle.restore(name))}; undo: %collections --delete {name}")
 
     def rename(self, old: str, new: str, *, say: Say = print) -> None:
-        """Give a collection, with all its generations, another name.
+        """Rename a collection with all its generations.
 
         Raises:
-            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: it is no name.
+            NotFoundError: there is no collection `old`. ConflictError: `new` is in use. InputError: not a valid name.
         """
         self.store.check_name(new)
         self.store.lifecycle.rename(old, new)
@@ -449,9 +445,9 @@ class Session:
     ) -> Export:
         """Write collections to a file, whole or not at all.
 
-        format: `jsonl` or `parquet`, whole trajectories with rewards, without their history, sampling plan and cost;
-        `openai`, fine-tuning messages; `art`, trajectory groups of openpipe-art; by default by the ending of the path.
-        best: of each group only the highest reward.
+        format: `jsonl` or `parquet`, whole trajectories with rewards, without reward history, sampling plan and cost;
+        `openai`, fine-tuning messages; `art`, trajectory groups of openpipe-art; by default by the file's suffix.
+        best: only the trajectory with the highest reward of each group.
 
         Raises:
             NotFoundError: no such collection. InputError: the file exists, cannot be written or would be empty.
@@ -466,11 +462,11 @@ class Session:
     ) -> Collection | list[Collection]:
         """Read a file into a new generation of a collection, or of each when the file holds several: all or nothing.
 
-        name: what the collection is called, by default what the file says. format: as in `export`, by default what the
-        first line looks like. logprobs: then `logprobs` of each.
+        name: of the collection, by default the one in the file. format: as in `export`, by default detected from the
+        first line. logprobs: call `logprobs` on each collection.
 
         Raises:
-            NotFoundError: there is no such file. InputError: something in it is wrong; the message says where.
+            NotFoundError: no such file. InputError: an invalid value in it; the message gives the place.
         """
         source = file_path(path)
         with Progress(f"reading {source.name}") as shown:
@@ -479,14 +475,14 @@ class Session:
         return imported[0] if len(imported) == 1 else imported
 
     def logprobs(self, name: str, model: str | None = None, *, say: Say = print) -> Collection:
-        """Give what the assistant said the token ids and logprobs that training needs, as a new generation.
+        """Add token ids and logprobs to the assistant messages of imported conversations, as a new generation.
 
-        For conversations from elsewhere; rewards are kept. model: whose logprobs, by default those of the newest
-        checkpoint of the selected one.
+        Training needs them; rewards are kept. model: the model that computes them, by default the newest checkpoint of
+        the selected one.
 
         Raises:
-            NotFoundError: no such collection or model. NothingTrainsError: the policy can read none of it.
-            ServiceError: the service cannot do this.
+            NotFoundError: no such collection or model. NothingTrainsError: the policy can tokenize none of it.
+            ServiceError: the service has no such endpoint.
         """
         collection, target = self.store.collection(name), model or self.selected
         with Progress(f"logprobs of {name}") as shown:
@@ -502,15 +498,15 @@ class Session:
     def reward(
         self, name: str, function: Functions, weights: Weights = None, *, overwrite: bool = False, say: Say = print
     ) -> Collection:
-        """Score every trajectory of a collection; all of them or, when a function fails on one, none.
+        """Score every trajectory of a collection with a function; if it fails on one, none is scored.
 
         function: one function; a list, each a component under its name; or a dict of names and functions. The reward
-        is the sum of the components, each times its weight where `weights` has one. overwrite: also score what was
-        scored by hand; by default that is kept, and `say` is told how much.
+        is the sum of the components, times their `weights`. overwrite: also replace rewards by hand; by default they
+        are kept, and `say` gets their number.
 
         Raises:
-            NotFoundError: no such collection. InputError: a weight is for no component, or a function is none.
-            RewardError: a function raised, or returned no finite number; the message names the trajectory.
+            NotFoundError: no such collection. InputError: a weight without a component, or not a function.
+            RewardError: a function raised or returned no finite number; the message names the trajectory.
         """
         self.store.check_writable()
         collection = self.collection(name)
@@ -533,16 +529,15 @@ class Session:
     ) -> Collection:
         """Have a model score each group of a collection from 0 to 1, its completions side by side; all groups or none.
 
-        rubric: what is good; `{{x}}` in it is a column of the row, then one of `variables`. Without it, a general one.
-        samples: how often each group is judged, every second time in the opposite order of the time before, since a
-        judge prefers places; the reward is the mean, and the component `disagreement` is how far its scores are apart.
-        `say` is told what that comes to. seed: of the order.
-        overwrite: as in `reward`. The judge's sentence on each is in `reward_history`, and its tokens are among those
-        of the collection, whatever became of its answers.
+        rubric: the criteria; `{{x}}` is replaced by column x of the row, else by the variable x. By default a general
+        rubric. samples: judgements per group, every second one in the reverse order, which cancels position bias. The
+        reward is their mean; the component `disagreement` is the distance between them, and `say` gets its summary.
+        seed: of the order. overwrite: as in `reward`. The judge's explanation of each score is in `reward_history`, and
+        its tokens count as tokens of the collection, also those of unusable responses.
 
         Raises:
-            NotFoundError: no such collection, or no such model. InputError: the rubric or `samples` is wrong.
-            RewardError: the judge gave no scores for a group, though it was asked again. ServiceError: as it answered.
+            NotFoundError: no such collection or model. InputError: an invalid rubric or number of samples.
+            RewardError: no scores for a group after a retry. ServiceError: the service's response.
         """
         self.store.check_writable()
         collection, judge = self.collection(name), Judge(model, rubric, samples, seed)
@@ -556,12 +551,12 @@ class Session:
         return collection
 
     def rewards(self, names: str | Sequence[str]) -> RewardsView:
-        """The rewards of collections as one table, to be sorted, filtered and edited; `to_frame()` is a DataFrame.
+        """The rewards of collections as one table to sort, filter and edit; `to_frame()` makes a DataFrame.
 
         names: a name or several (`capitals`, `capitals:1`), a pattern (`cap*`), or one group (`capitals/0`).
 
         Raises:
-            NotFoundError: no such collection or group, or none that fits.
+            NotFoundError: no such collection or group, or none that matches.
         """
         if isinstance(names, str) and "/" in names:
             stored, position = group_of(self.store, names)
@@ -569,26 +564,26 @@ class Session:
         return RewardsView(self.store, [collection.stored for collection in select(self.store, names)])
 
     def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
-        """Rank completions of one group (`capitals/0`), best first, and take the ranks as rewards by hand.
+        """Rank completions of one group (`capitals/0`), best first, and store the ranks as rewards by hand.
 
-        ranking: positions in the group or names of trajectories; what is equally good is in a list of its own:
-        `[2, 0, [1, 3]]`. The best has 1, the worst 0, evenly spaced; ties share the mean of their places. What is not
-        ranked keeps what it has. It is one change, which `undo_rewards` takes back.
+        ranking: positions in the group or names of trajectories; ties in a list of their own: `[2, 0, [1, 3]]`. The
+        best gets 1, the worst 0, evenly spaced; ties share the mean of their ranks. Completions that are not ranked
+        keep their rewards. It is one change, which `undo_rewards` reverts.
 
         Raises:
-            NotFoundError: no such group. InputError: something in the ranking is not there, or is there twice.
+            NotFoundError: no such group. InputError: a completion that the group does not have, or one ranked twice.
         """
         group = self.group(name)
         group.rank(ranking)
         return group
 
     def undo_rewards(self, name: str, *, say: Say = print) -> Collection:
-        """Take back the newest change of a collection's rewards that is not taken back yet; `say` is told what it was.
+        """Revert the newest change of a collection's rewards that is not reverted yet; `say` gets a description.
 
-        What had no reward before the change has none again. The undo is logged like any other change.
+        Trajectories without a reward before the change have none again. The undo is logged like any other change.
 
         Raises:
-            NotFoundError: no such collection, or nothing of its rewards is left to undo.
+            NotFoundError: no such collection, or no change is left to undo.
         """
         collection = self.collection(name)
         say(f"{undone(undo(self.store, collection.label, name))} -> %rewards {name} --history")
@@ -597,7 +592,7 @@ class Session:
     def reward_history(self, name: str) -> pd.DataFrame:
         """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
 
-        The index is the number of the change: what was given at once has the same one.
+        The index is the number of the change: rewards given at once share it.
         """
         return reward_history(self.store.rewards, self.store.collection(name))
 
@@ -606,13 +601,13 @@ class Session:
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
-        names: collections, or patterns such as `cap*` that mean the newest generation of each that fits. options: the
-        eleven of `rolloutlab.objective.option_docs`. say: gets the pre-flight report, line by line.
-        wait: False returns as soon as the job is submitted. Interrupting the wait leaves the job running.
+        names: collections, or patterns such as `cap*` for the newest generation of each match. options: the eleven of
+        `rolloutlab.objective.option_docs`. say: gets the pre-flight report, line by line.
+        wait: False returns once the job is submitted. Interrupting the wait leaves the job running.
 
         Raises:
-            InputError: options are wrong. NotFoundError: no such collection. NothingTrainsError: no trajectory would
-            train. JobFailedError: the job failed. BrokenOffError: the answer was lost; `jobs` lists what may train.
+            InputError: invalid options. NotFoundError: no such collection. NothingTrainsError: no trajectory would
+            train. JobFailedError: the job failed. BrokenOffError: the response was lost; `jobs` lists the job.
         """
         self.store.check_writable()
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
@@ -624,17 +619,17 @@ class Session:
         return job.wait() if wait else job
 
     def check(self, names: str | Sequence[str], options: Options | None = None) -> DryRun:
-        """What `train` would train, and why the rest would not; nothing is submitted, no service is started.
+        """The pre-flight report of `train`: what would train, and why the rest would not. Starts no job and no service.
 
         Raises:
-            InputError: options are wrong. NotFoundError: no such collection.
+            InputError: invalid options. NotFoundError: no such collection.
         """
         return DryRun(gather_for(self._models, select(self.store, names), options or {}))
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
-        """A form of the options for training on these collections, beginning with `options`; it shows what would train.
+        """A form of the training options for these collections, starting from `options`, with the pre-flight report.
 
-        A pattern means what fits it now. The form stays with its collections when they are renamed or newer ones come.
+        Patterns are matched now; the form keeps its collections when they are renamed or newer ones match.
 
         Raises:
             InputError: an option is unknown. NotFoundError: no such collection.
@@ -650,17 +645,17 @@ class Session:
         )
 
     def job(self, job_id: str | None = None) -> Job:
-        """A job submitted from this lab, by its id or the beginning of it, from any kernel; without one, the newest.
+        """A job of this lab, submitted from any kernel, by its id or a prefix of it; by default the newest.
 
         Raises:
-            NotFoundError: there is none, or more than one, or its service is not known here.
+            NotFoundError: no match, several matches, or a job of a service without a profile here.
         """
         return self._jobs.job(job_id)
 
     def jobs(self) -> pd.DataFrame:
-        """Every job this lab submitted, newest first, with its status and the step it made.
+        """Every job of this lab, newest first, with its status and the step it made.
 
-        What may have changed is asked of the service, where one runs; none is started.
+        Updates unfinished jobs from their service if it is running; starts none.
         """
         return self._jobs.table()
 
@@ -683,17 +678,17 @@ class Session:
     ) -> Loop:
         """Sample, score and train `jobs` times; round N is the generation `name:N`, and the same call goes on later.
 
-        reward: functions, or a `Judge`, whose scores compare completions of one group only: with one there is no `best`
-        and nothing held out. over: rows, as of `chat`, or a function from the number of a round to its rows.
-        held_out: rows that are measured before every `every` rounds and after the last, and never trained on; at the
-        end the best checkpoint is measured on them again, with other seeds. patience: the loop ends when nothing has
-        trained in so many rounds in a row. seed: of the first round; the others' follow from it. sampling: further
-        settings of `chat`. say: gets a line per round where no chart can be shown.
+        reward: functions, or a `Judge`; a judge's scores compare completions of one group only, so there is no `best`
+        and no held-out score. over: rows, as in `chat`, or a function from the number of a round to its rows.
+        held_out: rows that are sampled before every `every` rounds and after the last, and never trained on; at the end
+        the best checkpoint is measured on them again, with other seeds. patience: the loop ends after so many
+        consecutive rounds in which nothing trained. seed: of the first round; later seeds follow from it. sampling:
+        further settings of `chat`. say: gets a line per round where no chart can be shown.
 
-        Whatever stops it, what was sampled and trained is kept; `jobs=0` only tells what there is.
+        An interrupt or an error loses nothing that was sampled or trained; `jobs=0` only shows the rounds so far.
 
         Raises:
-            InputError: an argument is wrong; nothing was sampled.
+            InputError: an invalid argument; nothing was sampled.
             RewardError, ServiceError, JobFailedError: as `chat`, `reward` and `train` do.
         """
         steps = LoopSteps(self, name, prompt, reward, n, seed, options, held_out, sampling)
@@ -717,18 +712,18 @@ class Session:
     ) -> Comparison:
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
-        reward: what scores them; by default what last scored the collection in this notebook. before, after: steps of
-        checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones; on prompts
-        that a job of this lab trained on in between there is no verdict. anytime: an interval that holds however often
-        one looks, on more and more rows, and is wider for it. bounds: the least and the largest reward there can be,
-        where they are not 0 and 1: without bounds the interval assumes roughly normal differences.
-        n: completions per prompt, if others than the collection has. tools: the functions it was sampled with.
+        reward: reward functions; by default those that last scored the collection in this notebook. before, after:
+        steps of checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones;
+        prompts that a job of this lab trained on in between get no verdict. anytime: an interval that stays valid when
+        it is read repeatedly while rows are added, and is wider. bounds: the smallest and largest possible reward, if
+        not 0 and 1; without bounds the interval assumes roughly normal differences.
+        n: completions per prompt, by default as many as in the collection. tools: the functions it was sampled with.
 
-        What is sampled stays in the lab, as the collections `compare.NAME.step0` and so on.
+        The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 
         Raises:
-            NotFoundError: no such collection or checkpoint. InputError: there is no reward function, or a reward is
-            outside the bounds; and as `chat` and `reward`.
+            NotFoundError: no such collection or checkpoint. InputError: no reward function, or a reward outside the
+            bounds; and as `chat` and `reward`.
         """
         summary = self.store.collection(name)
         functions, weights = self._scorers.scorer_for(summary, reward, name)
@@ -756,18 +751,18 @@ class Session:
         select: str | Sequence[str] | None = None,
         into: str | None = None,
     ) -> SearchResult:
-        """Find trajectories among all that were ever sampled, the nearest first.
+        """Search all trajectories ever sampled, best match first.
 
-        query: a text; or a whole search, as a dictionary of docs/search_format.md or a `Search`, which says everything.
-        where: which qualify: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: in
-        what order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
-        group_by: fields; of each group the `best` (1) are kept. k: how many (10), 0 for all, after the first `offset`.
-        select: which fields are shown. into: a collection that the hits are copied to, to be scored and trained on.
+        query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
+        where: a filter: `"reward < 0.5 and model == 'lab/practice'"`, `F.reward < 0.5`, or a dictionary. rank: an
+        order, lower is better: `"knn('paris') - 0.1 * field('reward')"`, `Knn("paris")`, or a dictionary.
+        group_by: fields; the `best` (1) hits of each group are kept. k: the number of hits (10), 0 for all, after the
+        first `offset`. select: fields to show. into: a collection to copy the hits to, to score and train on.
 
-        Texts are compared by the embedding model where there is one, else by their words; the result says by which.
+        Texts are compared by the embedding model if there is one, else by their words; the result says which.
 
         Raises:
-            InputError: something is wrong with the search; the message says where. LabError: the index is damaged.
+            InputError: an invalid search; the message gives the place. LabError: the index is damaged.
         """
         with Progress("search") as shown:
             place, answer, notes = self._search.search(
@@ -780,10 +775,10 @@ class Session:
         )
 
     def branch(self, hit: Any, turn: int | None = None) -> Branch:
-        """A conversation up to a turn, as messages for `chat`: everything before the answer number `turn`, from 0.
+        """A conversation up to a turn, as messages for `chat`: everything before the completion number `turn`, from 0.
 
-        hit: a hit of a search, or a trajectory's name, as `letters:1/0/3`. turn: how many answers are kept; by default
-        all but the last, which is to be sampled again.
+        hit: a hit of a search, or a trajectory's name, such as `letters:1/0/3`. turn: the number of completions to
+        keep; by default all but the last, which is sampled again.
 
         Raises:
             NotFoundError: no such trajectory. InputError: it has no such turn.
@@ -798,16 +793,16 @@ class Session:
         *,
         insecure_http: bool = False,
     ) -> IndexStatus:
-        """Compare texts by meaning from now on: with the vectors of this model. None: by their words again.
+        """Compare texts by the vectors of an embedding model from now on; None: by their words.
 
-        model: a function of a list of texts that gives a vector for each; an OpenAI-compatible address, with the
-        model's `name` there; or a folder or name that sentence-transformers loads. key_env: the environment variable
-        that holds the address's key; api.openai.com gets OPENAI_API_KEY without it. insecure_http: let the key go to an
-        http address inside your own network, unencrypted, until this session ends. Vectors are made in the background,
-        and where a search needs them.
+        model: a function from a list of texts to a vector for each; an OpenAI-compatible URL, with the model's `name`
+        there; or a folder or name that sentence-transformers loads. key_env: the environment variable that holds the
+        URL's key, by default OPENAI_API_KEY for api.openai.com. insecure_http: send the key unencrypted to an http
+        address in your own network, until this session ends. Vectors are computed in the background, and when a search
+        needs them.
 
         Raises:
-            InputError: it is no embedding model, gives no vectors, or its key would go unencrypted; and as the model
+            InputError: not an embedding model, no vectors, or a key that would be sent unencrypted; and what the model
                 itself raises.
         """
         if insecure_http and isinstance(model, str):
@@ -816,21 +811,21 @@ class Session:
         return self.index.status()
 
     def index_status(self) -> IndexStatus:
-        """How much of the lab is indexed, and with which embedding model."""
+        """How much of the lab is indexed, and the embedding model."""
         return self.index.status()
 
     def reindex(self) -> IndexStatus:
-        """Throw the index away and make it anew from the lab, vectors too; it holds nothing that the lab does not."""
+        """Delete the search index and rebuild it from the lab, with its vectors. No data is lost."""
         with Progress("search") as shown:
             return self.index.rebuild(shown.step)
 
     def keep_index(self) -> None:
-        """Bring the index up to date in the background, where a lab is open; what a notebook does after each cell."""
+        """Update the search index in the background if a lab is open; a notebook calls it after each cell."""
         if "store" in self.__dict__ and not self.store.read_only:
             self.index.keep_up()
 
     def _collection(self, stored: StoredCollection, position: int | None = None) -> Collection:
-        """A stored generation, or one group of it, which asks the service for logprobs where they are shown."""
+        """A stored generation or one group of it, which requests logprobs from the service when they are shown."""
         return Collection(self.store, stored, position, partial(ask_service, self._connector))
 
     def _sample(self, work: SamplingRun, concurrency: int, *, register: bool = False) -> Collection:
