@@ -42,7 +42,7 @@ _MAX_ERROR = 500
 class McpConnection:
     """A context server at an address; everything is awaited on one event loop, or on another that took its place.
 
-    in_all: seconds that a tool may take, without those in which somebody signs in.
+    in_all: seconds that a tool call may take, without the time of a sign-in.
     """
 
     def __init__(self, url: str, access: OAuthSession, *, in_all: float = _IN_ALL) -> None:

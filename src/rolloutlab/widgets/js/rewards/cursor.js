@@ -106,7 +106,7 @@ export const KEYS = [
   ["Enter", "edit the reward; Enter again stores it and goes on to the next row"],
   ["Shift ↑ ↓, Space, Ctrl A", "select several rows, one more, the whole page"],
   ["Escape", "leave an edit; unselect"],
-  ["U, Ctrl Z", "undo the newest change, whoever made it"],
+  ["U, Ctrl Z", "undo the newest change, also of another user"],
   ["PageUp PageDown", "another page"],
   ["Tab, then ← →, Enter", "to the headers, another header, sort by it"],
   ["O", "open the current row: the conversation, and the history of its reward"],
