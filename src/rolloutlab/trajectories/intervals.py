@@ -62,8 +62,8 @@ def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: 
     these. Both are between their bounds of Clopper and Pearson 1934 ("The use of confidence or fiducial limits
     illustrated in the case of the binomial", Biometrika 26). So 0 is outside where 1/2 is outside the bounds of b:
     the exact sign test of pairs of successes (McNemar 1947, Psychometrika 12), wrong in at most 1 - level of samples
-    without a difference. With another mean the bounds of c count as well; `tests/trajectories/test_intervals.py` counts out how
-    often both together miss it: in no case more often. Values between -width and +width that a sample happens not to
+    without a difference. With another mean the bounds of c count as well; `tests/trajectories/test_intervals.py` counts
+    how often both together miss it: in no case more often. Values between -width and +width that a sample happens not to
     have make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
     """
     values_SN = np.asarray(values, dtype=float)
@@ -114,8 +114,8 @@ def near_normal(values: Values | Sequence[float]) -> NDArray[np.bool_]:
     """Whether Student's interval keeps its coverage for values like these, as far as they can show it.
 
     At least 8 differ from the most common one, and N is at least 25 squared sample skewnesses (Cochran 1977, Sampling
-    Techniques, section 2.15). `tests/trajectories/test_intervals.py` simulates over which cases that is enough. A rare value that
-    none of them has cannot be seen.
+    Techniques, section 2.15). `tests/trajectories/test_intervals.py` simulates over which cases that is enough.
+    A rare value that none of them has cannot be seen.
     """
     values_SN = np.asarray(values, dtype=float)
     count = values_SN.shape[-1]
