@@ -47,14 +47,14 @@ from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.read import import_file
 from rolloutlab.trajectories.files.write import Export, ExportFilter, export, find_all
+from rolloutlab.trajectories.frame import catalogue, reward_history
 from rolloutlab.trajectories.judge import Judge, judge_collection
-from rolloutlab.trajectories.listing import catalogue, reward_history
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import Functions, Scorers, give, score, undo
 from rolloutlab.trajectories.search_view import SearchResult
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
-from rolloutlab.widgets.login.status import SignInTable
+from rolloutlab.widgets.login.render import SignInTable
 from rolloutlab.widgets.progress import Live, Progress
 from rolloutlab.widgets.rewards import undone
 

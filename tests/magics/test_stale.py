@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.api.logprobs import score
+from rolloutlab.api.inference import score_histories
 
 CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
@@ -110,7 +110,9 @@ def test_an_earlier_turn_keeps_the_logprobs_of_the_checkpoint_that_said_it(noteb
     recorded = [entry.logprob for entry in result.choices[0].sampled_tokens()]
     response = []
     for step in result.steps:
-        asked = score(session._connector.http, session.settings.service, f"lab/practice@{step}", result.histories())
+        asked = score_histories(
+            session._connector.http, session.settings.service, f"lab/practice@{step}", result.histories()
+        )
         content = session._connector.http.run(asked).data[0].turns[0].logprobs.content
         response.append([entry.logprob for entry in content])
     assert response[0] == pytest.approx(recorded, abs=1e-4)

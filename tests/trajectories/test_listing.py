@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from rolloutlab.store.models import CollectionSummary
-from rolloutlab.trajectories.listing import catalogue, cost
+from rolloutlab.trajectories.frame import catalogue, cost
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
-from rolloutlab.trajectories.ranking import read_ranking, rewards_of
+from rolloutlab.trajectories.group_view import read_ranking, rewards_of
 
 NAMES = [f"capitals/0/{i}" for i in range(5)]
 

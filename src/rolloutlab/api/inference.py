@@ -1,7 +1,7 @@
-"""Inference API of a service: models and chat completions, streamed or whole."""
+"""Inference API of a service: models, chat completions, and logprobs of existing conversations."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, StreamOptions
 from rolloutlab.api.wire.training import ModelCard, ModelCardList
+from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories
 from rolloutlab.errors import NotFoundError, NotOfferedError, ServiceError
 from rolloutlab.settings import Address
 
@@ -166,3 +167,28 @@ def _explained(request: ChatRequest) -> Iterator[None]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ServiceError(f"the response is not a chat completion: {where}: {first['msg']}") from error
+
+
+async def score_histories(
+    http: HttpClient, address: Address, model: str, histories: Sequence[History]
+) -> ScoredHistories:
+    """POST /v1/preview/logprobs; retried when the connection breaks, as it has no side effect.
+
+    Raises:
+        ServiceError: the service has no such endpoint; and as `HttpClient.request`.
+    """
+    url = f"{address.base_url}/v1/preview/logprobs"
+    body = LogprobsRequest(model=model, histories=list(histories)).to_json()
+    try:
+        token, headers = address.token, address.headers
+        scored = await http.request(
+            "POST", url, token=token, headers=headers, content=body, timeout=TIMEOUT, retry=True
+        )
+    except NotOfferedError as error:
+        raise ServiceError(
+            f"{address.base_url} gives no logprobs for conversations from elsewhere",
+            hint="the embedded service does: start a kernel without ROLLOUTLAB_URL",
+        ) from error
+    except NotFoundError as error:
+        raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
+    return ScoredHistories.model_validate(scored)

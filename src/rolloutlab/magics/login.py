@@ -7,7 +7,7 @@ from IPython.core.magic import line_magic, magics_class
 from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 
 if TYPE_CHECKING:
-    from rolloutlab.widgets.login.status import SignInTable
+    from rolloutlab.widgets.login.render import SignInTable
 
 
 @magics_class

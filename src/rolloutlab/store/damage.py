@@ -8,7 +8,7 @@ from pathlib import Path
 from rolloutlab.errors import LabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.settings import Settings
-from rolloutlab.store.readonly import connected
+from rolloutlab.store.sqlite import connect_read_only
 
 _TIMEOUT = 5.0
 """Seconds to wait for a lock of another process."""
@@ -54,7 +54,7 @@ def _lost_bodies(service_folder: Path) -> list[str]:
 def _complaints(path: Path) -> list[str]:
     """Results of SQLite's integrity check: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
     try:
-        with closing(connected(path, _TIMEOUT)) as connection:
+        with closing(connect_read_only(path, _TIMEOUT)) as connection:
             lines = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_FIRST})")]
     except LabError as error:
         return [error.message]

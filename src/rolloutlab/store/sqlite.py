@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from rolloutlab.errors import LabError
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, any_left, is_read_only, own, to_copy
-from rolloutlab.store import readonly
 from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 
 T = TypeVar("T")
@@ -202,9 +202,9 @@ class Database:
         try:
             own(self.path.parent)
             self.read_only = is_read_only(self.path)
-            as_opened = readonly.files(self.path) if self.read_only else None
+            as_opened = _version(self.path) if self.read_only else None
             self._connection = (
-                readonly.connected(self.path, _TIMEOUT)
+                connect_read_only(self.path, _TIMEOUT)
                 if self.read_only
                 else sqlite3.connect(self.path, check_same_thread=False, timeout=_TIMEOUT, isolation_level=None)
             )
@@ -225,7 +225,7 @@ class Database:
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._lock, self._translated("read"):
-            if self._as_opened not in (None, readonly.files(self.path)) and not self._connection.in_transaction:
+            if self._as_opened not in (None, _version(self.path)) and not self._connection.in_transaction:
                 before = self._connection
                 self._open()  # the owner writes: an immutable connection would keep showing old data
                 before.close()
@@ -309,3 +309,53 @@ def _statements(script: str) -> Iterator[str]:
 def _holds(text: str, part: str) -> bool:
     """SQL function `holds(text, part)`: case-insensitive containment; `part` is casefolded already."""
     return part in text.casefold()
+
+
+def _version(path: Path) -> tuple[object, ...]:
+    """A version that changes when another process writes the file or opens it to write."""
+    return _state(path), _state(_journal(path))
+
+
+def connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
+    """A read-only connection, to a file in another user's folder or on a read-only mount.
+
+    In WAL mode SQLite needs `-wal` and `-shm` also for reading (https://www.sqlite.org/wal.html#readonly). If `-wal` is
+    empty, the file is opened as immutable, which needs neither, because new files would disturb the owner. That is
+    correct as long as no other process writes; `_version` detects when one does.
+
+    Raises:
+        LabError: the latest writes are in a journal that cannot be read. sqlite3.Error: it is not a database.
+    """
+    newer = (_state(_journal(path)) or (0,))[-1]
+    try:
+        return _opened(path, "mode=ro" if newer or not is_read_only(path) else "mode=ro&immutable=1", timeout)
+    except sqlite3.OperationalError as error:
+        if not newer or error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        unreadable = f"{path} is read-only, and its latest writes are in {_journal(path).name}, which cannot be read"
+        raise LabError(unreadable, hint=to_copy(path.parent)) from error
+
+
+def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
+    """A connection after a first read, since SQLite opens files lazily."""
+    uri = f"file:{quote(str(path))}?{how}"
+    connection = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=timeout, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Inode, mtime and size of a file; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _journal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")

@@ -63,8 +63,8 @@ def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: 
     illustrated in the case of the binomial", Biometrika 26). So 0 is outside where 1/2 is outside the bounds of b:
     the exact sign test of pairs of successes (McNemar 1947, Psychometrika 12), wrong in at most 1 - level of samples
     without a difference. With another mean the bounds of c count as well; `tests/trajectories/test_intervals.py` counts
-    how often both together miss it: in no case more often. Values between -width and +width that a sample happens not to
-    have make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
+    how often both together miss it: in no case more often. Values between -width and +width that a sample does not have
+    make no verdict wrong more often, since none is a larger loss than -width, or a larger gain than +width.
     """
     values_SN = np.asarray(values, dtype=float)
     positive_S, changed_S = (values_SN > width / 2).sum(-1), (np.abs(values_SN) > width / 2).sum(-1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from rolloutlab.api.logprobs import score as scored_by
+from rolloutlab.api.inference import score_histories
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, MessageOrChoice
 from rolloutlab.api.wire.trajectories import History, ScoredHistories, ScoredHistory
 from rolloutlab.connection import Connector
@@ -143,4 +143,4 @@ def ask_service(
     connector: Connector, model: str, histories: Sequence[History], *, address: Address | None = None
 ) -> ScoredHistories:
     """The logprobs of some histories under a model's newest checkpoint; address: by default the present service's."""
-    return connector.http.run(scored_by(connector.http, address or connector.address(), model, histories))
+    return connector.http.run(score_histories(connector.http, address or connector.address(), model, histories))

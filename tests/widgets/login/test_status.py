@@ -2,7 +2,7 @@
 
 from rolloutlab.auth.session import SignInStatus
 from rolloutlab.errors import LabError
-from rolloutlab.widgets.login.status import SignInTable
+from rolloutlab.widgets.login.render import SignInTable
 
 
 def test_the_id_of_a_client_that_holds_all_that_it_registered_is_shown_by_its_beginning():

@@ -1,8 +1,13 @@
 """Choice of the front end that shows sign-ins: a widget, text, a program, or none."""
 
 import os
+import shlex
+import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -11,9 +16,53 @@ from IPython import get_ipython
 from rolloutlab.auth.redirect.broker import Broker, FrontEnd
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import FrontEndContext, RedirectRoute, choose_route
-from rolloutlab.widgets.login.command import ProgramFrontEnd
+from rolloutlab.errors import InputError, SignInError
 from rolloutlab.widgets.login.console import ConsoleFrontEnd, own_terminal
 from rolloutlab.widgets.login.notebook import NotebookFrontEnd, ask_for_address
+
+
+class ProgramFrontEnd:
+    """Passes each address to a program on its standard input: other users can read a command line.
+
+    command: as a shell would be given it. The program has to end on the redirect URI, as a browser does.
+    """
+
+    way = RedirectRoute.LOOPBACK
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise InputError(f"ROLLOUTLAB_BROWSER cannot be read: {error}", hint="ROLLOUTLAB_BROWSER=PROGRAM") from None
+        self._to_open: deque[Login] = deque()
+
+    def show(self, login: Login) -> None:
+        login.listen(lambda: self._to_open.append(login))
+
+    def tick(self) -> None:
+        while self._to_open:
+            login = self._to_open.popleft()
+            if url := login.url:
+                program = self._started(url)
+                threading.Thread(target=_wait, args=(program, login), name="rolloutlab-browser", daemon=True).start()
+
+    def _started(self, url: str) -> "subprocess.Popen[str]":
+        try:
+            program = subprocess.Popen(self._command, stdin=subprocess.PIPE, text=True)
+        except OSError as error:
+            why = f"{self._command[0]}, which should play the browser, cannot be run: {error.strerror}"
+            raise SignInError(why, hint="ROLLOUTLAB_BROWSER=PROGRAM") from error
+        assert program.stdin, "opened as a pipe"
+        with program.stdin as pipe, suppress(BrokenPipeError):  # it may have ended by then
+            pipe.write(url)
+        return program
+
+
+def _wait(program: "subprocess.Popen[str]", login: Login) -> None:
+    """Cancel the sign-in if the program fails; success shows by the answer."""
+    if program.wait():
+        login.cancel()
+
 
 _CONSOLES = {"jupyter-console", "jupyter_console", "jupyter-qtconsole", "qtconsole"}
 

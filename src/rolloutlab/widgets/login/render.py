@@ -1,10 +1,14 @@
-"""A sign-in as text and as an HTML table: server, scopes and state."""
+"""Sign-ins as text and HTML: one under way, and the table of signed-in servers, in which nothing is secret."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.widgets.html import Words, html_table
+from rolloutlab.auth.session import SignInStatus
+from rolloutlab.errors import LabError
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
+from rolloutlab.widgets.html import Words, code, escape, for_notebook, html_table
+from rolloutlab.widgets.text import text_table
 
 STATUSES = {
     "looking": "getting ready",
@@ -48,3 +52,54 @@ def html(login: Mapping[str, Any]) -> str:
     """All of it but the link, which is a secret while it works and of no use afterwards."""
     rows = [*facts(login), ("sign-in", status(login))]
     return html_table((), [(name, Words(value)) for name, value in rows], labelled=True)
+
+
+_HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
+_NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
+_MAX_CLIENT = 60
+"""Characters of a client's id; some hold all that the client has registered."""
+
+
+class SignInTable(tuple[SignInStatus, ...]):
+    """Every server that one is signed in to. unused: why stored grants are not used."""
+
+    unused: tuple[LabError, ...]
+
+    def __new__(cls, statuses: Iterable[SignInStatus] = (), unused: Iterable[LabError] = ()) -> "SignInTable":
+        made = super().__new__(cls, statuses)
+        made.unused = tuple(unused)
+        return made
+
+    def __repr__(self) -> str:
+        lines = [line for status in self for line in _lines(status)]
+        lines += [escape_to_one_line(f"{error.message} -> {error.hint}") for error in self.unused]
+        return "\n".join(lines) or f"{_NOWHERE} -> {_LOGIN}"
+
+    def _repr_html_(self) -> str:
+        notes = [(error.message, error.hint or "") for error in self.unused] or [(_NOWHERE, _LOGIN)] * (not self)
+        table = html_table(_HEAD, map(_cells, self)) if self else ""
+        lines = ((escape_to_one_line(message), escape_to_one_line(hint)) for message, hint in notes)
+        return for_notebook(table + "".join(f"<p>{escape(message)}: {code(hint)}</p>" for message, hint in lines))
+
+
+def _lines(status: SignInStatus) -> list[str]:
+    first, *rest = zip(_HEAD, _cells(status), strict=True)
+    return [first[1], *text_table((), rest, "<12")]
+
+
+def _cells(status: SignInStatus) -> Sequence[str]:
+    client, scopes = status.client, " ".join(status.scopes) or "unknown"
+    client = client if len(client) <= _MAX_CLIENT else f"{client[: _MAX_CLIENT - 3]}..."
+    cells = status.server, status.authority, client, scopes, _until(status), status.place
+    return list(map(escape_to_one_line, cells))
+
+
+def _until(status: SignInStatus) -> str:
+    if status.renews:
+        return "you sign out; renewed by itself"
+    if status.expires_at is None:
+        return "unknown"
+    try:
+        return datetime.fromtimestamp(status.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return "long after today"

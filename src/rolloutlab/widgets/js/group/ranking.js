@@ -1,4 +1,4 @@
-// A ranking while it is typed; trajectories/ranking.py turns places into rewards, which are previewed here.
+// A ranking while it is typed; trajectories/group_view.py turns places into rewards, which are previewed here.
 
 export class Ranking {
   constructor(seats) {
