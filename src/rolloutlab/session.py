@@ -17,8 +17,8 @@ from rolloutlab.connection import Connection, Connector
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
-from rolloutlab.sampling.run import Preview, SamplingRun, continued, resumed, sampled, sampled_again
-from rolloutlab.sampling.sampler import CONCURRENT, check_concurrency, sample
+from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
+from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.search.embedding import Embed, embedder
 from rolloutlab.search.index import Index, IndexStatus

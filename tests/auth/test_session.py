@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from rolloutlab.auth.authorization import SignInOptions
+from rolloutlab.auth.authorization_endpoint import DeniedError
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.session import OAuthSession
-from rolloutlab.auth.token_requests import DeniedError
 from rolloutlab.auth.token_store import FileStore, MemoryStore
 from rolloutlab.errors import RolloutlabError, ServiceError, SignInError, UnreachableError
 from tests.auth.world import REDIRECT, TLS, Person

@@ -3,8 +3,8 @@
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.auth.authorization_endpoint import DeniedError
 from rolloutlab.auth.sessions import OAuthSessions
-from rolloutlab.auth.token_requests import DeniedError
 from rolloutlab.errors import LabError, NotFoundError, SignInError
 from tests.auth.world import World
 

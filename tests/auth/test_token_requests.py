@@ -5,14 +5,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from rolloutlab.auth.authorization_endpoint import DeniedError, authorization_url, code_of
 from rolloutlab.auth.discovery import ServerMetadata
 from rolloutlab.auth.pkce import challenge_of
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.token_requests import (
-    DeniedError,
     TokenRefusedError,
-    authorization_url,
-    code_of,
     code_request,
     refresh_request,
     revocation_request,

@@ -25,8 +25,8 @@ from rolloutlab.errors import (
     SignInError,
     UnreachableError,
 )
+from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.rollout import RolloutRunner
-from rolloutlab.sampling.run import Preview, SamplingRun, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.lab import Lab

@@ -10,8 +10,8 @@ import pytest
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.errors import LabError
 from rolloutlab.sampling import rollout
+from rolloutlab.sampling.plan import sampled
 from rolloutlab.sampling.rollout import Answered, RolloutRunner
-from rolloutlab.sampling.run import sampled
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.sampling.writer import TrajectoryWriter
 from rolloutlab.store.lab import Lab

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rolloutlab.api.events import job_progress, status
+from rolloutlab.api.job_state import job_progress, status
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.widgets.job import head, html, text
 

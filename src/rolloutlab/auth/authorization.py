@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from rolloutlab.auth.authorization_endpoint import authorization_url, code_of
 from rolloutlab.auth.challenges import Challenge, first_scopes, stepped_up
 from rolloutlab.auth.discovery import DiscoveredResource, discover
 from rolloutlab.auth.pkce import new_verifier
 from rolloutlab.auth.prompt import AuthorizationRequest, Question, UserPrompt
 from rolloutlab.auth.registration import NAME, RegisteredClient, registered
 from rolloutlab.auth.sans_io import Transport, probe_server
-from rolloutlab.auth.token_requests import TokenRefusedError, authorization_url, code_of
+from rolloutlab.auth.token_requests import TokenRefusedError
 from rolloutlab.auth.tokens import Grant, exchange_code
 
 

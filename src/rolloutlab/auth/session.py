@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from rolloutlab.api.http.ip_scope import NetworkScope
 from rolloutlab.auth.authorization import AuthorizationFlow, SignInOptions
+from rolloutlab.auth.authorization_endpoint import DeniedError
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.prompt import PromptTimeoutError, UserPrompt
 from rolloutlab.auth.sans_io import Transport
-from rolloutlab.auth.token_requests import DeniedError, TokenRefusedError
+from rolloutlab.auth.token_requests import TokenRefusedError
 from rolloutlab.auth.token_store import TokenStore
 from rolloutlab.auth.tokens import Grant, refresh, revoke
 from rolloutlab.auth.urls import checked_server, host

@@ -1,33 +1,16 @@
-"""Requests of the authorization code flow (RFC 6749, RFC 8707), and checks of their responses (RFC 9207)."""
+"""Token and revocation requests (RFC 6749, 4.1.3 and 6; RFC 7009; RFC 8707), and checks of their responses."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from urllib.parse import quote_plus, urlencode, urlsplit
+from collections.abc import Mapping
+from urllib.parse import quote_plus, urlencode
 
 from pydantic import ValidationError
 
 from rolloutlab.auth.discovery import ServerMetadata, TokenAnswer
-from rolloutlab.auth.pkce import METHOD, challenge_of
 from rolloutlab.auth.registration import RegisteredClient
-from rolloutlab.auth.sans_io import Request, Response, error_code
+from rolloutlab.auth.sans_io import Request, Response
 from rolloutlab.auth.urls import host
 from rolloutlab.errors import SignInError
-
-_MAX_CODE = 40
-_ERRORS = {
-    "invalid_request": "the request is invalid",
-    "unauthorized_client": "this client is not allowed to request codes",
-    "unsupported_response_type": "it issues no codes",
-    "invalid_scope": "the requested scopes are not available",
-    "invalid_target": "it issues no tokens for this server",
-    "server_error": "internal error",
-    "temporarily_unavailable": "it is overloaded",
-}
-"""Error codes of authorization responses (RFC 6749, 4.1.2.1; RFC 8707, 2)."""
-
-
-class DeniedError(SignInError):
-    """The person denied the authorization."""
 
 
 class TokenRefusedError(SignInError):
@@ -36,49 +19,6 @@ class TokenRefusedError(SignInError):
     def __init__(self, message: str, code: str | None) -> None:
         super().__init__(message)
         self.code = code
-
-
-def authorization_url(
-    authority: ServerMetadata,
-    client: RegisteredClient,
-    redirect_uri: str,
-    *,
-    resource: str,
-    scopes: Sequence[str],
-    state: str,
-    verifier: str,
-) -> str:
-    """The URL for the browser (RFC 6749, 4.1.1), with PKCE challenge and resource."""
-    params = {
-        "response_type": "code",
-        "client_id": client.id,
-        "redirect_uri": redirect_uri,
-        "state": state,
-        "code_challenge": challenge_of(verifier),
-        "code_challenge_method": METHOD,
-        "resource": resource,
-        **({"scope": " ".join(scopes)} if scopes else {}),
-    }
-    if "offline_access" in scopes:
-        params["prompt"] = "consent"  # OpenID Connect Core, 11: without it the scope may be ignored
-    endpoint = authority.authorization_endpoint
-    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(params)}"
-
-
-def code_of(authority: ServerMetadata, response: Mapping[str, str], server: str) -> str:
-    """The code of an authorization response whose state was right. server: the one to sign in to.
-
-    Raises:
-        DeniedError: the person denied it. SignInError: another error, or a response of another issuer.
-    """
-    issuer = response.get("iss")  # RFC 9207, against mix-up
-    if issuer != authority.issuer and (issuer is not None or authority.authorization_response_iss_parameter_supported):
-        raise SignInError(f"the authorization response is not from {host(authority.issuer)}, where the request went")
-    if response.get("error") == "access_denied":
-        raise DeniedError(f"the sign-in was denied at {host(authority.issuer)}", hint=f"%login {server}")
-    if response.get("error") or not response.get("code"):
-        raise SignInError(f"{host(authority.issuer)} ended the sign-in: {_reason(response.get('error'))}")
-    return response["code"]
 
 
 def code_request(
@@ -119,16 +59,6 @@ def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
     if tokens.token_type.lower() != "bearer":
         raise TokenRefusedError(f"{host(endpoint)} issued a token that is not a bearer token", None)
     return tokens
-
-
-def _reason(error: str | None) -> str:
-    """An error of an authorization response in our own words, as anyone may have written its text."""
-    if not error:
-        return "the response has no code"
-    if error in _ERRORS:
-        return f"{error}, {_ERRORS[error]}"
-    code = error_code(error)
-    return f"error {code[:_MAX_CODE]!r}" if code else "an unknown error"
 
 
 def _post(endpoint: str, client: RegisteredClient, form: Mapping[str, str]) -> Request:

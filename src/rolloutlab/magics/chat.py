@@ -9,7 +9,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.magics.base import LabMagics, argument, literal, magic
 
 if TYPE_CHECKING:
-    from rolloutlab.sampling.run import Preview
+    from rolloutlab.sampling.plan import Preview
     from rolloutlab.trajectories.collection import Collection
 
 _BEGINNING = ("n", "over", "system")

@@ -8,8 +8,8 @@ from typing import Any
 from rolloutlab.api.wire.chat import ChatCompletion
 from rolloutlab.errors import ConflictError, SamplingError, ServiceError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import Answered, Rollout
-from rolloutlab.sampling.run import SamplingRun
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.locks import let_go
 from rolloutlab.store.models import Arrival, CollectionSummary, Group, NewGroup, Placed, StoredCollection

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutlab.api import training
-from rolloutlab.api.events import job_progress
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.job_state import job_progress
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.errors import NotFoundError, NotOfferedError
 from rolloutlab.settings import Address

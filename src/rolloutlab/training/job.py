@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from rolloutlab.api import training
-from rolloutlab.api.events import job_progress, since_restart, status, step_made
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.job_state import job_progress, since_restart, status, step_made
 from rolloutlab.api.wire.training import Event
 from rolloutlab.errors import JobFailedError, NotFoundError, RolloutlabError, interrupted
 from rolloutlab.sanitize import escape_control_chars

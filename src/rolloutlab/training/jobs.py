@@ -8,8 +8,8 @@ from functools import partial
 import pandas as pd
 
 from rolloutlab.api import training
-from rolloutlab.api.events import status, step_made
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.job_state import status, step_made
 from rolloutlab.api.wire import training as wire
 from rolloutlab.connection import Connector
 from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, SignInError, UnreachableError

@@ -22,7 +22,7 @@ from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RefusedError, RewardError, interrupted
 from rolloutlab.sampling.prompt import fill_text
-from rolloutlab.sampling.sampler import ProgressBar
+from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Score, StoredTrajectory
 from rolloutlab.trajectories.collection import Collection

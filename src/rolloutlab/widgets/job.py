@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rolloutlab.api.events import gradient_steps, job_progress, last_value, since_restart, status
+from rolloutlab.api.job_state import gradient_steps, job_progress, last_value, since_restart, status
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars

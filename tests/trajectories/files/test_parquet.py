@@ -1,4 +1,4 @@
-"""Parquet: for pandas to read, and the logs of openpipe-art. That nothing is lost is in test_jsonl."""
+"""Parquet: for pandas to read, and the logs of openpipe-art. That nothing is lost is in test_columns."""
 
 import json
 import sys

@@ -14,7 +14,7 @@ from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.store.models import Group, Recorded, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, checked, needed, prompt_length
-from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
+from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
 
 _PLAIN = (str, int, float, bool, type(None))
 

@@ -5,8 +5,9 @@ in `extra`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
@@ -17,6 +18,7 @@ from rolloutlab.api.wire.chat import Choice, MessageOrChoice
 from rolloutlab.api.wire.errors import locate
 from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
+from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
 
 W = TypeVar("W", bound=Wire)
 
@@ -148,3 +150,24 @@ def _finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]
     except ValueError as error:
         raise InputError(f"{place}: {column}: a number is larger than any float", hint="null") from error
     return dict(value)
+
+
+def write_jsonl(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
+    """Write the trajectories of groups, a line each."""
+    lines = (to_columns(collection, group, each) for collection, group in groups for each in group.trajectories)
+    write_lines(path, (dumped(line) for line in lines), gzipped=gzipped)
+
+
+def read_rows(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
+    """The trajectories of lines, for the collections they name or, when all are of one, for `name`.
+
+    Raises:
+        InputError: a line is wrong, or of another collection while a name is given.
+    """
+    seen: set[object] = set()
+    for place, value in documents:
+        yield from_columns(place, value, name)
+        seen.add((value.get("collection"), value.get("generation")))
+        if name and len(seen) > 1:
+            file = place.partition(",")[0]
+            raise InputError(f"{place}: another collection begins", hint=f"%import {file} gives each its own name")

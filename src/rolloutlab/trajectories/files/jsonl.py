@@ -1,30 +1,130 @@
-"""JSONL of rolloutlab: a trajectory per line, without loss."""
+"""JSON Lines and JSON files, plain or gzipped: values with their line; writes replace the target."""
 
+import gzip
+import io
+import json
+import uuid
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
-from rolloutlab.errors import InputError
-from rolloutlab.store.models import Group, Recorded, StoredCollection
-from rolloutlab.trajectories.files.columns import from_columns, to_columns
-from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
+from pydantic_core import from_json
+
+from rolloutlab.errors import InputError, NotFoundError
+
+Document = tuple[str, Any]
+"""The place of a value, such as `chats.jsonl, line 7`, and the value."""
+
+_GZIP = b"\x1f\x8b"
+_UTF_8_MARK = b"\xef\xbb\xbf"
+_MAX_BYTES = 128 << 20
+"""Bytes of a line, or of a document that is read whole, unpacked: gzip makes a file a thousand times smaller."""
 
 
-def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
-    """Write the trajectories of groups."""
-    lines = (to_columns(collection, group, each) for collection, group in groups for each in group.trajectories)
-    write_lines(path, (dumped(line) for line in lines), gzipped=gzipped)
-
-
-def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The trajectories of lines, for the collections they name or, when all are of one, for `name`.
+def documents(path: Path) -> Iterator[Document]:
+    """The JSON values of a file: its lines or, where it is called `.json`, the items of its array or its only value.
 
     Raises:
-        InputError: a line is wrong, or of another collection while a name is given.
+        NotFoundError: there is no such file. InputError: it is empty, not UTF-8, not JSON, or too large to be read; the
+            message has the place.
     """
-    seen: set[object] = set()
-    for place, value in documents:
-        yield from_columns(place, value, name)
-        seen.add((value.get("collection"), value.get("generation")))
-        if name and len(seen) > 1:
-            file = place.partition(",")[0]
-            raise InputError(f"{place}: another collection begins", hint=f"%import {file} gives each its own name")
+    whole = path.name.removesuffix(".gz").endswith(".json")
+    count = 0
+    for count, document in enumerate(_whole(path) if whole else _lines(path), start=1):  # noqa: B007 - used after it
+        yield document
+    if not count:
+        raise InputError(f"{path.name} is empty", hint="%export NAME FILE writes one")
+
+
+def dumped(value: object) -> str:
+    """The value as a line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
+    """Write lines of text as UTF-8; the same lines always give the same bytes."""
+    with path.open("wb") as raw:
+        file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if gzipped else raw
+        for line in lines:
+            file.write(line.encode() + b"\n")
+        if gzipped:
+            file.close()
+
+
+@contextmanager
+def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A path to write to instead of `path`, which is moved there when all has gone well, and else removed.
+
+    Raises:
+        InputError: the file is there already and is not to be overwritten, or cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} is there already", hint="--overwrite replaces it")
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield draft
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}", hint="another file") from error
+    finally:
+        with suppress(OSError):  # an error of the disk has been raised already, or nothing was lost by it
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked where it is gzipped and without a byte order mark.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short.
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            file = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+            if file.peek(3)[:3] == _UTF_8_MARK:
+                file.read(3)
+            yield file
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {path}", hint=f"%ls {path.absolute().parent}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path.name} is a damaged gzip file: {error}", hint="fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
+
+
+def _whole(path: Path) -> Iterator[Document]:
+    with reading(path) as file:
+        text = _bounded(file.read(_MAX_BYTES + 1), path.name)
+    if text.strip():
+        value = _parsed(text, path.name)
+        for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
+            yield f"{path.name}, item {number}", item
+
+
+def _lines(path: Path) -> Iterator[Document]:
+    with reading(path) as file:
+        lines = iter(lambda: file.readline(_MAX_BYTES + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            place = f"{path.name}, line {number}"
+            if _bounded(line, place).strip():
+                yield place, _parsed(line, place)
+
+
+def _bounded(text: bytes, place: str) -> bytes:
+    if len(text) > _MAX_BYTES:
+        hint = "JSON lines, a trajectory or a group in each"
+        raise InputError(f"{place}: more than {_MAX_BYTES >> 20} MiB in one piece", hint=hint)
+    return text
+
+
+def _parsed(text: bytes, place: str) -> Any:
+    try:
+        return from_json(text.decode(), allow_inf_nan=False)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: not UTF-8", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error
+    except ValueError as error:
+        raise InputError(f"{place}: not JSON: {error}", hint="a file of JSON lines, .jsonl or .jsonl.gz") from error

@@ -14,7 +14,7 @@ from rolloutlab.api.wire.base import Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, Message, MessageOrChoice
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
-from rolloutlab.trajectories.files.json_files import Document, dumped, write_lines
+from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
 
 _ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight")
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, StoredCollection
 from rolloutlab.trajectories.files.columns import FURTHER, to_columns
-from rolloutlab.trajectories.files.json_files import Document, dumped
+from rolloutlab.trajectories.files.jsonl import Document, dumped
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
 _ROWS = 512

@@ -8,10 +8,10 @@ from typing import Any
 from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded
-from rolloutlab.trajectories.files import art, jsonl, openai, parquet
-from rolloutlab.trajectories.files.json_files import Document, documents
+from rolloutlab.trajectories.files import art, columns, openai, parquet
+from rolloutlab.trajectories.files.jsonl import Document, documents
 
-_READERS = {"jsonl": jsonl.read, "parquet": jsonl.read, "openai": openai.read, "art": art.read}
+_READERS = {"jsonl": columns.read_rows, "parquet": columns.read_rows, "openai": openai.read, "art": art.read}
 
 
 def import_file(

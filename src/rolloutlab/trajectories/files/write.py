@@ -8,8 +8,8 @@ from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import FORMATS, art, jsonl, openai, parquet
-from rolloutlab.trajectories.files.json_files import replacing
+from rolloutlab.trajectories.files import FORMATS, art, columns, openai, parquet
+from rolloutlab.trajectories.files.jsonl import replacing
 
 Source = Iterable[tuple[StoredCollection, Group]]
 
@@ -103,7 +103,7 @@ def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
     elif kind == "art":
         art.write(draft, groups, gzipped=gzipped, array=path.name.removesuffix(".gz").endswith(".json"))
     else:
-        (openai if kind == "openai" else jsonl).write(draft, groups, gzipped=gzipped)
+        (openai.write if kind == "openai" else columns.write_jsonl)(draft, groups, gzipped=gzipped)
 
 
 class _Counted:

@@ -1,0 +1,160 @@
+"""Sampling plan: the rollouts of one call, for a new collection, a continued one, or the rest of an interrupted one."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolloutlab.api.wire.chat import ChatRequest
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.config import SamplingConfig, make_plan
+from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.prompt import as_messages, filled, new_group, turns_of, with_system
+from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
+from rolloutlab.sampling.tools import Tools
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup
+
+_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns")
+"""Settings that a conversation goes on with."""
+
+
+@dataclass(frozen=True)
+class SamplingRun:
+    """Conversations to be played. begun: the generation that they belong to, where it is stored already.
+
+    copies: conversations of an older generation that the new one begins with.
+    """
+
+    name: str
+    plan: SamplingConfig
+    groups: Sequence[NewGroup | Group]
+    rollouts: Sequence[Rollout]
+    tools: Tools
+    begun: CollectionSummary | None = None
+    copies: Sequence[Rollout] = ()
+
+    def first_request(self) -> ChatRequest | None:
+        """What would be sent first; None where nothing is left to sample."""
+        if not self.rollouts:
+            return None
+        rollout, group = self.rollouts[0], self.groups[self.rollouts[0].place]
+        return request_of(prompted(rollout, group), group, self.plan)
+
+
+def sampled(
+    name: str,
+    prompt: str | Sequence[Mapping[str, Any]],
+    over: Any,
+    system: str | None,
+    variables: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    tools: Tools,
+) -> SamplingRun:
+    """A new collection: one group per row, its trajectories from the prompt on.
+
+    Raises:
+        InputError: the prompt, a variable or a setting is wrong.
+    """
+    Lab.check_name(name)
+    turns = turns_of(with_system(as_messages(prompt), system))
+    groups = [new_group(turns, row, variables) for row in rows_of(over)]
+    return _begun(name, make_plan({**settings, "template": turns, "tools": tools.schemas}), groups, tools)
+
+
+def sampled_again(
+    lab: Lab, label: str, name: str, model: str, over: Any, variables: Mapping[str, Any], n: int | None, tools: Tools
+) -> SamplingRun:
+    """A collection called `name` with the prompts and seeds of another one, from another model.
+
+    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
+    """
+    summary = lab.collection(label)
+    plan = SamplingConfig.model_validate(summary.plan) if summary.plan else None
+    if plan is None or plan.continues:
+        hint = f"%compare {plan.continues}" if plan and plan.continues else f"%%chat {summary.name}"
+        raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
+    old = lab.groups(summary)
+    tools.check(label, _tools_of(summary, old))
+    if over is None:
+        groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
+    else:
+        groups = [new_group(plan.template, row, variables) for row in rows_of(over)]
+    changed = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
+    return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+
+
+def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
+    """Names of the tools that a collection was sampled with, or came with from elsewhere."""
+    planned = summary.plan.get("tools")
+    if planned is None:
+        planned = next((t.extra["tools"] for g in groups for t in g.trajectories if t.extra.get("tools")), [])
+    return [str(tool["function"]["name"]) for tool in planned]
+
+
+def _begun(name: str, plan: SamplingConfig, groups: Sequence[NewGroup], tools: Tools) -> SamplingRun:
+    plan = plan.model_copy(update={"total": plan.n * len(groups)})
+    rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script))]
+    return SamplingRun(name, plan, groups, rollouts, tools)
+
+
+def continued(
+    lab: Lab,
+    label: str,
+    prompt: str | Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    tools: Tools,
+) -> SamplingRun:
+    """A new generation in which every conversation of an older one goes on, with its settings where none are given.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it holds no trajectory, or had other tools; and as `sampled`.
+    """
+    summary = lab.collection(label)
+    turns = turns_of(as_messages(prompt))
+    old = lab.groups(summary)
+    tools.check(label, _tools_of(summary, old))
+    groups = [NewGroup(g.prompt, g.row, [filled(turn, g.row, variables) for turn in turns]) for g in old]
+    rollouts = [r for i, group in enumerate(old) for r in going_on(i, group, len(turns))]
+    if not rollouts:
+        raise InputError(f"{label} holds no conversation to go on with", hint=f"%%chat {label} --resume")
+    stored = {name: summary.plan[name] for name in _KEPT if name in summary.plan}
+    given = {name: value for name, value in settings.items() if value is not None and value != ()}
+    changed = {"total": summary.missing + len(rollouts), "continues": f"{summary.name}:{summary.generation}"}
+    plan = make_plan({**stored, **given, "tools": tools.schemas, **changed})
+    return SamplingRun(summary.name, plan, groups, rollouts, tools, copies=rollouts)
+
+
+def resumed(lab: Lab, label: str, tools: Tools) -> SamplingRun:
+    """What is still missing of a stored generation, sampled as its plan says.
+
+    Raises:
+        NotFoundError: no such collection. InputError: it was not sampled here, or its tools are not all given.
+    """
+    summary = lab.collection(label)
+    if not summary.plan:
+        raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")
+    plan = SamplingConfig.model_validate(summary.plan)
+    groups = lab.groups(summary, unfinished=True)
+    tools.check(label, _tools_of(summary, groups))
+    rollouts = [r for i, group in enumerate(groups) for r in left(i, group, plan)]
+    return SamplingRun(summary.name, plan, groups, rollouts, tools, begun=summary)
+
+
+class Preview:
+    """What a call would sample, without sending anything."""
+
+    def __init__(self, work: SamplingRun) -> None:
+        self.request = work.first_request()
+        self.requests = len(work.rollouts)
+        self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
+
+    def __repr__(self) -> str:
+        if self.request is None:
+            return "nothing is left to sample"
+        body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
+        return f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:\n{body}"
