@@ -132,7 +132,7 @@ def test_a_client_detaches_also_where_its_lock_cannot_be_removed(attach, setting
 def test_a_client_whose_lock_a_hanging_service_looks_at_takes_another(attach, settings, monkeypatch):
     names = [uuid.UUID(int=1), uuid.UUID(int=2)]
     monkeypatch.setattr("uuid.uuid4", lambda: names.pop(0))
-    monkeypatch.setattr("rolloutlab.api.embedded._HELD", 0.0)
+    monkeypatch.setattr("rolloutlab.api.embedded._ATTACH_TIMEOUT", 0.0)
     clients = settings.service_folder / "clients"
     clients.mkdir(parents=True)
     with FileLock(clients / f"{names[0].hex}.lock"):

@@ -65,7 +65,7 @@ def test_what_was_imported_acts_on_no_terminal(imported, capsys, cell):
 
 def test_errors_that_quote_it_do_not_act_either(imported):
     condition = f"model == 'm{EVIL}' and 1"
-    with pytest.raises(Exception, match="no condition") as error:
+    with pytest.raises(Exception, match="is not a condition") as error:
         imported.lab.search("hi", where=condition)
     assert not ACTS.search(str(error.value) + "\n".join(error.value._render_traceback_()))
 
