@@ -342,3 +342,9 @@ def test_a_settings_file_of_an_earlier_release_means_what_it_meant(with_file, tm
 def test_a_line_is_that_of_the_first_wrong_key_however_it_is_written(with_file, text, line):
     with pytest.raises(InputError, match=f", line {line}: "):
         with_file(text)
+
+
+def test_a_url_that_is_read_once_is_not_shortened_again(with_file):
+    settings = with_file("", ROLLOUTLAB_URL="https://e.example/v1/v1", ROLLOUTLAB_PROJECT="team/rivers")
+    assert settings.service is not None
+    assert settings.service.base_url == "https://e.example/v1"

@@ -6,6 +6,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rolloutlab"
 MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -14,6 +16,7 @@ WIRE = Path("api") / "wire"
 """Wire models keep the specification's names, whatever a room calls its own classes."""
 LONGEST = 400
 SESSION_LONGEST = 850
+MOST_ROOMS, MOST_ROOT_FILES = 13, 8
 
 
 def classes(room_is_wanted) -> dict[str, list[str]]:
@@ -61,6 +64,21 @@ def imported(path: Path) -> set[str]:
     nodes = list(ast.walk(MODULES[path]))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_top_of_the_package_is_rooms_and_few_files():
+    rooms = {path.parts[0] for path in MODULES if len(path.parts) > 1}
+    assert len(rooms) <= MOST_ROOMS
+    assert len([path for path in MODULES if len(path.parts) == 1]) <= MOST_ROOT_FILES
+
+
+@pytest.mark.parametrize("name", ["page", "response", "ipc", "jupyter_server"])
+def test_what_runs_inside_the_jupyter_server_imports_the_standard_library_and_tornado_alone(name):
+    path = Path("auth") / "redirect" / f"{name}.py"
+    others = {each.partition(".")[0] for each in imported(path)} - sys.stdlib_module_names
+    assert others <= {"tornado", "jupyter_server", "rolloutlab"}
+    own = {each for each in imported(path) if each.startswith("rolloutlab")}
+    assert own <= {f"rolloutlab.auth.redirect{each}" for each in ("", ".page", ".response", ".ipc")}
 
 
 def test_only_one_module_of_the_notebook_side_turns_text_into_html():

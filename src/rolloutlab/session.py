@@ -158,7 +158,9 @@ class Session:
         """
         if search is not None:
             if service or inference or project or key_keyring:
-                raise InputError("a service and a place to search are two things", hint=f"%connect --search {search}")
+                raise InputError(
+                    "search= cannot be combined with the arguments of a service", hint=f"%connect --search {search}"
+                )
             return self._connector.search_at(self._search.switch(search, key_env, insecure_http=insecure_http))
         before = self._connector.name
         options = {"inference": inference, "key_env": key_env, "key_keyring": key_keyring or None, "project": project}

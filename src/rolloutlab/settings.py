@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
-from pydantic.dataclasses import dataclass as validated_dataclass
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
@@ -166,18 +165,20 @@ _Seconds = Annotated[float, _checked_by(lambda value: _amount(value, "seconds", 
 _Dollars = Annotated[float, _checked_by(lambda value: _amount(value, "dollars", "0.5"))]
 
 
-@validated_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Price:
     """What a model's tokens cost, in dollars per million."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     prompt: _Dollars
     completion: _Dollars
 
 
-@validated_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Profile:
-    """A service by name. `api_key_env` is the environment variable that holds its key."""
+    """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     url: _ServiceUrl
     inference_url: _InferenceUrl | None = None
     api_key_env: _Variable | None = None
@@ -255,7 +256,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from the variables ROLLOUTLAB_..., whose table is in the README, and from the settings file.
+    """Settings from the variables ROLLOUTLAB_..., listed in docs/connect.md, and from the settings file.
 
     Raises:
         InputError: a variable or the file is wrong; the message names the variable, or file and line.

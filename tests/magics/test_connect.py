@@ -321,7 +321,7 @@ REFUSALS = {
         "--key-keyring is for a service elsewhere\n  -> %connect embedded --project TEAM/PROJECT"
     ),
     "%connect --search http://127.0.0.1:9/x --key-keyring": (
-        "a service and a place to search are two things\n  -> %connect --search http://127.0.0.1:9/x"
+        "search= cannot be combined with the arguments of a service\n  -> %connect --search http://127.0.0.1:9/x"
     ),
     "%connect hosted --inference x --inference=y": "'y' lacks http:// or https://\n  -> https://y",
 }

@@ -68,7 +68,7 @@ InputError: --continue keeps the settings of the collection and cannot take -n
   -> %%chat capitals --continue, without -n
 """,
     "%%chat capitals --concurrency 0\nhello": """
-InputError: concurrency: 0 is no whole number above 0
+InputError: concurrency must be an integer ≥ 1, not 0
   -> --concurrency 64
 """,
     "%%chat capitals --tools nothing\nhello": """
@@ -76,7 +76,7 @@ NotFoundError: there is no function and no context server 'nothing'
   -> def nothing(query: str): ..., or %tools add https://tools.example/mcp as nothing
 """,
     "%%chat capitals --tools countries\nhello": """
-InputError: a list is no function with a name
+InputError: a list is not a function with a name
   -> --tools FUNCTION
 """,
     "%%chat a/b\nhello": """
@@ -104,7 +104,7 @@ InputError: 'nobody' is not a model name
   -> project/name, such as lab/practice
 """,
     "%model some/hub-name": """
-InputError: there is no model 'some/hub-name' here, and a new one stands on a base that is served: tiny
+InputError: there is no model 'some/hub-name' here; a new model needs a base that is served: tiny
   -> %model some/hub-name --base tiny, or ROLLOUTLAB_POLICY=some/hub-name to serve what the hub has of that name
 """,
     "%%reward capitals": """

@@ -89,7 +89,7 @@ def test_tools_of_a_context_server_are_added_listed_and_tried(away, served, brow
     assert "<code>" in tools._repr_html_()
     assert away.run("%tools") == [tools]
     assert away.run(f"%tools add {url}").name == "context"
-    assert "is no name" not in away.error("%tools call memory")
+    assert "is not a Python name" not in away.error("%tools call memory")
     assert json.loads(away.run('%tools call memory.list_groups {"limit": 3}')) is not None
 
 
@@ -146,10 +146,10 @@ def test_a_grant_that_is_kept_is_used_by_another_kernel(away, served, browser, b
         ("%tools add", "needs the URL of a context server"),
         ("%tools call", "needs the name of a tool"),
         ("%tools add https://tools.example/mcp as", "no name after as"),
-        ("%tools add https://10.0.0.1", "has no name yet"),
+        ("%tools add https://10.0.0.1", "no name can be derived from"),
         ("%logout embedded", "the embedded service does not run"),
         ("%tools a b c d e", "%tools takes add, call or"),
-        ("%tools add https://tools.example/mcp as 1x", "'1x' is no name"),
+        ("%tools add https://tools.example/mcp as 1x", "'1x' is not a Python name"),
         ("%%chat x --tools nothing\nuser: hi", "no function and no context server 'nothing'"),
     ],
 )

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from rolloutlab.policy.practice.make import CHAT_TEMPLATE, UNTRAINED, Recipe, encode, make, render
+from practice_policy import evaluate, exchanges
+from practice_policy.make import CHAT_TEMPLATE, UNTRAINED, Recipe, encode, make, render
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rolloutlab.policy.practice import FOLDER, evaluate, exchanges
+from rolloutlab.policy.practice import FOLDER
 
 TINY = Recipe(
     steps=30, batch_tokens=512, vocabulary=400, tokenizer_chats=300, hidden=32, layers=1, heads=2, feed_forward=64
@@ -292,6 +293,6 @@ def test_the_table_has_a_row_for_every_kind(tiny: Path) -> None:
 
 
 def test_importing_the_exchanges_imports_neither_torch_nor_transformers() -> None:
-    code = "import sys, rolloutlab.policy.practice.exchanges; assert not {'torch', 'transformers'} & sys.modules.keys()"
+    code = "import sys, practice_policy.exchanges; assert not {'torch', 'transformers'} & sys.modules.keys()"
 
     subprocess.run([sys.executable, "-c", code], check=True)

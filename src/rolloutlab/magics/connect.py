@@ -1,4 +1,4 @@
-"""`%connect`."""
+"""`%connect`, `%service`, `%model` and `%models`: the service and the selected model."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`%%train`."""
+"""`%%train`, `%jobs` and `%job`: training jobs."""
 
 import textwrap
 from argparse import BooleanOptionalAction

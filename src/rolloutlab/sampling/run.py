@@ -34,7 +34,7 @@ class ProgressBar(Protocol):
 def check_concurrency(concurrency: Any) -> None:
     """InputError unless it is an integer ≥ 1."""
     if not isinstance(concurrency, int) or concurrency < 1:
-        raise InputError(f"concurrency: {concurrency} is no whole number above 0", hint="--concurrency 64")
+        raise InputError(f"concurrency must be an integer ≥ 1, not {concurrency!r}", hint="--concurrency 64")
 
 
 def sample(

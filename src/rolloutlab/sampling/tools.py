@@ -37,7 +37,7 @@ class Tools:
         for tool in tools or ():
             name = _name(tool)
             if not (callable(tool) or isinstance(tool, ContextTool)) or not re.fullmatch(r"[\w-]{1,64}", name):
-                raise InputError(f"a {type(tool).__name__} is no function with a name", hint="--tools FUNCTION")
+                raise InputError(f"a {type(tool).__name__} is not a function with a name", hint="--tools FUNCTION")
             if name in self._adapters or name in self._elsewhere:
                 raise InputError(f"there are two tools called {name!r}", hint="give each function its own name")
             if isinstance(tool, ContextTool):

@@ -269,7 +269,7 @@ class Models:
             return
         bases = sorted({card.base_model or card.id for card in cards}) or ["BASE"]
         raise InputError(
-            f"there is no model {name!r} here, and a new one stands on a base that is served: {', '.join(bases)}",
+            f"there is no model {name!r} here; a new model needs a base that is served: {', '.join(bases)}",
             hint=f"%model {name} --base {bases[0]}, or ROLLOUTLAB_POLICY={name} to serve what the hub has of that name",
         )
 

@@ -76,7 +76,9 @@ def catalogue(
     """
     if pattern is not None and not isinstance(pattern, str):
         raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
-    listed = [c for c in collections if not pattern or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)]
+    listed = [
+        c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
+    ]
     costs = [cost(each, prices) for each in listed]
     columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
     if any(dollars is not None for dollars in costs):

@@ -69,8 +69,10 @@ def _tied(place: object, known: dict[int, str]) -> list[int]:
 
 
 def _position(item: object, known: dict[int, str]) -> int:
+    if isinstance(item, int) and not isinstance(item, bool) and item in known:
+        return item
     for position, name in known.items():
-        if item == (name if isinstance(item, str) else position) and not isinstance(item, bool | float):
+        if isinstance(item, str) and item == name:
             return position
     raise InputError(f"{item!r} is not a trajectory of this group", hint=f"one of {', '.join(map(str, known))}")
 

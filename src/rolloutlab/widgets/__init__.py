@@ -1,1 +1,1 @@
-"""Plain values become something to look at: text that is stable, and HTML that reads well without styles or scripts."""
+"""Rendering of plain values as stable text, as HTML that needs no style or script, and as widgets."""

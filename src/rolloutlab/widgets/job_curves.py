@@ -72,7 +72,7 @@ CURVES = (
     Curve(
         "clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes: a few percent at most", _clipped
     ),
-    Curve("gradient norm", ("grad_norm",), "before clipping: its size says little, a lone spike does"),
+    Curve("gradient norm", ("grad_norm",), "before clipping: a single spike matters, its size alone does not"),
 )
 
 

@@ -77,5 +77,5 @@ def test_ids_are_compared_with_ids():
 
 @pytest.mark.parametrize("where", [Compare(ID, "$gt", 1), Contains(ID, "a"), Matches("a", field=ID)])
 def test_what_cannot_be_asked_of_an_id_is_told(where):
-    with pytest.raises(InputError, match="is not known of ids"):
+    with pytest.raises(InputError, match="is not supported for ids"):
         qualifies("a", where)

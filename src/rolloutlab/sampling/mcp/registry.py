@@ -38,7 +38,7 @@ class McpRegistry:
         address = _checked(self._connector.mcp_url(url), name or (url if url.isidentifier() else "docs"))
         chosen = name if name is not None else EMBEDDED if url == EMBEDDED else self._free_name(address)
         if not chosen or not chosen.isidentifier():
-            wrong = f"{chosen!r} is no name" if chosen else f"{address} has no name yet"
+            wrong = f"{chosen!r} is not a Python name" if chosen else f"no name can be derived from {address}"
             raise InputError(wrong, hint=f"%tools add {url} as docs")
         slash = "/" if url.strip().endswith("/") and urlsplit(address).path else ""  # which may be significant
         connection = self._connection(f"{address}{slash}")

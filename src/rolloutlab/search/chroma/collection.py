@@ -61,5 +61,5 @@ class ChromaCollection:
     def breakdown(self, executed: Search, name: str) -> Breakdown:
         """The parts of a record's score; InputError for Chroma Cloud, which does not report them."""
         if isinstance(self._served, ChromaCloud):
-            raise InputError(f"{self.url} scores by itself and does not say how", hint="%connect --search lab")
+            raise InputError(f"{self.url} does not report the parts of its scores", hint="%connect --search lab")
         return breakdown(executed, self._served, name)

@@ -74,7 +74,9 @@ def qualifies(identity: str, where: Where) -> bool:
             return (identity == value) == (operator == "$eq")
         case Among(values=values, negated=negated):
             return (identity in values) != negated
-    raise InputError(f"{where!r} is not known of ids", hint='F.id == "a", F.id.is_in(["a", "b"]) or their negations')
+    raise InputError(
+        f"{where!r} is not supported for ids", hint='F.id == "a", F.id.is_in(["a", "b"]) or their negations'
+    )
 
 
 def clause(where: Where) -> Clause:

@@ -21,11 +21,14 @@ for each of them while another thread computes."""
 _BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
 """A brace that begins no repetition, as in `\\frac{d}`: a character for `re`, limits of a fuzzy match for `regex`."""
 
+_SIMPLER = '{"where": {"#document": {"$contains": "Paris"}}}'
+
 
 class TimedSearch:
     """Matches the regular expressions of one search. timeout: seconds for all of them together; None: no limit.
 
-    `regex` counts the seconds of one match in processor time of the process.
+    `regex` counts the seconds of one match in processor time of the process, so that a match lasts longer on a busy
+    machine, and less long beside threads that compute.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -39,19 +42,23 @@ class TimedSearch:
             InputError: it is not a regular expression, or the time is over.
         """
         search = _compiled(pattern).search
-        if self._timeout is None:  # without a clock: a timeout costs 2 µs per document
-            yield from (place for place, text in documents if search(text, concurrent=False))
-            return
+        try:
+            if self._timeout is None:  # without a clock: a timeout costs 2 µs per document
+                yield from (place for place, text in documents if search(text, concurrent=False))
+            else:
+                yield from self._timed(pattern, search, documents)
+        except MemoryError:  # backtracking into groups keeps their history
+            raise InputError(f"the regular expression {pattern[:100]!r} needs too much memory", hint=_SIMPLER) from None
+
+    def _timed(self, pattern: str, search: Callable[..., Any], documents: Documents) -> Iterator[int]:
         for place, text in documents:
             started = time.monotonic()
             try:
                 matched = self._matches(search, text)
             except TimeoutError:
                 self._left = 0.0
-                raise InputError(
-                    f"looking for {pattern[:100]!r} took more than {self._timeout:g} s and was given up",
-                    hint='{"where": {"#document": {"$contains": "Paris"}}}',
-                ) from None
+                spent = f"took more than {self._timeout:g} s of processor time"
+                raise InputError(f"the regular expression {pattern[:100]!r} {spent}", hint=_SIMPLER) from None
             self._left -= time.monotonic() - started
             if matched:
                 yield place

@@ -124,7 +124,7 @@ def checked(kind: type[W], value: Any, place: str) -> W:
 
 
 def needed(place: str) -> str:
-    """There is no name: InputError."""
+    """Raises the InputError for a file without the name of its collection."""
     file = place.partition(",")[0]
     raise InputError(f"{file} does not name its collection", hint=f"%import {file} NAME")
 
