@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rolloutlab"
 MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+MODULE_NAMES = {".".join(("rolloutlab", *path.with_suffix("").parts)) for path in MODULES}
 SERVICE = {"service", "policy", "cli"}
 WIRE = Path("api") / "wire"
 """Wire models keep the specification's names, whatever a room calls its own classes."""
@@ -66,6 +68,24 @@ def imported(path: Path) -> set[str]:
     return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
+def imported_modules(path: Path) -> set[str]:
+    """The modules that a module imports when it runs, early or late; `from room import module` is that module."""
+    tree = MODULES[path]
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in for_types]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            modules = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= modules if modules & MODULE_NAMES else {str(node.module)}
+    return names
+
+
 def test_the_top_of_the_package_is_rooms_and_few_files():
     rooms = {path.parts[0] for path in MODULES if len(path.parts) > 1}
     assert len(rooms) <= MOST_ROOMS
@@ -79,6 +99,12 @@ def test_what_runs_inside_the_jupyter_server_imports_the_standard_library_and_to
     assert others <= {"tornado", "jupyter_server", "rolloutlab"}
     own = {each for each in imported(path) if each.startswith("rolloutlab")}
     assert own <= {f"rolloutlab.auth.redirect{each}" for each in ("", ".page", ".response", ".ipc")}
+
+
+def test_no_imports_go_in_a_circle_not_even_late_ones():
+    names = {path: ".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
+    graph = {name: imported_modules(path) & set(names.values()) - {name} for path, name in names.items()}
+    TopologicalSorter(graph).prepare()  # which raises a CycleError
 
 
 def test_only_one_module_of_the_notebook_side_turns_text_into_html():

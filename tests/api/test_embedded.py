@@ -19,7 +19,7 @@ from filelock import FileLock
 from rolloutlab.api import inference
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.http.proof import proof, proves
+from rolloutlab.api.http.secrecy import proof, proves
 from rolloutlab.errors import InputError, LabError, PolicyError, SignInError, UnreachableError
 from rolloutlab.service.lifecycle import Folder
 from rolloutlab.session import Session

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.http.proof import proof
+from rolloutlab.api.http.secrecy import proof
 from rolloutlab.errors import SignInError, UnreachableError
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings

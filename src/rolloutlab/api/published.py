@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.http.proof import proves
+from rolloutlab.api.http.secrecy import proves
 from rolloutlab.errors import RolloutlabError, UnreachableError
 
 _TIMEOUT = 15.0

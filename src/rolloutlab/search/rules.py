@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import DEEPEST, LARGEST, LONGEST, encodable, name_problem, plain, too_deep
+from rolloutlab.search.json_cursor import DEEPEST, LARGEST, LONGEST, encodable, name_problem, plain, too_deep
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 Violation = tuple[str, Where]

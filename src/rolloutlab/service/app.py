@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rolloutlab.api.http.proof import proof
+from rolloutlab.api.http.secrecy import proof
 from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints import chat, logprobs, models, training_jobs

@@ -1,5 +1,6 @@
 """Rule for secrets in headers: https or this machine only; http elsewhere only where a person has allowed it."""
 
+import hmac
 import socket
 import warnings
 from collections.abc import Iterable
@@ -71,3 +72,18 @@ def _in_own_network(host: str) -> bool:
     except (OSError, UnicodeError):
         return False
     return all(in_own_network(str(each[4][0])) for each in resolved)
+
+
+def proof(token: str, nonce: str, base_url: str) -> str:
+    """HMAC-SHA256 (RFC 2104) by which a service proves that it knows the lab's token before a client sends it.
+
+    64 hexadecimal digits, for a nonce and the URL of the client's request.
+    """
+    # with the URL a program at another port cannot relay the challenge to the service
+    return hmac.new(token.encode(), f"rolloutlab health\n{nonce}\n{base_url}".encode(), "sha256").hexdigest()
+
+
+def proves(response: object, token: str, nonce: str, base_url: str) -> bool:
+    """Whether the response to a health check contains the proof."""
+    claimed = response.get("proof") if isinstance(response, dict) else None
+    return isinstance(claimed, str) and hmac.compare_digest(claimed.encode(), proof(token, nonce, base_url).encode())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import DEEPEST, too_deep
+from rolloutlab.search.json_cursor import DEEPEST, too_deep
 from rolloutlab.search.query import GroupBy, MaxK, Search
 from rolloutlab.search.rank import Applied, Combined, Difference, FieldTerm, Knn, Rank, Ratio, SparseVector, Val
 from rolloutlab.search.where import All, Among, AnyOf, Compare, Contains, Matches, Where

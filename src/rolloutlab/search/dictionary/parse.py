@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import JsonCursor, name_problem, nearest, shown, too_deep
 from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
+from rolloutlab.search.json_cursor import JsonCursor, name_problem, nearest, shown, too_deep
 from rolloutlab.search.query import SCORE, SHOWN, GroupBy, Limit, MaxK, MinK, Search, Select
 from rolloutlab.search.rank import (
     APPLIED,

@@ -6,8 +6,8 @@ expressions, and the nesting depth.
 
 from typing import Any
 
-from rolloutlab.search.dictionary.cursor import LARGEST, LONGEST, SINGLE
 from rolloutlab.search.dictionary.parse import HIGHEST_INDEX, SPARSE, TAG
+from rolloutlab.search.json_cursor import LARGEST, LONGEST, SINGLE
 from rolloutlab.search.query import SCORE, SHOWN
 from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST
 from rolloutlab.search.where import DOCUMENT, ID

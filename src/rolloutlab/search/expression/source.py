@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.search.dictionary.cursor import name_problem, too_deep
+from rolloutlab.search.json_cursor import name_problem, too_deep
 from rolloutlab.search.where import DOCUMENT, ID
 
 OWN = {"id": ID, "document": DOCUMENT}

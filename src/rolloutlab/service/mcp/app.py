@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from rolloutlab.service.mcp.lab import LabTools
-from rolloutlab.service.mcp.tools import TOOLS
+from rolloutlab.service.mcp.tools import MAX_BYTES, TOKEN_INFO, TOOLS
 from rolloutlab.service.oauth.bearer import Guard
 from rolloutlab.service.oauth.metadata import READ
 from rolloutlab.service.oauth.params import read_limited
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from rolloutlab.service.mcp.sdk_server import McpServer
 
 PATH = "/context"
-TOKEN_INFO = "rolloutlab.access"
-"""Key of the ASGI scope under which the SDK's handlers find the caller."""
-MAX_BYTES = 4 * 1024 * 1024
 
 
 class McpApp:

@@ -24,9 +24,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from rolloutlab.errors import RolloutlabError
-from rolloutlab.service.mcp.app import MAX_BYTES, TOKEN_INFO
 from rolloutlab.service.mcp.lab import LabTools
-from rolloutlab.service.mcp.tools import TOOLS, Tool
+from rolloutlab.service.mcp.tools import MAX_BYTES, TOKEN_INFO, TOOLS, Tool
 from rolloutlab.service.oauth.grants import TokenInfo
 
 

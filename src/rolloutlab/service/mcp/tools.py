@@ -13,6 +13,10 @@ from rolloutlab.service.oauth.metadata import READ, WRITE
 
 Call = Callable[[LabTools, Mapping[str, Any], str], Plain]
 """Implementation of a tool: lab, arguments and the caller's name to a JSON-ready result."""
+TOKEN_INFO = "rolloutlab.access"
+"""Key of the ASGI scope under which the SDK's handlers find the caller."""
+MAX_BYTES = 4 * 1024 * 1024
+"""Bytes of a request."""
 
 
 @dataclass(frozen=True)
