@@ -85,3 +85,4 @@ class Bodies:
             if same:
                 remove(lost)
                 remove(note_of(lost))
+                self._lost.rmdir()  # an OSError where it still holds something else
