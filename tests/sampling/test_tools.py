@@ -131,7 +131,7 @@ def test_a_custom_call_is_answered_as_none_of_ours():
 
 @pytest.mark.parametrize("bad", [3, functools.partial(add, 1), lambda a: a])
 def test_what_has_no_name_is_no_tool(bad):
-    with pytest.raises(InputError, match="no function with a name"):
+    with pytest.raises(InputError, match="is not a function with a name"):
         Tools([bad])
 
 

@@ -64,7 +64,7 @@ def test_a_place_that_does_not_answer_changes_nothing(lab, kept):
     with pytest.raises(UnreachableError):
         lab.connect(search="http://127.0.0.1:1/rollouts")
     assert lab.settings.search.url == f"{kept.url}/rollouts"
-    with pytest.raises(InputError, match="two things"):
+    with pytest.raises(InputError, match="cannot be combined"):
         lab.connect("embedded", search=f"{kept.url}/rollouts")
 
 
