@@ -28,6 +28,8 @@ from rolloutlab.settings import named_policy, read_settings
 from rolloutlab.store.sqlite import Database
 
 _BACKLOG = 2048
+_IDLE_SECONDS = 60
+"""Longer than clients keep an unused connection (httpx: 5 s), so that no request meets one that is being closed."""
 
 
 class Server(uvicorn.Server):
@@ -85,7 +87,8 @@ def serve(
         sampler.close()
 
     options: dict[str, Any] = {"ssl_certfile": address.certificate, "ssl_keyfile": address.key, "log_level": "warning"}
-    server = Server(uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, **options), end_streams)
+    config = uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, timeout_keep_alive=_IDLE_SECONDS, **options)
+    server = Server(config, end_streams)
 
     async def run() -> None:
         folder.publish(url, identity["policy"])

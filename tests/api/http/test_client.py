@@ -14,8 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.http.secrecy import Unencrypted
+from rolloutlab.api.http.transport import ProxyRouter
 from rolloutlab.errors import (
     BrokenOffError,
     InputError,
@@ -398,6 +401,18 @@ def test_a_connection_that_breaks_is_tried_again(http, serve):
     broken, half, good = b"", raw("200 OK", b'{"a": 1}')[:-3], raw("200 OK", b'{"a": 1}')
     url = serve(answering(broken, half, good))
     assert http.run(http.request("GET", url)) == {"a": 1}
+
+
+def test_an_unused_connection_is_closed_before_a_server_with_uvicorns_default_closes_it():
+    transport = ProxyRouter(1, Unencrypted())._through(None)
+    assert transport.limits.keepalive_expiry < uvicorn.Config("app").timeout_keep_alive
+
+
+def test_a_closed_connection_is_no_failure_to_connect(http, serve):
+    url = serve(answering(b""))
+    with pytest.raises(BrokenOffError) as broken:
+        http.run(http.request("POST", url))
+    assert broken.value.message == f"nothing answers at {url}: the connection was closed before a response"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import socket
 import ssl
 from typing import Any
 
+import aiohttp
+
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.errors import (
     FullError,
@@ -43,7 +45,7 @@ def status_error(origin: str, status: int, reason: str, body: bytes, token: str 
 
 
 def root_cause(error: BaseException) -> str | None:
-    """The cause at the bottom of a failure to connect, if it is one of those that mean more than the failure."""
+    """The cause at the bottom of a failed request, if it is one of those that mean more than the failure."""
     root, seen = error, {error}
     while (below := root.__cause__ or root.__context__) and below not in seen:  # an error raised twice may be its own
         root = below
@@ -58,6 +60,8 @@ def root_cause(error: BaseException) -> str | None:
         return "no host has that name"
     if isinstance(root, ConnectionRefusedError):
         return "the connection was refused"
+    if isinstance(root, ConnectionResetError | aiohttp.ServerDisconnectedError):
+        return "the connection was closed before a response"
     return None
 
 

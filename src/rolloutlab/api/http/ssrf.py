@@ -110,7 +110,7 @@ class _Guard(aiohttp.abc.AbstractResolver):
             for kind, _, protocol, _, address in allowed
         ]
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # aiohttp calls it; there is nothing open
         pass
 
 

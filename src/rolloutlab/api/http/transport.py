@@ -14,6 +14,9 @@ from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.errors import BrokenOffError, UnreachableError
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE
 
+IDLE_SECONDS = 3.0
+"""After which an unused connection is closed: before the server closes it (uvicorn: 5 s) under a new request."""
+
 
 class ProxyRouter(httpx.AsyncBaseTransport):
     """Connections to each host, direct or through the proxy that the environment names for it.
@@ -39,9 +42,8 @@ class ProxyRouter(httpx.AsyncBaseTransport):
 
     def _through(self, proxy: str | None) -> AiohttpTransport:
         if proxy not in self._of_proxies:
-            limits = httpx.Limits(
-                max_connections=self._max_connections, max_keepalive_connections=self._max_connections
-            )
+            most = self._max_connections
+            limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS)
             self._of_proxies[proxy] = AiohttpTransport(limits=limits, proxy=proxied(proxy))
         return self._of_proxies[proxy]
 
