@@ -277,11 +277,7 @@ class Connector:
         return replace(running, project=self.settings.project)
 
     def known_address(self, base_url: str) -> Address | None:
-        """A service of this notebook or its settings by its address, with its key; None is the embedded one.
-
-        Raises:
-            NotFoundError: it is neither known nor on this machine.
-        """
+        """A service by its address, with its key; None is the embedded one. NotFoundError: neither known nor local."""
         settings = self.settings
         profiles = [profile_address(profile, os.environ, settings.project) for profile in settings.profiles.values()]
         for address in (settings.service, *self.former, *profiles):

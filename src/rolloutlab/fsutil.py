@@ -46,11 +46,7 @@ def any_left() -> bool:
 
 
 class Lock(FileLock):
-    """A lock between processes; the operating system frees it when its holder ends.
-
-    Raises:
-        LabError: the file cannot be made or locked. Timeout: another process holds it.
-    """
+    """A lock between processes, freed when its holder ends. LabError: it cannot be locked. Timeout: it is held."""
 
     def acquire(self, *arguments: Any, **options: Any) -> "AcquireReturnProxy[Any]":
         try:

@@ -25,11 +25,7 @@ class StreamedCompletion:
         self.text = ""
 
     def add(self, data: str) -> bool:
-        """Add the `data:` of one event, or a whole completion; whether it has added text.
-
-        Raises:
-            ServiceError: it is not a chunk, or reports an error of the service.
-        """
+        """Add the `data:` of one event; whether it has added text. ServiceError: it is an error, or not a chunk."""
         before = len(self.text)
         try:
             chunk = json.loads(data)
@@ -134,11 +130,7 @@ async def stream(
     streamed = StreamedCompletion()
     with _explained(request):
         async for data in http.events(
-            _url(address),
-            token=address.token,
-            headers=address.headers,
-            content=streaming.to_json(),
-            timeout=TIMEOUT,
+            _url(address), token=address.token, headers=address.headers, content=streaming.to_json(), timeout=TIMEOUT
         ):
             if streamed.add(data):
                 on_text(streamed.text)
@@ -172,11 +164,7 @@ def _explained(request: ChatRequest) -> Iterator[None]:
 async def score_histories(
     http: HttpClient, address: Address, model: str, histories: Sequence[History]
 ) -> ScoredHistories:
-    """POST /v1/preview/logprobs; retried when the connection breaks, as it has no side effect.
-
-    Raises:
-        ServiceError: the service has no such endpoint; and as `HttpClient.request`.
-    """
+    """POST /v1/preview/logprobs, retried; ServiceError where there is no such endpoint, and as `HttpClient.request`."""
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     try:

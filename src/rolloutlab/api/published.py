@@ -25,10 +25,7 @@ class Published:
     token: str = field(repr=False)
 
     async def answers(self, http: HttpClient, timeout: float = _TIMEOUT) -> bool:
-        """Whether the process at the address proves that it knows the token, which is not sent.
-
-        RolloutlabError without a response that is JSON.
-        """
+        """Whether the process at the address proves that it knows the token; RolloutlabError without JSON."""
         nonce, url = secrets.token_hex(16), f"{self.base_url}/v1/health"
         health = await http.request("GET", url, params={"nonce": nonce}, timeout=timeout, retry=False)
         return proves(health, self.token, nonce, self.base_url) and health.get("instance") == self.instance

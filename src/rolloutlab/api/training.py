@@ -117,14 +117,7 @@ async def create_job(
     sent = job.trajectory_groups if groups is None else groups
     headers, body = {"Idempotency-Key": key}, partial(_body, _under_both_names(job), sent)
     answer = await _call(
-        http,
-        address,
-        "POST",
-        "training-jobs",
-        content=body,
-        headers=headers,
-        timeout=300.0,
-        lacks="trains no models",
+        http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
     return str(TrainingJobResponse.model_validate(answer).id)
 

@@ -118,10 +118,7 @@ def discover(
             hint=f"%login {server} --dangerously-without-pkce",
         )
     return DiscoveredResource(
-        metadata.resource if metadata else server,
-        metadata.scopes_supported if metadata else None,
-        chosen,
-        authority,
+        metadata.resource if metadata else server, metadata.scopes_supported if metadata else None, chosen, authority
     )
 
 
@@ -138,11 +135,7 @@ def authority_addresses(issuer: str) -> list[str]:
     path = urlsplit(issuer).path.rstrip("/")
     if not path:
         return [f"{origin(issuer)}{known}" for known in (_SERVER, _OPENID)]
-    return [
-        f"{origin(issuer)}{_SERVER}{path}",
-        f"{origin(issuer)}{_OPENID}{path}",
-        f"{origin(issuer)}{path}{_OPENID}",
-    ]
+    return [f"{origin(issuer)}{_SERVER}{path}", f"{origin(issuer)}{_OPENID}{path}", f"{origin(issuer)}{path}{_OPENID}"]
 
 
 def _no_metadata(server: str) -> SignInError:

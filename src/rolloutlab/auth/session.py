@@ -132,11 +132,7 @@ class OAuthSession:
         return self.status
 
     async def token(self) -> str | None:
-        """The access token, renewed if necessary; None without a sign-in.
-
-        Raises:
-            SignInError: it has expired and cannot be renewed.
-        """
+        """The access token, renewed if necessary; None without a sign-in. SignInError: it cannot be renewed."""
         grant = self._known()
         if grant is None:
             return None

@@ -6,8 +6,8 @@ import keyword
 import re
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rolloutlab.session import Session
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS = ("%%chat", "%%reward", "%%train")
@@ -39,12 +38,28 @@ class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of 
         action.values = self._values or action.dest
 
 
-def magic(name: str | None = None) -> Callable[[F], F]:
-    """A magic with arguments, whose line IPython leaves as it is: `{{x}}` and `$x` have their own meaning in it."""
+def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
+    """A magic as a method of its parsed options; IPython leaves its line as it is, as `{{x}}` and `$x` have a meaning.
+
+    binds: what its option -o binds to a variable: the result; a magic without it has no such option.
+    """
 
     def decorate(function: F) -> F:
-        decorated: F = no_var_expand(magic_arguments.magic_arguments(name)(function))
-        return decorated
+        if binds:
+            help_ = f"bind {binds} to this variable"
+            function = argument("-o", "--output", metavar="VARIABLE", help=help_)(function)
+            function.decorators.insert(0, function.decorators.pop())  # type: ignore[attr-defined]  # the last in the help
+
+        @no_var_expand
+        @wraps(magic_arguments.magic_arguments(name)(function))
+        def run(magics: "LabMagics", line: str, *cell: str) -> Any:
+            options = magics.options(run, line)
+            result = function(magics, options, *cell)
+            if getattr(options, "output", None):
+                magics.variables[options.output] = result
+            return result
+
+        return cast(F, run)
 
     return decorate
 
@@ -126,12 +141,6 @@ class LabMagics(Magics):
     def given(options: Namespace, *names: str) -> dict[str, Any]:
         """Those of the named options that were given; the others are left to the defaults of the call."""
         return {name: value for name in names if (value := getattr(options, name)) is not None}
-
-    def bound(self, name: str | None, result: T) -> T:
-        """The result, also bound to a notebook variable when a name is given with -o."""
-        if name:
-            self.variables[name] = result
-        return result
 
 
 def _closest(message: str, parser: ArgumentParser) -> str | None:

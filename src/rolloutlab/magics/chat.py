@@ -20,7 +20,7 @@ _BEGINNING = ("n", "over", "system")
 class ChatMagics(LabMagics):
     """Sample completions."""
 
-    @magic("%chat")
+    @magic("%chat", binds="the collection")
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
     @argument("-n", type=int, help="completions per prompt (default: 1)")
     @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
@@ -39,9 +39,8 @@ class ChatMagics(LabMagics):
     @argument("--continue", dest="continue_chat", action="store_true", help="go on with every conversation of NAME")
     @argument("--resume", action="store_true", help="sample only what is missing of NAME, as it was begun")
     @argument("--dry-run", dest="preview", action="store_true", help="show the first request; send nothing")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
-    def chat(self, line: str, cell: str) -> "Collection | Preview":
+    def chat(self, options: Namespace, cell: str) -> "Collection | Preview":
         """Sample completions into a collection.
 
         The cell is the conversation: a line that begins with `system:`, `user:` or `assistant:` begins a message, and
@@ -57,7 +56,6 @@ class ChatMagics(LabMagics):
 
             %%chat capitals --resume
         """
-        options = self.options(self.chat, line)
         given = self.given(options, "concurrency")
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
@@ -65,17 +63,17 @@ class ChatMagics(LabMagics):
         if options.resume:
             self._check_fixed(options, "--resume", *names, *_BEGINNING, cell=cell)
             if options.preview:
-                return self.bound(options.output, self.session.preview(options.name, resume=True, **given))
-            return self.bound(options.output, self.session.resume(options.name, **given))
+                return self.session.preview(options.name, resume=True, **given)
+            return self.session.resume(options.name, **given)
         given |= self.given(options, *names) | {"variables": self.variables}
         if options.continue_chat:
             self._check_fixed(options, "--continue", *_BEGINNING)
             if options.preview:
-                return self.bound(options.output, self.session.preview(options.name, cell, continue_chat=True, **given))
-            return self.bound(options.output, self.session.continue_chat(options.name, cell, **given))
+                return self.session.preview(options.name, cell, continue_chat=True, **given)
+            return self.session.continue_chat(options.name, cell, **given)
         given |= self.given(options, "n", "system") | ({"over": self.value(options.over)} if options.over else {})
         sample = self.session.preview if options.preview else self.session.chat
-        return self.bound(options.output, sample(options.name, cell, **given))
+        return sample(options.name, cell, **given)
 
     def _check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
         """InputError where an option or a text is given that the collection has fixed when it was begun."""

@@ -1,5 +1,6 @@
 """`%collections` and `%group`."""
 
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
@@ -22,32 +23,28 @@ def ranking(text: str) -> list[int | list[int]]:
 class CollectionMagics(LabMagics):
     """Look at what was sampled."""
 
-    @magic()
+    @magic(binds="the table")
     @argument("pattern", nargs="?", type=unquoted, help="only names like this, such as 'cap*'")
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
     @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
-    def collections(self, line: str) -> "pd.DataFrame":
+    def collections(self, options: Namespace) -> "pd.DataFrame":
         """List the collections of the lab, newest first; delete, restore or rename one."""
-        options = self.options(self.collections, line)
         if options.delete:
             self.session.delete(options.delete)
         if options.restore:
             self.session.restore(options.restore)
         if options.rename:
             self.session.rename(*options.rename)
-        return self.bound(options.output, self.session.collections(options.pattern))
+        return self.session.collections(options.pattern)
 
-    @magic()
+    @magic(binds="the group")
     @argument("name", values="groups", help="a group, such as capitals/0")
     @argument("--rank", type=ranking, metavar="2,0=3,1", help="give rewards by rank: best first, = where some are tied")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the group to this variable")
     @line_magic
-    def group(self, line: str) -> "Collection":
+    def group(self, options: Namespace) -> "Collection":
         """Show one group: its prompt, and all its completions with reward and advantage."""
-        options = self.options(self.group, line)
         if options.rank:
-            return self.bound(options.output, self.session.rank(options.name, options.rank))
-        return self.bound(options.output, self.session.group(options.name))
+            return self.session.rank(options.name, options.rank)
+        return self.session.group(options.name)

@@ -1,5 +1,6 @@
 """`%compare` and `%%compare`."""
 
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_cell_magic, magics_class
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class CompareMagics(LabMagics):
     """Compare checkpoints."""
 
-    @magic()
+    @magic(binds="the comparison")
     @argument("name", help="the collection whose prompts and seeds are sampled again")
     @argument("--before", metavar="STEP", default="0", help="the one checkpoint (default: 0)")
     @argument("--after", metavar="STEP", default="latest", help="the other checkpoint (default: latest)")
@@ -27,9 +28,8 @@ class CompareMagics(LabMagics):
     @argument("-m", "--model", help="the model whose checkpoints they are; default: the selected one")
     @argument("--tools", metavar="FUNCTIONS", help="the functions that the collection was sampled with")
     @argument("--concurrency", type=int, help="requests under way at once (default: 64)")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the comparison to this variable")
     @line_cell_magic
-    def compare(self, line: str, cell: str | None = None) -> "Comparison":
+    def compare(self, options: Namespace, cell: str | None = None) -> "Comparison":
         """Compare two checkpoints on the same prompts and seeds.
 
         Both are scored by the reward function that last scored the collection in this notebook, or by the body of the
@@ -40,14 +40,13 @@ class CompareMagics(LabMagics):
             %%compare capitals --over held_out -n 4
             return float(answer.strip() == row["capital"])
         """
-        options = self.options(self.compare, line)
         given = self.given(options, "n", "model", "concurrency")
         if options.over:
             given["over"] = self.value(options.over)
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None
-        comparison = self.session.compare(
+        return self.session.compare(
             options.name,
             reward,
             before=_step(options.before),
@@ -57,7 +56,6 @@ class CompareMagics(LabMagics):
             variables=self.variables,
             **given,
         )
-        return self.bound(options.output, comparison)
 
 
 def _step(text: str) -> int:

@@ -145,10 +145,7 @@ class Matcher:
 
 
 def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterable[str]]) -> tuple[str, list[str]]:
-    """The last word of what follows a magic's name, begun or still empty, and its completions.
-
-    values: the values of a kind of option.
-    """
+    """The last word of a magic's line, perhaps empty, and its completions. values: those of a kind of option."""
     *words, begun = re.split(r"\s+", rest.lstrip()) if rest.strip() else [""]
     options = parser._option_string_actions
     flag, equals, value = begun.partition("=")

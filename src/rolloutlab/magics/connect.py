@@ -1,5 +1,6 @@
 """`%connect`, `%service`, `%model` and `%models`: the service and the selected model."""
 
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class ConnectMagics(LabMagics):
     """Choose the service."""
 
-    @magic()
+    @magic(binds="what is shown")
     @argument(
         "service", nargs="?", values="services", help="embedded, a profile of the settings file, or an https:// address"
     )
@@ -31,9 +32,8 @@ class ConnectMagics(LabMagics):
         action="store_true",
         help="let the key go unencrypted to an http:// address inside your own network, until the kernel ends",
     )
-    @argument("-o", "--output", metavar="VARIABLE", help="bind what is shown to this variable")
     @line_magic
-    def connect(self, line: str) -> "Connection":
+    def connect(self, options: Namespace) -> "Connection":
         """Talk to another service, once it has answered; without an argument, show which it is now.
 
         For example:
@@ -42,35 +42,30 @@ class ConnectMagics(LabMagics):
             %connect embedded
             %connect --search http://127.0.0.1:8000/COLLECTION
         """
-        options = self.options(self.connect, line)
         given = self.given(options, "inference", "key_env", "project", "search")
         given |= {name: True for name in ("key_keyring", "insecure_http") if getattr(options, name)}
-        return self.bound(options.output, self.session.connect(options.service, **given))
+        return self.session.connect(options.service, **given)
 
 
 @magics_class
 class ModelMagics(LabMagics):
     """Choose the policy that is sampled and trained."""
 
-    @magic()
+    @magic(binds="the model")
     @argument("name", nargs="?", values="models", help="project/name; without it, the selected one is shown")
     @argument("--base", help="the base model a new one stands on")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the model to this variable")
     @line_magic
-    def model(self, line: str) -> "SelectedModel":
+    def model(self, options: Namespace) -> "SelectedModel":
         """Select a model, registering it at first: `%model lab/sorter`, or `%model team/sorter --base practice`."""
-        options = self.options(self.model, line)
-        return self.bound(options.output, self.session.model(options.name, base=options.base))
+        return self.session.model(options.name, base=options.base)
 
-    @magic()
+    @magic(binds="the table")
     @argument("--delete", metavar="NAME@STEP", values="model", help="delete a checkpoint, also a damaged one")
     @argument("--recover", action="store_true", help="list again the checkpoints that the service's database lost")
     @argument("--purge", action="store_true", help="remove those from the disk for good")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
-    def models(self, line: str) -> "pd.DataFrame":
+    def models(self, options: Namespace) -> "pd.DataFrame":
         """List every model that can be sampled, with its base, newest checkpoint and number of checkpoints."""
-        options = self.options(self.models, line)
         if options.delete:
             print(self.session.delete_checkpoint(options.delete))
         if options.recover:
@@ -80,7 +75,7 @@ class ModelMagics(LabMagics):
         table = self.session.models()
         if lost := self.session.lost_checkpoints():
             print(lost)
-        return self.bound(options.output, table)
+        return table
 
 
 @magics_class
@@ -90,6 +85,6 @@ class ServiceMagics(LabMagics):
     @magic()
     @argument("action", nargs="?", default="status", choices=["status", "stop", "log", "check"], help="default: status")
     @line_magic
-    def service(self, line: str) -> None:
+    def service(self, options: Namespace) -> None:
         """Show whether the embedded service runs and where, stop it, show its log's end, or check the lab's files."""
-        print(self.session.service(self.options(self.service, line).action))
+        print(self.session.service(options.action))

@@ -1,5 +1,6 @@
 """`%login`, `%whoami` and `%logout`."""
 
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class SignInMagics(LabMagics):
     """Sign in to servers."""
 
-    @magic()
+    @magic(binds="the result")
     @argument(
         "server",
         nargs="?",
@@ -40,9 +41,8 @@ class SignInMagics(LabMagics):
         action="store_true",
         help="go on where the server does not announce PKCE: a code could be stolen",
     )
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def login(self, line: str) -> "SignInTable":
+    def login(self, options: Namespace) -> "SignInTable":
         """Sign in to a context server or a service, with OAuth 2.1 through the notebook's own browser.
 
         For example:
@@ -50,23 +50,19 @@ class SignInMagics(LabMagics):
             %login https://tools.example/mcp
             %login embedded --keep
         """
-        options = self.options(self.login, line)
         names = ("keep", "paste", "issuer", "client_id", "secret_env", "redirect_port", "dangerously_without_pkce")
         given = {name: value for name, value in self.given(options, *names).items() if value}
-        return self.bound(options.output, self.session.login(options.server, **given))
+        return self.session.login(options.server, **given)
 
-    @magic()
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
+    @magic(binds="the result")
     @line_magic
-    def whoami(self, line: str) -> "SignInTable":
+    def whoami(self, _options: Namespace) -> "SignInTable":
         """Show where you are signed in, with which scopes and until when; never a secret."""
-        return self.bound(self.options(self.whoami, line).output, self.session.whoami())
+        return self.session.whoami()
 
-    @magic()
+    @magic(binds="what is left")
     @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind what is left to this variable")
     @line_magic
-    def logout(self, line: str) -> "SignInTable":
+    def logout(self, options: Namespace) -> "SignInTable":
         """Give tokens back and forget them; shows where you are still signed in."""
-        options = self.options(self.logout, line)
-        return self.bound(options.output, self.session.logout(options.server))
+        return self.session.logout(options.server)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class RewardMagics(LabMagics):
     """Score trajectories."""
 
-    @magic("%reward")
+    @magic("%reward", binds="the collection")
     @argument("name", help="the collection to score")
     @argument("--with", dest="function", metavar="F,G", help="reward functions of the notebook, each a component")
     @argument(
@@ -36,9 +36,8 @@ class RewardMagics(LabMagics):
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the collection to this variable")
     @cell_magic
-    def reward(self, line: str, cell: str) -> "Collection":
+    def reward(self, options: Namespace, cell: str) -> "Collection":
         """Score every trajectory of a collection.
 
         The cell is the body of a Python function of `trajectory, answer, messages, row` that returns a number, or a
@@ -56,9 +55,8 @@ class RewardMagics(LabMagics):
             %%reward capitals --judge lab/judge
             The right answer is {{capital}}. Nothing but the name is best.
         """
-        options = self.options(self.reward, line)
         if options.judge:
-            return self.bound(options.output, self._judge(options, cell))
+            return self._judge(options, cell)
         if options.samples is not None:
             raise InputError("--samples is for a judge", hint=f"%%reward {options.name} --judge MODEL")
         functions: Functions
@@ -68,10 +66,9 @@ class RewardMagics(LabMagics):
         else:
             functions = compile_reward(cell, self.variables)
         weights = parse_weights(options.weights or [])
-        collection = self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
-        return self.bound(options.output, collection)
+        return self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
 
-    @magic()
+    @magic(binds="the table")
     @argument("names", nargs="+", metavar="name", help="collections, patterns such as 'cap*', or one group")
     @argument("--history", dest="reward_history", action="store_true", help="every change of its rewards, newest first")
     @argument(
@@ -80,11 +77,9 @@ class RewardMagics(LabMagics):
         action="store_true",
         help="take back the newest change that is not taken back yet",
     )
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
     @line_magic
-    def rewards(self, line: str) -> "RewardsView | pd.DataFrame":
+    def rewards(self, options: Namespace) -> "RewardsView | pd.DataFrame":
         """Show the rewards of collections as a table to sort, filter and edit, or how they came to be."""
-        options = self.options(self.rewards, line)
         names = [unquoted(name) for name in options.names]
         if options.undo_rewards or options.reward_history:
             if len(names) > 1:
@@ -92,8 +87,8 @@ class RewardMagics(LabMagics):
             if options.undo_rewards:
                 self.session.undo_rewards(names[0])
             if options.reward_history:
-                return self.bound(options.output, self.session.reward_history(names[0]))
-        return self.bound(options.output, self.session.rewards(names[0] if len(names) == 1 else names))
+                return self.session.reward_history(names[0])
+        return self.session.rewards(names[0] if len(names) == 1 else names)
 
     def _judge(self, options: Namespace, rubric: str) -> "Collection":
         if options.function or options.weights:
@@ -133,11 +128,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
 
 
 def compile_reward(body: str, namespace: dict[str, Any]) -> "RewardFunction":
-    """The function whose body is the cell; it sees the notebook's variables.
-
-    Raises:
-        InputError: the cell is empty, is not Python, or returns nothing.
-    """
+    """The function whose body is the cell. InputError: it is empty, is not Python, or returns nothing."""
     if not body.strip():
         raise InputError("the cell is empty: there is no reward function", hint="return float(len(answer) > 0)")
     filename = "<%%reward>"

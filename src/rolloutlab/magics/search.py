@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SearchMagics(LabMagics):
     """Search everything that was ever sampled."""
 
-    @magic()
+    @magic(binds="the result")
     @argument("query", nargs="*", help="a text; by meaning with an embedding model, else by its words")
     @argument("--where", metavar="CONDITION", type=unquoted, help="which: \"reward < 0.5 and model == 'lab/practice'\"")
     @argument("--rank", metavar="RANK", type=unquoted, help="in what order: \"knn('paris') - 0.1 * field('reward')\"")
@@ -31,11 +31,7 @@ class SearchMagics(LabMagics):
     @argument("--offset", type=int, metavar="N", help="leave out the first so many")
     @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="which fields are shown: reward,step")
     @argument(
-        "--into",
-        metavar="COLLECTION",
-        type=unquoted,
-        values="collections",
-        help="copy the hits to a new collection",
+        "--into", metavar="COLLECTION", type=unquoted, values="collections", help="copy the hits to a new collection"
     )
     @argument(
         "--embed-with",
@@ -61,9 +57,8 @@ class SearchMagics(LabMagics):
     )
     @argument("--status", action="store_true", help="how much is indexed")
     @argument("--reindex", action="store_true", help="make the index anew")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_cell_magic
-    def search(self, line: str, cell: str | None = None) -> "SearchResult | IndexStatus":
+    def search(self, options: Namespace, cell: str | None = None) -> "SearchResult | IndexStatus":
         """Find trajectories by meaning, text, reward and rank, among all that were ever sampled.
 
         The body of a cell is a whole search as a JSON dictionary (docs/search_format.md). For example:
@@ -74,7 +69,6 @@ class SearchMagics(LabMagics):
             %%search -o worst
             {"where": {"advantage_sign": -1}, "rank": {"$knn": {"query": "wrong language"}}, "limit": 20}
         """
-        options = self.options(self.search, line)
         query = " ".join(map(unquoted, options.query)) or None
         given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select")
         body = None
@@ -90,9 +84,9 @@ class SearchMagics(LabMagics):
         elif options.status:
             status = self.session.index_status()
         if options.reindex or options.status or (options.embed_with and not (query or given or body)):
-            return self.bound(options.output, status)
+            return status
         given |= self.given(options, "into")
-        return self.bound(options.output, self.session.search(body or query, **given))
+        return self.session.search(body or query, **given)
 
     @staticmethod
     def _check(options: Namespace, given: Mapping[str, Any], query: str | None, body: "Search | None") -> None:
@@ -124,23 +118,21 @@ class SearchMagics(LabMagics):
         further = {"insecure_http": True} if options.insecure_http else {}
         return self.session.embed_with(model, options.model, options.key_env, **further)
 
-    @magic()
+    @magic(binds="the messages")
     @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
     @argument(
         "--as", dest="collection", metavar="COLLECTION", help="what the new collection is called (default: branch)"
     )
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the messages to this variable")
     @line_magic
-    def branch(self, line: str) -> "Branch":
+    def branch(self, options: Namespace) -> "Branch":
         """Go on from a turn of a conversation: the next cell holds everything before it, ready to be sampled.
 
         For example:
 
             %branch letters:1/0/3 --turn 1 --as again
         """
-        options = self.options(self.branch, line)
         hit = options.name if "/" in options.name else self.value(options.name)
         branch = self.session.branch(hit, options.turn)
         self.shell.set_next_input(branch.cell(options.collection or "branch"))  # type: ignore[union-attr]
-        return self.bound(options.output, branch)
+        return branch

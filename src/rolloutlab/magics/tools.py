@@ -1,5 +1,6 @@
 """`%tools`."""
 
+from argparse import Namespace
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,10 @@ _CALL = '%tools call docs.find {"query": "paris"}'
 class ToolMagics(LabMagics):
     """Context servers, whose tools a policy may call."""
 
-    @magic()
+    @magic(binds="the result")
     @argument("words", nargs="*", values="tool words", help="add URL as NAME; NAME; call NAME.TOOL {...}")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the result to this variable")
     @line_magic
-    def tools(self, line: str) -> "ContextTools | AddedTools | ToolAnswer":
+    def tools(self, options: Namespace) -> "ContextTools | AddedTools | ToolAnswer":
         """Add a context server, list its tools, or try one. `%%chat --tools NAME` lets a policy call them.
 
         For example:
@@ -34,12 +34,8 @@ class ToolMagics(LabMagics):
             %tools docs
             %tools call docs.find {"query": "paris"}
         """
-        options = self.options(self.tools, line)
-        return self.bound(options.output, self._done(*options.words))
-
-    def _done(self, *words: str) -> "ContextTools | AddedTools | ToolAnswer":
-        match words:
-            case ():
+        match options.words:
+            case []:
                 return self.session.tools()
             case ("add",):
                 raise InputError("%tools add needs the URL of a context server", hint=_ADD)

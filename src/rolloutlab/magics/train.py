@@ -1,5 +1,6 @@
 """`%%train`, `%jobs` and `%job`: training jobs."""
 
+from argparse import Namespace
 import textwrap
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ def _with_options(magic: Callable[..., T]) -> Callable[..., T]:
 class TrainMagics(LabMagics):
     """Submit training jobs."""
 
-    @magic("%train")
+    @magic("%train", binds="the job")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
     @argument(
         "--dry-run",
@@ -42,10 +43,9 @@ class TrainMagics(LabMagics):
     )
     @argument("--form", action="store_true", help="fill the options into a form that shows what would train with them")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @cell_magic
     @_with_options
-    def train(self, line: str, cell: str) -> "Job | DryRun | TrainingForm":
+    def train(self, options: Namespace, cell: str) -> "Job | DryRun | TrainingForm":
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -57,21 +57,16 @@ class TrainMagics(LabMagics):
 
         The options:
         """
-        options = self.options(self.train, line)
         names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
         if options.form:
-            return self.bound(options.output, self.session.train_form(names, given))
+            return self.session.train_form(names, given)
         if options.check:
-            return self.bound(options.output, self.session.check(names, given))
-        return self.bound(options.output, self.session.train(names, given, wait=options.wait))
+            return self.session.check(names, given)
+        return self.session.train(names, given, wait=options.wait)
 
 
 def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The `name: value` lines of a cell; `#` begins a comment, `{{x}}` is a notebook variable.
-
-    Raises:
-        InputError: a line is of another form, or names an option twice.
-    """
+    """The `name: value` lines of a cell; `#` begins a comment, `{{x}}` is a variable. InputError: a line is wrong."""
     from rolloutlab.sampling.prompt import fill_text
 
     options: dict[str, Any] = {}
@@ -92,23 +87,19 @@ def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 class JobMagics(LabMagics):
     """Look at submitted jobs."""
 
-    @magic()
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the table to this variable")
+    @magic(binds="the table")
     @line_magic
-    def jobs(self, line: str) -> "pd.DataFrame":
+    def jobs(self, options: Namespace) -> "pd.DataFrame":
         """List every job that this lab submitted, newest first, with its status and the step it made."""
-        options = self.options(self.jobs, line)
-        return self.bound(options.output, self.session.jobs())
+        return self.session.jobs()
 
-    @magic()
+    @magic(binds="the job")
     @argument("job_id", nargs="?", metavar="id", help="the job's id, or the beginning of it; without it, the newest")
     @argument("--wait", action="store_true", help="follow it until it has ended")
     @argument("--cancel", action="store_true", help="end it at its next row; its step then does not count")
-    @argument("-o", "--output", metavar="VARIABLE", help="bind the job to this variable")
     @line_magic
-    def job(self, line: str) -> "Job":
+    def job(self, options: Namespace) -> "Job":
         """Attach to a job, from this kernel or any other of the lab."""
-        options = self.options(self.job, line)
         job = self.session.job(options.job_id)
         if options.cancel:
             job.cancel()
@@ -116,4 +107,4 @@ class JobMagics(LabMagics):
             job.wait()
         else:
             job.events()
-        return self.bound(options.output, job)
+        return job

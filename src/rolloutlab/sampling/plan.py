@@ -51,11 +51,7 @@ def sampled(
     settings: Mapping[str, Any],
     tools: Tools,
 ) -> SamplingRun:
-    """A new collection: one group per row, its trajectories from the prompt on.
-
-    Raises:
-        InputError: the prompt, a variable or a setting is wrong.
-    """
+    """A new collection: a group per row. InputError: the prompt, a variable or a setting is wrong."""
     Lab.check_name(name)
     turns = turns_of(with_system(as_messages(prompt), system))
     groups = [new_group(turns, row, variables) for row in rows_of(over)]
@@ -130,11 +126,7 @@ def continued(
 
 
 def resumed(lab: Lab, label: str, tools: Tools) -> SamplingRun:
-    """What is still missing of a stored generation, sampled as its plan says.
-
-    Raises:
-        NotFoundError: no such collection. InputError: it was not sampled here, or its tools are not all given.
-    """
+    """What a generation lacks. NotFoundError: no such collection. InputError: not sampled here, or other tools."""
     summary = lab.collection(label)
     if not summary.plan:
         raise InputError(f"{label} was not sampled here: nothing of it can be missing", hint=f"%%chat {summary.name}")

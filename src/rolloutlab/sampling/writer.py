@@ -65,10 +65,7 @@ class TrajectoryWriter:
             raise ConflictError(f"another kernel has just stored completions of {label}", hint="run the cell again")
 
     def take(self, answers: Sequence[Answered]) -> None:
-        """Store conversations, and count them once they are on disk.
-
-        A generation is created in one transaction with its first completions.
-        """
+        """Store conversations, then count them; a generation is created with its first completions."""
         if self._groups:
             self._put(self._groups, answers)
         else:

@@ -75,11 +75,7 @@ class TrainingForm(NotebookView):
         return self._job
 
     def check(self) -> DryRun:
-        """What would train with these options, and why the rest would not.
-
-        Raises:
-            InputError: an option is wrong. NotFoundError: a collection is gone.
-        """
+        """What would train, and why not the rest. InputError: an option is wrong. NotFoundError: no such collection."""
         return DryRun(self._check(self.options))
 
     def submit(self) -> Job:
@@ -164,11 +160,7 @@ class TrainingForm(NotebookView):
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the fields for some options, by their proper names.
-
-    Raises:
-        InputError: an option is unknown; a wrong value is shown in its field instead.
-    """
+    """The texts of the fields for some options, by their proper names. InputError: an option is unknown."""
     check_options(given, names_only=True)
     texts = {proper_name(name): written(value).strip() for name, value in given.items()}
     return {name: texts[name] for name in OPTIONS if texts.get(name)}

@@ -29,11 +29,7 @@ _CONCURRENT = 16
 
 
 def by_prefix(jobs: Sequence[SubmittedJob], beginning: str | None) -> SubmittedJob:
-    """The job whose id begins so, or the newest; `jobs` are newest first.
-
-    Raises:
-        NotFoundError: there is none, or more than one.
-    """
+    """The job whose id begins so, or the newest; `jobs` are newest first. NotFoundError: none, or several."""
     if beginning is None and not jobs:
         raise NotFoundError("this lab has not submitted a job", hint="%%train NAME")
     matches = [job for job in jobs if job.id.startswith(str(beginning))] if beginning else list(jobs[:1])

@@ -42,11 +42,7 @@ class SelectedModel:
 
     @property
     def newest(self) -> int:
-        """The newest step.
-
-        Raises:
-            NotOfferedError: the service lists no checkpoints.
-        """
+        """The newest step; NotOfferedError when the service lists no checkpoints."""
         if not self.steps:
             raise NotOfferedError(f"{self.name}: {_NO_STEPS}", hint=f"%%chat NAME samples {self.name} as it is")
         return max(self.steps)
@@ -98,11 +94,7 @@ def as_id(name: str) -> UUID | None:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Project and name of `project/name`.
-
-    Raises:
-        InputError: the name has another form.
-    """
+    """Project and name of `project/name`; InputError for a name of another form."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not match:
         raise InputError(f"{name!r} is not a model name", hint="project/name, such as lab/practice")
@@ -186,11 +178,7 @@ class Models:
         return model
 
     def existing(self, name: str) -> SelectedModel:
-        """A model that the service has, or the selected one: only `select` registers others.
-
-        Raises:
-            NotFoundError: there is none; the hint is the closest name.
-        """
+        """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""
         if name != self.selected and not as_id(name):
             split_name(name)
             names = [card.id for card in self._cards()]

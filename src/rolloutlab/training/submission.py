@@ -61,11 +61,7 @@ class Submission:
         return self.check.words(self.names[0])
 
     def under(self, options: Mapping[str, Any]) -> "Submission":
-        """The same trajectories with other options, as they were when they were gathered.
-
-        Raises:
-            InputError: an option is wrong.
-        """
+        """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
         return self._checked(checked_config(options), self.begins)
 
     def beginning(self, step: int | None) -> "Submission":

@@ -19,11 +19,7 @@ class Branch(list[dict[str, Any]]):
     """The messages of a conversation up to a turn, as `chat` takes them."""
 
     def cell(self, name: str = "branch") -> str:
-        """A cell that continues from them: a `%%chat` where its text can express all of them, else a call.
-
-        Raises:
-            InputError: the name is not a valid collection name.
-        """
+        """A cell that continues from them: a `%%chat` if it can express them. InputError: not a collection name."""
         Lab.check_name(name)
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in self)
         plain = all(set(message) == {"role", "content"} and isinstance(message["content"], str) for message in self)

@@ -32,11 +32,7 @@ class Collection:
     """
 
     def __init__(
-        self,
-        lab: Lab,
-        summary: StoredCollection,
-        position: int | None = None,
-        ask_logprobs: AskLogprobs | None = None,
+        self, lab: Lab, summary: StoredCollection, position: int | None = None, ask_logprobs: AskLogprobs | None = None
     ) -> None:
         self._lab = lab
         self._ask_logprobs = ask_logprobs
@@ -45,11 +41,7 @@ class Collection:
 
     @property
     def stored(self) -> StoredCollection:
-        """Its record now: a newer generation may have taken the bare name since, or it may have another name.
-
-        Raises:
-            NotFoundError: it was deleted.
-        """
+        """Its record now, which may have another name; NotFoundError when it was deleted."""
         return self._lab.by_id(self._number)
 
     @property
@@ -180,10 +172,7 @@ class Collection:
 
 
 def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
-    """The scored trajectories of stored groups, as the objective sees them.
-
-    text_only: the policy reads text alone.
-    """
+    """The scored trajectories of stored groups for the objective; text_only: the policy reads text alone."""
     return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
 
 
@@ -263,11 +252,7 @@ def _matching(lab: Lab, pattern: str) -> list[Collection]:
 
 
 def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
-    """The generation and the position of a group by its name (`capitals/0`).
-
-    Raises:
-        InputError: the name is of another form. NotFoundError: there is no such group.
-    """
+    """Generation and position of a group (`capitals/0`). InputError: not such a name. NotFoundError: no such group."""
     label, _, position = str(name).rpartition("/")
     if not label or not position.isdecimal():
         raise InputError(f"{name!r} is not a group name", hint=f"%group {name if isinstance(name, str) else 'NAME'}/0")

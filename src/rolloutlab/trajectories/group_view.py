@@ -245,11 +245,7 @@ class GroupView(NotebookView):
 
 
 def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
-    """Give the rewards of a ranking of a group, best first: one change, by hand.
-
-    Raises:
-        InputError: the ranking is not valid.
-    """
+    """Give the rewards of a ranking of a group, best first: one change, by hand. InputError: it is invalid."""
     members = {render.seat_of(trajectory): trajectory for trajectory in group.trajectories}
     places = read_ranking(ranking, [trajectory.name for trajectory in group.trajectories])
     scores = [Score(members[seat], reward) for seat, reward in rewards_of(places).items()]

@@ -53,11 +53,7 @@ class RewardsData:
         return list(map(escape_control_chars, self.rows.components))
 
     def refresh(self) -> bool:
-        """Read what was changed, here or in another process; whether other trajectories, or names, are there now.
-
-        Raises:
-            NotFoundError: a collection was deleted.
-        """
+        """Read what was changed; whether other trajectories, or names, are there now. NotFoundError: one was deleted."""
         changes = self._lab.changes()
         if changes == self._changes:
             return False

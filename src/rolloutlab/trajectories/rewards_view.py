@@ -96,11 +96,7 @@ class RewardsView(NotebookView):
             return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
-        """Take back the newest change in these collections, of any user and source, that is not taken back yet.
-
-        Raises:
-            NotFoundError: nothing is left to undo.
-        """
+        """Take back the newest change in these collections, of any user and source; NotFoundError when none is left."""
         with self._current():
             edits = self._lab.rewards.undo(*self._read.stored)
             self._refresh()

@@ -70,11 +70,7 @@ def give(
 
 
 def undo(lab: Lab, label: str, name: str) -> list[Edit]:
-    """Take back the newest change of a collection's rewards; name: of the collection, in messages.
-
-    Raises:
-        NotFoundError: nothing is left to take back.
-    """
+    """Take back the newest change of a collection, called `name` in messages; NotFoundError when none is left."""
     edits = lab.rewards.undo(lab.collection(label))
     if not edits:
         raise NotFoundError(f"no reward of {name} is left to undo", hint=f"%rewards {name} --history")
@@ -96,11 +92,7 @@ class Scorers:
         return self._last.get(f"{collection.name}:{collection.generation}") or self._last.get(collection.name)
 
     def scorer_for(self, collection: StoredCollection, functions: Functions | None, name: str) -> Scorer:
-        """These functions, else what last scored the collection; name: of the collection, in messages.
-
-        Raises:
-            InputError: nothing has scored it.
-        """
+        """These functions, else what last scored the collection, called `name` in messages; InputError without any."""
         scorer = (functions, None) if functions else self.of(collection)
         if scorer is None:
             hint = f"%%compare {name}, with the reward function as its body"

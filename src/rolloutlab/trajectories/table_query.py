@@ -100,10 +100,7 @@ def _sorted(shown: Sequence[int], column: TableColumn, descending: bool) -> list
     if column.kind == "text" and not column.order:
         values = [None if value is None else value.casefold() for value in values]
     there = [i for i in shown if values[i] is not None]
-    return [
-        *sorted(there, key=values.__getitem__, reverse=descending),
-        *(i for i in shown if values[i] is None),
-    ]
+    return [*sorted(there, key=values.__getitem__, reverse=descending), *(i for i in shown if values[i] is None)]
 
 
 def _test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:

@@ -40,11 +40,7 @@ def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 
 
 def html(
-    name: str,
-    summary: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    components: Sequence[str],
-    fitting: int,
+    name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], components: Sequence[str], fitting: int
 ) -> str:
     """The first rows as HTML."""
     figures = ("reward", "advantage", *components)

@@ -79,9 +79,7 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(address.partition("%")[0] if ":" in address else address)
 
 
-def _plain(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The IPv4 address that an IPv6 one maps, translates or tunnels to."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

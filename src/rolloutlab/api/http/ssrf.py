@@ -134,11 +134,7 @@ def _forbidden(host: str) -> UnreachableError:
 
 
 async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
-    """The proxy for the request; None to connect directly, as always to this machine.
-
-    Raises:
-        UnreachableError: the host has no allowed address. OSError: it cannot be resolved.
-    """
+    """The proxy for the request; None to connect directly. UnreachableError: no allowed address. OSError: none at all."""
     proxy = proxy_of(str(target))
     if proxy and not _is_ip(target.host):  # the proxy resolves the name itself, unchecked, so it is checked here first
         await guard.resolve(target.host, target.port or 0)

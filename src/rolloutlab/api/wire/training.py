@@ -30,9 +30,7 @@ class ExperimentalTrainingConfig(Wire):
     epsilon_high: Number | None = Field(default=None, ge=0)
     importance_sampling_level: ImportanceSamplingLevel | None = None
     vendor_k2_tau: Number | None = Field(
-        default=None,
-        validation_alias=AliasChoices("vendor_k2_tau", "kimi_k2_tau"),
-        serialization_alias="vendor_k2_tau",
+        default=None, validation_alias=AliasChoices("vendor_k2_tau", "kimi_k2_tau"), serialization_alias="vendor_k2_tau"
     )
     learning_rate: Number | None = Field(default=None, ge=0)
     mask_prob_ratio: Boolean | None = None

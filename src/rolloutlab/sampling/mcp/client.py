@@ -97,11 +97,7 @@ class McpConnection:
         self._end = asyncio.Event()
 
     async def tools(self) -> list[ContextTool]:
-        """All of its tools.
-
-        Raises:
-            SignInError: it wants a sign-in, or more of it than was allowed. UnreachableError: nothing answers.
-        """
+        """All of its tools. SignInError: it wants a sign-in, or more of it. UnreachableError: nothing answers."""
 
         async def listed(client: Client) -> list[ContextTool]:
             tools: list[ContextTool] = []

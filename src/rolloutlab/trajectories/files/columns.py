@@ -80,11 +80,7 @@ def to_columns(collection: StoredCollection, group: Group, trajectory: StoredTra
 
 
 def from_columns(place: str, columns: Any, name: str | None) -> Recorded:
-    """The trajectory of some columns, for the collection `name`, or for the one they name.
-
-    Raises:
-        InputError: a column is wrong, or no name is given; the message has the place.
-    """
+    """The trajectory of some columns, for the collection `name` or the one they name; InputError with the place."""
     line = checked(Line, columns, place)
     items = line.messages_and_choices
     prompt = prompt_length(items) if line.prompt is None else line.prompt

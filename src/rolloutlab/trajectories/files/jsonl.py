@@ -75,11 +75,7 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked where it is gzipped and without a byte order mark.
-
-    Raises:
-        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short.
-    """
+    """The file, unpacked, without a byte order mark. NotFoundError: no such file. InputError: it cannot be read."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP

@@ -21,17 +21,12 @@ _ROWS = 512
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:
-    """Write the trajectories of groups.
-
-    Raises:
-        InputError: pyarrow is not installed.
-    """
+    """Write the trajectories of groups; InputError when pyarrow is not installed."""
     pyarrow = _pyarrow()
     import pyarrow.parquet as parquet
 
     schema = pyarrow.schema(
-        [(name, getattr(pyarrow, kind)()) for name, kind in _kinds().items()],
-        metadata={"rolloutlab": "trajectories"},
+        [(name, getattr(pyarrow, kind)()) for name, kind in _kinds().items()], metadata={"rolloutlab": "trajectories"}
     )
     columns = (to_columns(collection, group, each) for collection, group in groups for each in group.trajectories)
     rows = ({name: dumped(value) if name in _JSON else value for name, value in row.items()} for row in columns)
