@@ -15,7 +15,7 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
 from rolloutlab.auth.prompt import UserPrompt
-from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import without_key
 from rolloutlab.auth.urls import checked_server
 from rolloutlab.errors import InputError, NotFoundError, ServiceError, SignInError, UnreachableError

@@ -11,7 +11,7 @@ from IPython import get_ipython
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.auth.redirect.broker import Brokers
-from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.errors import InputError

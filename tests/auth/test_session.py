@@ -7,8 +7,7 @@ import threading
 import httpx
 import pytest
 
-from rolloutlab.auth.authorization import SignInOptions
-from rolloutlab.auth.authorization_endpoint import DeniedError
+from rolloutlab.auth.authorization import DeniedError, SignInOptions
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.auth.token_store import FileStore, MemoryStore

@@ -3,8 +3,8 @@
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.auth.authorization_endpoint import DeniedError
-from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.authorization import DeniedError
+from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.errors import LabError, NotFoundError, SignInError
 from tests.auth.world import World
 

@@ -5,11 +5,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from rolloutlab.auth.authorization_endpoint import DeniedError, authorization_url, code_of
+from rolloutlab.auth.authorization import DeniedError, authorization_url, code_of
 from rolloutlab.auth.discovery import ServerMetadata
 from rolloutlab.auth.pkce import challenge_of
 from rolloutlab.auth.registration import RegisteredClient
-from rolloutlab.auth.token_requests import (
+from rolloutlab.auth.tokens import (
     TokenRefusedError,
     code_request,
     refresh_request,

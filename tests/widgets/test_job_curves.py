@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rolloutlab.api.wire.training import Event
-from rolloutlab.widgets.job_curves import CURVES, curves_with_numbers, numbers_of, oddities
+from rolloutlab.widgets.job import CURVES, curves_with_numbers, numbers_of, oddities
 
 
 def steps(*response: dict[str, Any]) -> list[Event]:

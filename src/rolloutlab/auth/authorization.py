@@ -2,18 +2,88 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode, urlsplit
 
-from rolloutlab.auth.authorization_endpoint import authorization_url, code_of
 from rolloutlab.auth.challenges import Challenge, first_scopes, stepped_up
-from rolloutlab.auth.discovery import DiscoveredResource, discover
-from rolloutlab.auth.pkce import new_verifier
+from rolloutlab.auth.discovery import DiscoveredResource, ServerMetadata, discover
+from rolloutlab.auth.pkce import METHOD, challenge_of, new_verifier
 from rolloutlab.auth.prompt import AuthorizationRequest, Question, UserPrompt
 from rolloutlab.auth.registration import NAME, RegisteredClient, registered
-from rolloutlab.auth.sans_io import Transport, probe_server
-from rolloutlab.auth.token_requests import TokenRefusedError
-from rolloutlab.auth.tokens import Grant, exchange_code
+from rolloutlab.auth.sans_io import Transport, error_code, probe_server
+from rolloutlab.auth.tokens import Grant, TokenRefusedError, exchange_code
+from rolloutlab.auth.urls import host
+from rolloutlab.errors import SignInError
+
+_MAX_CODE = 40
+_ERRORS = {
+    "invalid_request": "the request is invalid",
+    "unauthorized_client": "this client is not allowed to request codes",
+    "unsupported_response_type": "it issues no codes",
+    "invalid_scope": "the requested scopes are not available",
+    "invalid_target": "it issues no tokens for this server",
+    "server_error": "internal error",
+    "temporarily_unavailable": "it is overloaded",
+}
+"""Error codes of authorization responses (RFC 6749, 4.1.2.1; RFC 8707, 2)."""
+
+
+class DeniedError(SignInError):
+    """The person denied the authorization."""
+
+
+def authorization_url(
+    authority: ServerMetadata,
+    client: RegisteredClient,
+    redirect_uri: str,
+    *,
+    resource: str,
+    scopes: Sequence[str],
+    state: str,
+    verifier: str,
+) -> str:
+    """The URL for the browser (RFC 6749, 4.1.1), with PKCE challenge and resource."""
+    params = {
+        "response_type": "code",
+        "client_id": client.id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": challenge_of(verifier),
+        "code_challenge_method": METHOD,
+        "resource": resource,
+        **({"scope": " ".join(scopes)} if scopes else {}),
+    }
+    if "offline_access" in scopes:
+        params["prompt"] = "consent"  # OpenID Connect Core, 11: without it the scope may be ignored
+    endpoint = authority.authorization_endpoint
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(params)}"
+
+
+def code_of(authority: ServerMetadata, response: Mapping[str, str], server: str) -> str:
+    """The code of an authorization response whose state was right. server: the one to sign in to.
+
+    Raises:
+        DeniedError: the person denied it. SignInError: another error, or a response of another issuer.
+    """
+    issuer = response.get("iss")  # RFC 9207, against mix-up
+    if issuer != authority.issuer and (issuer is not None or authority.authorization_response_iss_parameter_supported):
+        raise SignInError(f"the authorization response is not from {host(authority.issuer)}, where the request went")
+    if response.get("error") == "access_denied":
+        raise DeniedError(f"the sign-in was denied at {host(authority.issuer)}", hint=f"%login {server}")
+    if response.get("error") or not response.get("code"):
+        raise SignInError(f"{host(authority.issuer)} ended the sign-in: {_reason(response.get('error'))}")
+    return response["code"]
+
+
+def _reason(error: str | None) -> str:
+    """An error of an authorization response in our own words, as anyone may have written its text."""
+    if not error:
+        return "the response has no code"
+    if error in _ERRORS:
+        return f"{error}, {_ERRORS[error]}"
+    code = error_code(error)
+    return f"error {code[:_MAX_CODE]!r}" if code else "an unknown error"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.auth.authorization import SignInOptions
 from rolloutlab.auth.redirect.broker import Broker
 from rolloutlab.auth.registration import RegisteredClient
-from rolloutlab.auth.session import OAuthSession, SignInStatus
-from rolloutlab.auth.sessions import OAuthSessions
+from rolloutlab.auth.session import OAuthSession, OAuthSessions, SignInStatus
 from rolloutlab.auth.urls import origin
 from rolloutlab.errors import InputError
 from rolloutlab.settings import Address

@@ -1,7 +1,7 @@
 """`%tools`."""
 
-from argparse import Namespace
 import json
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class

@@ -1,8 +1,7 @@
 """`%%train`, `%jobs` and `%job`: training jobs."""
 
-from argparse import Namespace
 import textwrap
-from argparse import BooleanOptionalAction
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 

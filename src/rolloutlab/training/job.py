@@ -20,7 +20,7 @@ from rolloutlab.trajectories.frame import Frame
 from rolloutlab.widgets import job as render
 from rolloutlab.widgets.base import Bundle, NotebookView
 from rolloutlab.widgets.html import for_notebook
-from rolloutlab.widgets.job_curves import CURVES, numbers_of
+from rolloutlab.widgets.job import CURVES, numbers_of
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
 

@@ -10,8 +10,8 @@ from rolloutlab.api.http.ip_scope import (
     scope_of,
     scope_of_all,
 )
-from rolloutlab.api.http.proxy import proxy_of
 from rolloutlab.api.http.secrecy import Unencrypted
+from rolloutlab.api.http.transport import proxy_of
 from rolloutlab.errors import InputError
 
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.http.proxy import proxy_of
+from rolloutlab.api.http.transport import proxy_of
 from rolloutlab.errors import UnreachableError
 
 

@@ -8,7 +8,7 @@ import pytest
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.auth.token_store import MemoryStore
 from rolloutlab.errors import SignInError
-from rolloutlab.sampling.mcp.auth import BearerAuth, operation_of
+from rolloutlab.sampling.mcp.client import BearerAuth, operation_of
 from tests.auth.world import Person, World
 
 

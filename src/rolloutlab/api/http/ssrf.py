@@ -13,9 +13,8 @@ from httpx_aiohttp import AiohttpTransport
 
 from rolloutlab.api.http.client import DEFAULT_HEADERS
 from rolloutlab.api.http.ip_scope import NetworkScope, scope_of
-from rolloutlab.api.http.proxy import proxy_of
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import checked, connection_error, origin, proxied
+from rolloutlab.api.http.transport import checked, connection_error, origin, proxied, proxy_of
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 
 _GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS
