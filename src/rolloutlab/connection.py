@@ -298,7 +298,7 @@ class Connector:
 
     def mcp_url(self, server: str) -> str:
         """The URL of an MCP server; `embedded` is that of the embedded service, which is started for it."""
-        return self.embedded.context_server() if server == EMBEDDED else server
+        return f"{self.embedded.address().base_url}/context" if server == EMBEDDED else server
 
     def running_mcp_url(self, server: str) -> str:
         """As `mcp_url`, starting nothing; NotFoundError when the embedded service does not run."""

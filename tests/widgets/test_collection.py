@@ -19,11 +19,17 @@ TAGS = {"p", "b", "div", "details", "summary", "code", "table", "tr", "th", "td"
 
 
 def text(name: str, groups: list[Group]) -> str:
-    return render.text(name, groups, preflight(members_of(groups), Options()))
+    return render.text(name, groups, preflight(members_of(groups), Options()), counted(groups))
 
 
 def html(name: str, groups: list[Group]) -> str:
-    return render.html(name, groups, preflight(members_of(groups), Options()))
+    return render.html(name, groups, preflight(members_of(groups), Options()), counted(groups))
+
+
+def counted(groups: list[Group]) -> render.Counts:
+    rewards = [t.reward for group in groups for t in group.trajectories if t.reward is not None]
+    left = groups[render.MAX_GROUPS].name if len(groups) > render.MAX_GROUPS else ""
+    return render.Counts(len(groups), sum(len(group.trajectories) for group in groups), rewards, left)
 
 
 class Page(HTMLParser):

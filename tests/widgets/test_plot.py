@@ -53,18 +53,6 @@ def test_counts_have_no_halves_on_their_axis():
     assert words(drawn(plot))[-3:] == ["1", "2", ""]
 
 
-def test_the_picture_shows_at_least_the_range_that_is_asked_for():
-    assert words(drawn(Plot([line(0.4, 0.5)], y_range=(0, 1))))[1:7] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
-
-
-def test_an_interval_is_a_band_along_a_line_and_a_bar_at_a_point():
-    low, high = [0.1, 0.2], [0.5, 0.6]
-    band = found(drawn(Plot([line(0.3, 0.4, low=low, high=high)])), "path")
-    assert [path.get("fill-opacity") for path in band if path.get("fill-opacity")] == [".2"]
-    bars = found(drawn(Plot([line(0.3, 0.4, low=low, high=high, line=False)])), "path")
-    assert len([path for path in bars if re.fullmatch(r"M[\d.]+ [\d.]+V[\d.]+", path.get("d"))]) == 2
-
-
 def test_several_series_are_named_and_one_is_not():
     assert {"one", "two"} <= set(words(drawn(Plot([line(1.0, label="one"), line(2.0, label="two")]))))
     assert "one" not in words(drawn(Plot([line(1.0, label="one")])))
@@ -93,9 +81,9 @@ def test_a_long_course_is_still_a_line():
     assert shown.endswith("0 -> 999")
 
 
-@given(*[st.lists(NUMBERS, max_size=5)] * 3)
-def test_any_numbers_can_be_shown(y, low, high):
-    plot = Plot([line(*y), line(*y, low=low, high=high), line(*y, low=low, high=high, line=False)])
+@given(st.lists(NUMBERS, max_size=5))
+def test_any_numbers_can_be_shown(y):
+    plot = Plot([line(*y), line(*y, line=False)])
     assert not re.search(r"nan|inf\b", plot._repr_svg_().replace("inherit", ""))
     assert len(drawn(plot)) > 0
     assert repr(plot)

@@ -162,10 +162,6 @@ class Embedded:
         home = self._folder.parent
         raise LabError(f"{home} is read-only: no service runs, and none can be started in it", hint=to_copy(home))
 
-    def context_server(self) -> str:
-        """The URL of its context server; raises as `address`."""
-        return f"{self.address().base_url}/context"
-
     def running(self) -> Address | None:
         """The address of a running service that has proved that it knows the lab's token; None when none runs.
 
@@ -226,7 +222,8 @@ class Embedded:
             close = get_close_matches(str(action), _ACTIONS, n=1)
             raise InputError(f"the service cannot {action}", hint=f"%service {close[0] if close else 'status'}")
         if action == "log":
-            return self._tail(40) or "the embedded service has written nothing"
+            lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+            return "\n".join(lines[-40:]) or "the embedded service has written nothing"
         if action == "stop" and self.stop():
             return "the embedded service has stopped; the next %%chat starts it again"
         running = None if action == "stop" else self.running()
@@ -303,11 +300,6 @@ class Embedded:
         if not (errors := list(_ERROR.finditer(written))):
             return PolicyError(message, hint="%service log")
         return PolicyError(f"{message}: {errors[-1]['message']}", hint=errors[-1]["hint"] or "%service log")
-
-    def _tail(self, lines: int) -> str:
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _until(seconds: float) -> Iterator[None]:

@@ -64,22 +64,19 @@ async def _trains(http: HttpClient, address: Address) -> bool:
     url = f"{address.base_url}/v1/preview/training-jobs"
     try:
         await _once(http, address, "GET", url)
-    except NotOfferedError as error:  # 405: jobs can be created, but not listed
-        return error.status == 405 or await _refuses_an_empty_job(http, address, url)
-    except NotFoundError:
-        return await _refuses_an_empty_job(http, address, url)
+    except NotFoundError as error:
+        if isinstance(error, NotOfferedError) and error.status == 405:  # jobs can be created, but not listed
+            return True
     except RefusedError:
         return True
-    return True
-
-
-async def _refuses_an_empty_job(http: HttpClient, address: Address, url: str) -> bool:
+    else:
+        return True
     try:
         await _once(http, address, "POST", url, {})
     except RefusedError as error:
         return error.status in {400, 422}
     except (NotFoundError, ServiceError):
-        return False
+        pass
     return False
 
 

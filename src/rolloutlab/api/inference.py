@@ -110,16 +110,7 @@ async def complete(http: HttpClient, address: Address, request: ChatRequest) -> 
         ServiceError: the response is not a chat completion; and as `HttpClient.request`.
     """
     with _explained(request):
-        body = await http.request(
-            "POST",
-            _url(address),
-            token=address.token,
-            headers=address.headers,
-            content=request.to_json(),
-            timeout=TIMEOUT,
-            retry=True,
-        )
-        return _checked(body)
+        return _checked(await http.request("POST", retry=True, **_options(address, request)))
 
 
 async def stream(
@@ -129,9 +120,7 @@ async def stream(
     streaming = request.model_copy(update={"stream": True, "stream_options": StreamOptions(include_usage=True)})
     streamed = StreamedCompletion()
     with _explained(request):
-        async for data in http.events(
-            _url(address), token=address.token, headers=address.headers, content=streaming.to_json(), timeout=TIMEOUT
-        ):
+        async for data in http.events(**_options(address, streaming)):
             if streamed.add(data):
                 on_text(streamed.text)
         return _checked(streamed.whole())
@@ -144,8 +133,9 @@ def _checked(body: Any) -> ChatCompletion:
     return completion
 
 
-def _url(address: Address) -> str:
-    return f"{address.inference_base_url}/chat/completions"
+def _options(address: Address, request: ChatRequest) -> dict[str, Any]:
+    options = {"token": address.token, "headers": address.headers, "content": request.to_json(), "timeout": TIMEOUT}
+    return {"url": f"{address.inference_base_url}/chat/completions", **options}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 from rolloutlab.api.wire.training import Event
 
-_STATUS = {
+STATUS = {
     "restarted": "queued",
     "training_started": "running",
     "training_ended": "succeeded",
@@ -22,7 +22,7 @@ def since_restart(events: Sequence[Event]) -> Sequence[Event]:
 
 def status(events: Sequence[Event]) -> str:
     """queued, running, succeeded, failed or cancelled."""
-    reported = [_STATUS[event.type] for event in events if event.type in _STATUS]
+    reported = [STATUS[event.type] for event in events if event.type in STATUS]
     return reported[-1] if reported else "queued"
 
 

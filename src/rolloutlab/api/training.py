@@ -8,23 +8,8 @@ from typing import Any
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.inference import SELECT
+from rolloutlab.api.wire import training as wire
 from rolloutlab.api.wire.base import Wire
-from rolloutlab.api.wire.training import (
-    Checkpoint,
-    CheckpointList,
-    CreateTrainingJob,
-    DeleteCheckpoints,
-    DeletedCheckpoints,
-    Event,
-    EventList,
-    LostCheckpoint,
-    LostCheckpointList,
-    Model,
-    RecoveredCheckpoints,
-    RegisterModel,
-    TrainingJob,
-    TrainingJobResponse,
-)
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.errors import (
     BrokenOffError,
@@ -44,57 +29,49 @@ _CHUNK_BYTES = 256 * 1024
 _NO_LOST = "keeps no lost checkpoints"
 
 
-async def register_model(http: HttpClient, address: Address, model: RegisterModel) -> Model:
+async def register_model(http: HttpClient, address: Address, model: wire.RegisterModel) -> wire.Model:
     """POST /v1/preview/models."""
     body, again = model.to_wire(), model.return_existing
     does, hint = "registers no models", SELECT
     answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
-    return Model.model_validate(answer)
+    return wire.Model.model_validate(answer)
 
 
-async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[Checkpoint]:
+async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[wire.Checkpoint]:
     """All checkpoints of a model, oldest first."""
     path = f"models/{model_id}/checkpoints"
-    listed: list[Checkpoint] = []
-    more = True
-    while more:
-        params = {"limit": _PAGE, **({"after": listed[-1].id} if listed else {})}
-        answer = await _call(http, address, "GET", path, params=params, lacks="lists no checkpoints")
-        page = CheckpointList.model_validate(answer)
-        listed += page.data
-        more = page.has_more
-    return listed
+    return await _pages(http, address, path, wire.CheckpointList, lacks="lists no checkpoints")
 
 
 async def delete_checkpoints(
     http: HttpClient, address: Address, model_id: str, steps: Sequence[int]
-) -> DeletedCheckpoints:
+) -> wire.DeletedCheckpoints:
     """DELETE /v1/preview/models/{id}/checkpoints; at least one checkpoint of a model stays."""
-    body = DeleteCheckpoints(steps=list(steps)).to_wire()
+    body = wire.DeleteCheckpoints(steps=list(steps)).to_wire()
     path = f"models/{model_id}/checkpoints"
     answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
-    return DeletedCheckpoints.model_validate(answer)
+    return wire.DeletedCheckpoints.model_validate(answer)
 
 
-async def lost_checkpoints(http: HttpClient, address: Address) -> list[LostCheckpoint]:
+async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
     """GET /v1/preview/lost-checkpoints; empty where a service has no such endpoint."""
     try:
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except NotFoundError:
         return []
-    return LostCheckpointList.model_validate(answer).data
+    return wire.LostCheckpointList.model_validate(answer).data
 
 
-async def recover_checkpoints(http: HttpClient, address: Address) -> RecoveredCheckpoints:
+async def recover_checkpoints(http: HttpClient, address: Address) -> wire.RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
     answer = await _call(http, address, "POST", "lost-checkpoints/recover", timeout=300.0, lacks=_NO_LOST)
-    return RecoveredCheckpoints.model_validate(answer)
+    return wire.RecoveredCheckpoints.model_validate(answer)
 
 
-async def purge_checkpoints(http: HttpClient, address: Address) -> list[LostCheckpoint]:
+async def purge_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
     """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
     answer = await _call(http, address, "DELETE", "lost-checkpoints", timeout=300.0, retry=False, lacks=_NO_LOST)
-    return LostCheckpointList.model_validate(answer).data
+    return wire.LostCheckpointList.model_validate(answer).data
 
 
 async def delete_model(http: HttpClient, address: Address, model_id: str) -> None:
@@ -105,7 +82,7 @@ async def delete_model(http: HttpClient, address: Address, model_id: str) -> Non
 async def create_job(
     http: HttpClient,
     address: Address,
-    job: CreateTrainingJob,
+    job: wire.CreateTrainingJob,
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
@@ -119,35 +96,41 @@ async def create_job(
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
-    return str(TrainingJobResponse.model_validate(answer).id)
+    return str(wire.TrainingJobResponse.model_validate(answer).id)
 
 
 async def job(
     http: HttpClient, address: Address, job_id: str, *, timeout: float = 60.0, retry: bool = True
-) -> TrainingJob:
+) -> wire.TrainingJob:
     """GET /v1/preview/training-jobs/{id}."""
     path = f"training-jobs/{job_id}"
     answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
-    return TrainingJob.model_validate(answer)
+    return wire.TrainingJob.model_validate(answer)
 
 
-async def cancel_job(http: HttpClient, address: Address, job_id: str) -> TrainingJob:
+async def cancel_job(http: HttpClient, address: Address, job_id: str) -> wire.TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
     path = f"training-jobs/{job_id}/cancel"
     answer = await _call(http, address, "POST", path, retry=True, lacks="cancels no jobs")
-    return TrainingJob.model_validate(answer)
+    return wire.TrainingJob.model_validate(answer)
 
 
-async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[Event]:
+async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[wire.Event]:
     """The events of a job after the one with the id `after`."""
     path = f"training-jobs/{job_id}/events"
-    listed: list[Event] = []
+    return await _pages(http, address, path, wire.EventList, after, lacks="reports no events of jobs")
+
+
+async def _pages(
+    http: HttpClient, address: Address, path: str, kind: type[Any], after: str | None = None, *, lacks: str
+) -> list[Any]:
+    """The items of every page of a list, after the one with the id `after`."""
+    listed: list[Any] = []
     more = True
     while more:
         last = listed[-1].id if listed else after
-        params: dict[str, str | int] = {"limit": _PAGE, **({"after": last} if last else {})}
-        answer = await _call(http, address, "GET", path, params=params, lacks="reports no events of jobs")
-        page = EventList.model_validate(answer)
+        params = {"limit": _PAGE, **({"after": last} if last else {})}
+        page = kind.model_validate(await _call(http, address, "GET", path, params=params, lacks=lacks))
         listed += page.data
         more = page.has_more
     return listed
@@ -172,7 +155,7 @@ async def _call(
         raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint, status=error.status) from error
 
 
-def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
+def _under_both_names(job: wire.CreateTrainingJob) -> wire.CreateTrainingJob:
     config = job.experimental_config
     if config is None or config.vendor_k2_tau is None:
         return job
@@ -180,7 +163,7 @@ def _under_both_names(job: CreateTrainingJob) -> CreateTrainingJob:
     return job.model_copy(update={"experimental_config": both})
 
 
-async def _body(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
+async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
     """The JSON of a job in chunks, made in a thread, as its groups may be read from a disk."""
     pieces = _pieces(job, groups)
     while chunk := await asyncio.to_thread(_next_chunk, pieces):
@@ -197,7 +180,7 @@ def _next_chunk(pieces: Iterator[bytes]) -> bytes:
     return bytes(chunk)
 
 
-def _pieces(job: CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterator[bytes]:
+def _pieces(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> Iterator[bytes]:
     """The JSON of a job: its head, each trajectory, and the separators."""
     yield _begin(job, "trajectory_groups")
     for i, group in enumerate(groups):
@@ -217,7 +200,7 @@ def _begin(whole: Wire, array: str) -> bytes:
 async def deliver(
     http: HttpClient,
     address: Address,
-    body: CreateTrainingJob,
+    body: wire.CreateTrainingJob,
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:

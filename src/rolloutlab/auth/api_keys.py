@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
 
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.auth.token_store import has_keyring
@@ -20,9 +21,7 @@ def kept_key(address: Address) -> str | None:
         InputError: there is no keyring, or a key could be read on the way. LabError: the keyring does not open.
     """
     required = _origins(address)
-    with _keyring(address.base_url):
-        import keyring
-
+    with _keyring(address.base_url) as keyring:
         text = keyring.get_password(_SERVICE, origin(address.base_url))
     with suppress(ValueError, TypeError, KeyError):
         entry = json.loads(text or "{}")
@@ -32,9 +31,7 @@ def kept_key(address: Address) -> str | None:
 
 def keep_key(address: Address, key: str) -> None:
     """Store a key for a service and its origins; raises as `kept_key`."""
-    with _keyring(address.base_url):
-        import keyring
-
+    with _keyring(address.base_url) as keyring:
         entry = {"key": key, "origins": sorted(_origins(address))}
         keyring.set_password(_SERVICE, origin(address.base_url), json.dumps(entry))
 
@@ -43,13 +40,9 @@ def forget_key(url: str) -> bool:
     """Delete the key of a service; whether there was one."""
     if not has_keyring():
         return False
-    with _keyring(url):
-        import keyring
-        import keyring.errors
-
-        with suppress(keyring.errors.PasswordDeleteError):
-            keyring.delete_password(_SERVICE, origin(url))
-            return True
+    with _keyring(url) as keyring, suppress(keyring.errors.PasswordDeleteError):
+        keyring.delete_password(_SERVICE, origin(url))
+        return True
     return False
 
 
@@ -64,8 +57,8 @@ def _origins(address: Address) -> set[str]:
 
 
 @contextmanager
-def _keyring(url: str) -> Iterator[None]:
-    """Turn errors of the keyring into ours."""
+def _keyring(url: str) -> Iterator[ModuleType]:
+    """The library, its errors turned into ours."""
     env = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
     try:
         import keyring.errors
@@ -74,8 +67,6 @@ def _keyring(url: str) -> Iterator[None]:
     if not has_keyring():
         raise InputError("this machine has no keyring that programs can use", hint=env)
     try:
-        yield
-    except keyring.errors.PasswordDeleteError:
-        raise
+        yield keyring
     except keyring.errors.KeyringError as error:
         raise LabError(f"the keyring of this machine does not open: {error}", hint=env) from None

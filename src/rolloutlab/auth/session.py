@@ -13,7 +13,7 @@ from rolloutlab.auth.authorization import AuthorizationFlow, DeniedError, SignIn
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.prompt import PromptTimeoutError, UserPrompt
 from rolloutlab.auth.sans_io import Transport
-from rolloutlab.auth.token_store import TieredStore, TokenStore, kept_servers
+from rolloutlab.auth.token_store import FileStore, MemoryStore, TieredStore, kept_servers
 from rolloutlab.auth.tokens import Grant, TokenRefusedError, refresh, revoke
 from rolloutlab.auth.urls import checked_server, covers, host
 from rolloutlab.errors import LabError, NotFoundError, RolloutlabError, ServiceError, SignInError
@@ -62,7 +62,7 @@ class OAuthSession:
         self,
         server: str,
         prompt: UserPrompt,
-        store: TokenStore,
+        store: MemoryStore | FileStore,
         options: SignInOptions | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -318,10 +318,6 @@ class OAuthSessions:
         if session.status is None:
             raise NotFoundError(f"you are not signed in to {session.server}", hint=f"%login {session.server}")
         return session
-
-    def signed_in_everywhere(self) -> list[OAuthSession]:
-        """The OAuth session of each server that one is signed in to."""
-        return [self.at(each.server) for each in self.statuses()[0]]
 
 
 def _resource(session: OAuthSession) -> str:

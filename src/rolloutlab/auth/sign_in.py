@@ -53,7 +53,8 @@ def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> N
     Raises:
         NotFoundError: this notebook is not signed in to that server.
     """
-    for session in [sessions.signed_in(server)] if server else sessions.signed_in_everywhere():
+    known = [sessions.signed_in(server)] if server else [sessions.at(each.server) for each in sessions.statuses()[0]]
+    for session in known:
         if not http.run(session.sign_out()):
             unconfirmed = f"{session.server} did not confirm that it revoked the tokens"
             warnings.warn(f"{unconfirmed}; they are deleted here, and expire", stacklevel=3)

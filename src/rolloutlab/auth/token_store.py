@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rolloutlab.auth.tokens import Grant
 from rolloutlab.errors import InputError, LabError, SignInError
@@ -20,48 +20,35 @@ _LOCK_TIMEOUT = 120.0
 """Seconds to wait for another kernel that renews or revokes a grant."""
 
 
-class TokenStore(Protocol):
-    """Grants by the server that was signed in to."""
-
-    @property
-    def place(self) -> str:
-        """Where grants are, in words."""
-
-    def read(self, server: str) -> Grant | None:
-        """The grant for a server; None without a valid one. LabError: others may read it, or it cannot be read."""
-
-    def write(self, grant: Grant, keep: bool | None = None) -> None:
-        """Store a grant. keep: beyond the end of the process, where there is a choice; None is as before."""
-
-    def forget(self, server: str) -> None: ...
-
-    def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
-        """Exclusive access to the grant for a server, across processes. keep: as `write`."""
-
-
 class MemoryStore:
-    """Until the process ends."""
-
-    place: str = "in memory, until the kernel ends"
+    """Grants by the server that was signed in to, until the process ends."""
 
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
 
+    @property
+    def place(self) -> str:
+        """Where grants are, in words."""
+        return "in memory, until the kernel ends"
+
     def read(self, server: str) -> Grant | None:
+        """The grant for a server; None without a valid one. LabError: others may read it, or it cannot be read."""
         return self._grants.get(server)
 
-    def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
+    def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as `TieredStore`
+        """Store a grant. keep: beyond the end of the process, where there is a choice; None is as before."""
         self._grants[grant.server] = grant
 
     def forget(self, server: str) -> None:
         self._grants.pop(server, None)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:  # noqa: ARG002
+        """Exclusive access to the grant for a server, across processes. keep: as `write`."""
         return nullcontext()
 
 
 class FileStore:
-    """A file per server, readable by its owner only."""
+    """As `MemoryStore`, in a file per server, readable by its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -133,7 +120,6 @@ class KeyringStore(FileStore):
         return "in the keyring of this machine"
 
     def read(self, server: str) -> Grant | None:
-        import keyring
         import keyring.errors
 
         try:
@@ -150,7 +136,6 @@ class KeyringStore(FileStore):
         keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
 
     def forget(self, server: str) -> None:
-        import keyring
         import keyring.errors
 
         super().forget(server)
@@ -158,20 +143,20 @@ class KeyringStore(FileStore):
             keyring.delete_password(_SERVICE, server)
 
 
-class TieredStore:
+class TieredStore(MemoryStore):
     """In memory, or in the store of a folder once a person asked to keep a grant; reads other kernels' grants there."""
 
     def __init__(self, folder: Path) -> None:
-        self._memory = MemoryStore()
+        super().__init__()
         self._folder = folder
         self._persistent = False
 
     @property
     def place(self) -> str:
-        return open_store(self._folder).place if self._persistent else self._memory.place
+        return open_store(self._folder).place if self._persistent else super().place
 
     def read(self, server: str) -> Grant | None:
-        grant = self._memory.read(server)
+        grant = super().read(server)
         if grant is None and FileStore(self._folder).has(server):  # called per request: no keyring without a grant
             grant = open_store(self._folder).read(server)
             self._persistent = grant is not None
@@ -179,21 +164,23 @@ class TieredStore:
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:
         self._persistent = self._persistent if keep is None else keep
-        stores = self._memory, open_store(self._folder)
-        other, store = stores if self._persistent else reversed(stores)
-        store.write(grant)
-        if self._folder.exists():
-            other.forget(grant.server)
+        if self._persistent:
+            open_store(self._folder).write(grant)
+            super().forget(grant.server)
+        else:
+            super().write(grant)
+            if self._folder.exists():
+                open_store(self._folder).forget(grant.server)
 
     def forget(self, server: str) -> None:
-        self._memory.forget(server)
+        super().forget(server)
         if self._folder.exists():
             open_store(self._folder).forget(server)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:
         # also for a file of another kernel, which may be renewing its grant
         persistent = keep or self._persistent or FileStore(self._folder).has(server)
-        return open_store(self._folder).lock(server) if persistent else self._memory.lock(server)
+        return open_store(self._folder).lock(server) if persistent else super().lock(server)
 
 
 @lru_cache(maxsize=256)

@@ -59,7 +59,7 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
                 magics.variables[options.output] = result
             return result
 
-        return cast(F, run)
+        return cast("F", run)
 
     return decorate
 
@@ -128,12 +128,8 @@ class LabMagics(Magics):
         except Exception as error:
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
-    def functions(self, names: str) -> list[Any]:
-        """The notebook's functions of these names, which commas or spaces separate."""
-        return [self.value(name) for name in names.replace(",", " ").split()]
-
     def tools_named(self, names: str) -> list[Any]:
-        """The same for tools: a name without a variable is that of a context server, or of a tool of one."""
+        """Functions, and names without a variable: of context servers or tools of them; commas or spaces separate."""
         listed = names.replace(",", " ").split()
         return [self.value(name) if name.partition(".")[0] in self.variables else name for name in listed]
 

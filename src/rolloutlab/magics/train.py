@@ -88,7 +88,7 @@ class JobMagics(LabMagics):
 
     @magic(binds="the table")
     @line_magic
-    def jobs(self, options: Namespace) -> "pd.DataFrame":
+    def jobs(self, _options: Namespace) -> "pd.DataFrame":
         """List every job that this lab submitted, newest first, with its status and the step it made."""
         return self.session.jobs()
 

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from rolloutlab.api.http.retries import Retries
@@ -18,6 +19,7 @@ from rolloutlab.api.wire.chat import (
     ToolMessage,
 )
 from rolloutlab.errors import LabError, RefusedError, ServiceError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools
@@ -242,7 +244,9 @@ class RolloutRunner:
                 return after
             return _ended(after, f"ended after {self._plan.max_turns} answers in a row that called tools")
         if choice.finish_reason == "length" and rollout.pending > 1:
-            return _ended(after, f"ended with an answer that max_tokens cut off, {_turns(rollout.pending - 1)} early")
+            return _ended(
+                after, f"ended with an answer that max_tokens cut off, {count(rollout.pending - 1, 'turn')} early"
+            )
         return replace(after, pending=rollout.pending - 1)
 
 
@@ -276,10 +280,6 @@ def _ended(rollout: Rollout, why: str) -> Rollout:
     return replace(rollout, pending=0, logs=(*rollout.logs, why))
 
 
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
-
-
 def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
     return -len(rollout.items), rollout.place, rollout.positions[0], rollout
 
@@ -292,12 +292,8 @@ def _as_message(item: MessageOrChoice) -> Message:
 
 def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:
     """How many answers came since anyone but a tool or the policy spoke."""
-    count = 0
-    for item in reversed(items):
-        if not isinstance(item, Choice | ToolMessage):
-            break
-        count += isinstance(item, Choice)
-    return count
+    since = takewhile(lambda item: isinstance(item, Choice | ToolMessage), reversed(items))
+    return sum(isinstance(item, Choice) for item in since)
 
 
 def _position(trajectory: StoredTrajectory) -> int:

@@ -52,9 +52,12 @@ class TrajectoryWriter:
 
     def close(self) -> None:
         """Unlock the collection; inside `under_way` that is left to its end."""
-        held = None if self._under_way else self._held
+        if not self._under_way:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        held, self._held = self._held, None
         if held:
-            self._held = None
             let_go(held)
 
     def _check_unchanged(self, begun: CollectionSummary) -> None:
@@ -150,12 +153,9 @@ class TrajectoryWriter:
         try:
             self.collection, self._groups = self._lab.at_once(begin)
         except BaseException:
-            held, self._held = self._held, None
-            if held:
-                let_go(held)
+            self._unlock()
             raise
-        if not self._under_way:  # its end, which lets go, came while this waited for the disk
-            self.close()
+        self.close()  # unless it is under way: its end may have come while this waited for the disk
 
     def _put(self, groups: Sequence[Group], answers: Sequence[Answered]) -> None:
         self._lab.put_all(

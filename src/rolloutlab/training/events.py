@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.api.job_state import job_progress
+from rolloutlab.api.job_state import STATUS, job_progress
 from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.errors import NotFoundError, NotOfferedError
 from rolloutlab.settings import Address
@@ -35,12 +35,7 @@ class Clock:
         return max(0.0, (rows - done) * pace)
 
 
-_AS_EVENT = {
-    "running": "training_started",
-    "succeeded": "training_ended",
-    "failed": "training_failed",
-    "cancelled": "training_cancelled",
-}
+_AS_EVENT = {status: kind for kind, status in STATUS.items() if status != "queued"}
 _POLL = 0.05
 _SLOWEST_POLL = 1.0
 
@@ -103,18 +98,16 @@ class EventReader:
         except (NotFoundError, ValidationError):
             self.silent = True
             return []
-        step, known = job.final_step, {event.type for event in self.events}
-        data: dict[str, dict[str, Any]] = {
-            "training_started": {},
-            "training_ended": {} if step is None else {"step": step},
-            "training_failed": {"error_message": job.error or "the service gave no reason"},
-            "training_cancelled": {},
-        }
         kind = _AS_EVENT.get(job.status)
-        if kind is None or kind in known:
+        if kind is None or kind in {event.type for event in self.events}:
             return []
-        saved = [Event(id="saved", type="checkpoint_saved", data={"step": step})] if data[kind].get("step") else []
-        return [*saved, Event(id=kind, type=kind, data=data[kind])]
+        data: dict[str, Any] = {}
+        if kind == "training_failed":
+            data = {"error_message": job.error or "the service gave no reason"}
+        elif kind == "training_ended" and job.final_step is not None:
+            data = {"step": job.final_step}
+        saved = [Event(id="saved", type="checkpoint_saved", data=data)] if data.get("step") else []
+        return [*saved, Event(id=kind, type=kind, data=data)]
 
     def _take(self, new: Sequence[Event]) -> None:
         restarted = any(event.type == "restarted" for event in new)

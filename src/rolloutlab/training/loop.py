@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
 from time import perf_counter
@@ -31,6 +31,7 @@ SEEDS_PER_ROUND = 1_000_000
 _COLUMNS = ("step", "reward", "spread", "trained", "held_out", "seconds", "tokens")
 
 
+@dataclass(repr=False, eq=False)
 class Loop(ShownLive):
     """The rounds of a loop, shown as a chart and a table.
 
@@ -41,24 +42,13 @@ class Loop(ShownLive):
     means do not compare checkpoints.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        rounds: list[Round],
-        ended: str = "",
-        measured: Mapping[int, float] | None = None,
-        again: Mapping[int, float] | None = None,
-        *,
-        judged: bool = False,
-    ) -> None:
-        self.name = name
-        self.model = model
-        self.rounds = rounds
-        self.ended = ended
-        self.measured = dict(measured or {})
-        self.again = dict(again or {})
-        self.judged = judged
+    name: str
+    model: str
+    rounds: list[Round]
+    ended: str = ""
+    measured: dict[int, float] = field(default_factory=dict)
+    again: dict[int, float] = field(default_factory=dict)
+    judged: bool = False
 
     @property
     def history(self) -> pd.DataFrame:

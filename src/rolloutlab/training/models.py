@@ -72,19 +72,6 @@ class SelectedModel:
         return escape_control_chars(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
 
 
-def table(cards: Sequence[ModelCard]) -> pd.DataFrame:
-    """One row per model that can be sampled, by its name; values that a service does not report are missing."""
-    index = pd.Index([card.id for card in cards], name="model")
-    return Frame(
-        {
-            "base": pd.array([card.base_model for card in cards], dtype="string"),
-            "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),
-            "checkpoints": pd.array([card.checkpoints for card in cards], dtype="Int64"),
-        },
-        index=index,
-    )
-
-
 def as_id(name: str) -> UUID | None:
     """The id of a model that is named by its id."""
     try:
@@ -204,8 +191,14 @@ class Models:
             self.register(name)
 
     def table(self) -> pd.DataFrame:
-        """One row per model that the service can sample."""
-        return table(self._cards())
+        """One row per model that the service can sample, by its name; values that it does not report are missing."""
+        cards = self._cards()
+        columns = {
+            "base": pd.array([card.base_model for card in cards], dtype="string"),
+            "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),
+            "checkpoints": pd.array([card.checkpoints for card in cards], dtype="Int64"),
+        }
+        return Frame(columns, index=pd.Index([card.id for card in cards], name="model"))
 
     def newest_step(self) -> int | None:
         """The newest checkpoint of the selected model, where a job would start; None if no service runs or answers."""

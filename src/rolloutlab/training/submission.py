@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from rolloutlab.api.training import deliver, never_arrived
@@ -81,29 +81,23 @@ class Submission:
         return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=self.config)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class ScoredTrajectories:
     """The scored trajectories of collections as a job sends them, read some groups at a time; it can be iterated again.
 
     They have the rewards of the time of the check; those that were scored since are left out.
     """
 
-    def __init__(self, collections: Sequence[Collection], rewards: Mapping[int, "_RewardColumn"]) -> None:
-        self._collections = collections
-        self._rewards = rewards
+    collections: Sequence[Collection]
+    rewards: Mapping[int, tuple[float, Mapping[str, float]]]
+    """By the id of a trajectory, its reward and the components."""
 
     def __iter__(self) -> Iterator[TrajectoryGroup]:
-        for collection in self._collections:
+        for collection in self.collections:
             for group in collection.each_group():
-                scored = ((t, self._rewards[t.id]) for t in group.trajectories if t.id in self._rewards)
-                sent = [replace(t, reward=g.reward, components=g.components).to_wire() for t, g in scored]
+                scored = ((t, *self.rewards[t.id]) for t in group.trajectories if t.id in self.rewards)
+                sent = [replace(t, reward=reward, components=parts).to_wire() for t, reward, parts in scored]
                 yield TrajectoryGroup(trajectories=sent)
-
-
-class _RewardColumn(NamedTuple):
-    """The reward of a trajectory at the time of the check."""
-
-    reward: float
-    components: Mapping[str, float]
 
 
 @dataclass
@@ -113,7 +107,7 @@ class _Read:
     seats: list[list[Seat]] = field(default_factory=list)
     members: list[list[Member]] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
-    rewards: dict[int, _RewardColumn] = field(default_factory=dict)
+    rewards: dict[int, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
     settings: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     sampled: Counter[int] = field(default_factory=Counter)
@@ -129,7 +123,7 @@ class _Read:
             if not text_only and no_text(t.histories()):
                 self.odd.append(t.name)
             if t.reward is not None:
-                self.rewards[t.id] = _RewardColumn(t.reward, t.components)
+                self.rewards[t.id] = t.reward, t.components
                 self.settings.update(odd_settings(t.to_wire()))
                 self.sampled.update([min(t.steps)] if source == model and t.steps else [])
 

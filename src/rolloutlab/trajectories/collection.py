@@ -16,7 +16,7 @@ from rolloutlab.objective.preflight import Preflight, no_text, preflight
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.frame import frame
+from rolloutlab.trajectories.frame import AFTER, frame
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
@@ -95,7 +95,9 @@ class Collection:
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
         trajectories = [t for group in groups for t in group.trajectories]
-        rows = [_frame_row(t, advantages.get(t.name)) for t in trajectories]
+        rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
+        for t, row in zip(trajectories, rows, strict=True):
+            row["advantage"] = advantages.get(t.name)
         return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
 
     def update_rewards(self, frame: pd.DataFrame) -> list[Edit]:
@@ -191,7 +193,6 @@ def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflig
 
 
 def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Score | None:
-
     if name not in known:
         raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
     trajectory = known[name]
@@ -199,20 +200,6 @@ def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Sco
         return None
     reward = finite(value, name)
     return None if reward == trajectory.reward else Score(trajectory, reward)  # an unchanged row is no edit
-
-
-def _frame_row(trajectory: StoredTrajectory, advantage: float | None) -> dict[str, Any]:
-    return {
-        "reward": trajectory.reward,
-        "advantage": advantage,
-        "source": trajectory.source,
-        "prompt": trajectory.prompt,
-        "finish_reason": trajectory.finish_reason,
-        "model": trajectory.model,
-        "step": trajectory.step,
-        "tokens": trajectory.tokens,
-        "answer": trajectory.answer,
-    }
 
 
 _WILD = frozenset("*?[")

@@ -182,7 +182,6 @@ def _lowest_mean(values_SN: Values, level: float, anytime: bool) -> Values:
 
 
 def _plug_in_bets(values_SN: Values, doubt: float) -> Values:
-
     places_N = np.arange(1, values_SN.shape[-1] + 1)
     means_SN = (0.5 + values_SN.cumsum(-1)) / (places_N + 1)
     variances_SN = (0.25 + ((values_SN - means_SN) ** 2).cumsum(-1)) / (places_N + 1)

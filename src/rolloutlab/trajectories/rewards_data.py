@@ -53,7 +53,7 @@ class RewardsData:
         return list(map(escape_control_chars, self.rows.components))
 
     def refresh(self) -> bool:
-        """Read what was changed; whether other trajectories, or names, are there now. NotFoundError: one was deleted."""
+        """Read what was changed; whether there are other trajectories or names now. NotFoundError: one was deleted."""
         changes = self._lab.changes()
         if changes == self._changes:
             return False

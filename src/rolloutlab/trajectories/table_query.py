@@ -1,10 +1,10 @@
 """Sort and filter of a table: conditions typed above its columns become indices of rows."""
 
-import operator
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal
 
 from rolloutlab.errors import InputError
@@ -21,16 +21,7 @@ NONE = "none"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"(<=|>=|!=|==?|<|>)?\s*({_NUMBER})", re.ASCII)
 _RANGE = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})", re.ASCII)
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "": operator.eq,
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_COMPARE = {"": eq, "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,7 @@ def _number_test(column: TableColumn, name: str, condition: Any) -> Callable[[in
         return lambda i: values[i] is not None and low <= values[i] <= high
     if isinstance(words, str) and (comparison := _COMPARISON.fullmatch(words)):
         compare, number = _COMPARE[comparison[1] or ""], float(comparison[2])
-        return lambda i: values[i] is not None and compare(values[i], number)
+        return lambda i: values[i] is not None and bool(compare(values[i], number))
     hint = "> 0.5, <= 1, = 0, 0..1, empty, not empty"
     raise InputError(f"{name}: {condition!r} is not a condition on a number", hint=hint)
 

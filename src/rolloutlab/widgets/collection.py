@@ -47,15 +47,11 @@ class Counts:
     groups: int
     completions: int
     rewards: Sequence[float]
-    next: str = ""
+    next: str
 
 
-def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
-    """The collection as plain text. groups: those to be shown. check: what of it would train.
-
-    counts: of the whole collection, where not all of its groups are there.
-    """
-    counts = counts or counted(groups)
+def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
+    """The collection as plain text. groups: those to be shown. check: what of it would train. counts: of all of it."""
     lines, shares = [_heading(name, counts)], _by_name(check)
     for group in groups[:MAX_GROUPS]:
         lines += ["", f"{group.name}  {_short(_question(group))}"]
@@ -67,10 +63,9 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | 
     return "\n".join([*lines, *([""] if rest else []), *rest])
 
 
-def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | None = None) -> str:
+def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
     """The same as HTML. One group alone shows its whole prompt."""
-    counts, shares = counts or counted(groups), _by_name(check)
-    parts = [title(_heading(name, counts))]
+    parts, shares = [title(_heading(name, counts))], _by_name(check)
     for group in groups[:MAX_GROUPS]:
         rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
         prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
@@ -78,13 +73,6 @@ def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts | 
         table = html_table(_HEAD, [_row(*row) for row in rows]) if rows else ""
         parts.append(Html(f"<details open>{summary}{prompt}{table}</details>"))
     return "".join([*parts, paragraphs(_rest(counts))])
-
-
-def counted(groups: Sequence[Group]) -> Counts:
-    """What a collection of these groups has."""
-    rewards = [t.reward for group in groups for t in group.trajectories if t.reward is not None]
-    left = groups[MAX_GROUPS].name if len(groups) > MAX_GROUPS else ""
-    return Counts(len(groups), sum(len(group.trajectories) for group in groups), rewards, left)
 
 
 def _heading(name: str, counts: Counts) -> str:

@@ -18,50 +18,28 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Series:
-    """One row of points; a y that is missing, not finite or beyond 1e100 is left out.
-
-    low, high: an interval per point, as long as y; a band along a line, a bar at a point. line: False draws no line
-    between the points.
-    """
+    """Points, with a line between them or without; a y that is missing, not finite or beyond 1e100 is left out."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float | None]
-    low: Sequence[float | None] = ()
-    high: Sequence[float | None] = ()
     line: bool = True
 
     def points(self) -> list[Point]:
-        return _finite(self.x, self.y)
-
-    def intervals(self) -> list[tuple[Point, Point]]:
-        """The lower and the upper end of every interval that has both."""
-        lows, highs = dict(_finite(self.x, self.low)), dict(_finite(self.x, self.high))
-        return [((x, low), (x, highs[x])) for x, low in lows.items() if x in highs]
-
-    def extent(self) -> list[Point]:
-        """The points and the ends of their intervals, all of which must be in the picture."""
-        return [*self.points(), *(end for ends in self.intervals() for end in ends)]
+        pairs = zip(self.x, self.y, strict=False)
+        return [(float(x), float(y)) for x, y in pairs if y is not None and abs(y) < _LARGEST]
 
 
 class Plot:
-    """Several series over common axes. y_range: what the picture must show at least, such as (0, 1) for a share."""
+    """Several series over common axes."""
 
-    def __init__(
-        self,
-        series: Sequence[Series],
-        *,
-        title: str = "",
-        x_label: str = "",
-        y_range: tuple[float, float] | None = None,
-        width: int = 480,
-        height: int = 220,
-    ) -> None:
+    width, height = 480, 220
+
+    def __init__(self, series: Sequence[Series], *, title: str = "", x_label: str = "") -> None:
         self.series, self.title, self.x_label = list(series), title, x_label
-        self.width, self.height = width, height
-        shown = [point for one in self.series for point in one.extent()]
+        shown = [point for one in self.series for point in one.points()]
         self._x = _ticks([x for x, _ in shown] or [0.0, 1.0], 8, whole=all(x.is_integer() for x, _ in shown))
-        self._y = _ticks([*(y for _, y in shown), *(y_range or ())] or [0.0, 1.0], 5)
+        self._y = _ticks([y for _, y in shown] or [0.0, 1.0], 5)
 
     def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
         """The picture as an `<svg>`; axes and words have the colour of the page unless one is given."""
@@ -102,14 +80,8 @@ class Plot:
 
     def _drawn(self, series: Series, colour: str) -> str:
         centers = [self._to_pixels(x, y) for x, y in series.points()]
-        low, high = ([self._to_pixels(*ends[side]) for ends in series.intervals()] for side in (0, 1))
-        parts = []
-        if series.line and low:
-            parts.append(f'<path d="{_path([*high, *reversed(low)])}" fill="{colour}" fill-opacity=".2"/>')
-        if series.line:
-            parts.append(f'<path d="{_path(centers)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        else:
-            parts += [f'<path d="M{x} {a}V{b}" stroke="{colour}"/>' for (x, a), (_, b) in zip(low, high, strict=True)]
+        path = "M" + "L".join(f"{x} {y}" for x, y in centers) if centers else ""
+        parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'] if series.line else []
         radius = 2 if series.line else 4
         parts += [f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>' for x, y in centers]
         return "".join(parts)
@@ -156,10 +128,6 @@ def sparkline(values: Sequence[float]) -> str:
     return f"{bars}  {values[0]:.3g} -> {values[-1]:.3g}" if len(values) > 1 else f"{bars}  {values[0]:.3g}"
 
 
-def _finite(x: Sequence[float], y: Sequence[float | None]) -> list[Point]:
-    return [(float(a), float(b)) for a, b in zip(x, y, strict=False) if b is not None and abs(b) < _LARGEST]
-
-
 def _ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[float]:
     """At most about `limit` round numbers from below the least value to above the largest; at least two."""
     low, high = min(values), max(values)
@@ -172,10 +140,6 @@ def _ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[
     step = max(step, 1.0) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, max(last, first + 1) + 1)]
-
-
-def _path(points: Sequence[Point]) -> str:
-    return "M" + "L".join(f"{x} {y}" for x, y in points) if points else ""
 
 
 def _legend(labels: Sequence[str], width: int) -> str:

@@ -133,7 +133,7 @@ def _forbidden(host: str) -> UnreachableError:
 
 
 async def _proxy(target: httpx.URL, guard: _Guard) -> str | None:
-    """The proxy for the request; None to connect directly. UnreachableError: no allowed address. OSError: none at all."""
+    """The proxy for the request; None is direct. UnreachableError: no allowed address. OSError: none at all."""
     proxy = proxy_of(str(target))
     if proxy and not _is_ip(target.host):  # the proxy resolves the name itself, unchecked, so it is checked here first
         await guard.resolve(target.host, target.port or 0)

@@ -106,25 +106,23 @@ def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
         (openai.write if kind == "openai" else columns.write_jsonl)(draft, groups, gzipped=gzipped)
 
 
+@dataclass
 class _Counted:
     """The groups of collections with what is chosen of them, counted as they pass."""
 
-    def __init__(
-        self, lab: Lab, collections: Sequence[StoredCollection], selection: ExportFilter, written: Callable[[int], None]
-    ) -> None:
-        self._lab = lab
-        self._collections = collections
-        self._selection = selection
-        self._written = written
-        self.trajectories = 0
-        self.groups = 0
+    lab: Lab
+    collections: Sequence[StoredCollection]
+    selection: ExportFilter
+    written: Callable[[int], None]
+    trajectories: int = 0
+    groups: int = 0
 
     def __iter__(self) -> Iterator[tuple[StoredCollection, Group]]:
-        for collection in self._collections:
-            for group in self._lab.each_group(collection):
-                chosen = self._selection.of(group)
+        for collection in self.collections:
+            for group in self.lab.each_group(collection):
+                chosen = self.selection.of(group)
                 if chosen:
                     self.trajectories += len(chosen)
                     self.groups += 1
                     yield collection, replace(group, trajectories=tuple(chosen))
-                    self._written(self.trajectories)
+                    self.written(self.trajectories)

@@ -60,13 +60,9 @@ class NotebookFrontEnd:
     """Shows each sign-in as a widget below the cell that waits for it."""
 
     def __init__(self, way: RedirectRoute) -> None:
-        self._way = way
+        self.way = way
         self._to_show: deque[tuple[Login, LoginView]] = deque()
         self._pulses: set[asyncio.Task[None]] = set()
-
-    @property
-    def way(self) -> RedirectRoute:
-        return self._way
 
     def show(self, login: Login) -> None:
         view = LoginView(login)
@@ -80,13 +76,12 @@ class NotebookFrontEnd:
 
         if not self._to_show:
             return
-        login, view = self._to_show[0]
-        if self._way is not RedirectRoute.PASTE:
-            self._to_show.popleft()
-            display(view)  # type: ignore[no-untyped-call]
-        elif login.url or not login.is_open:  # the prompt below it then blocks the thread that runs cells
-            self._to_show.popleft()
-            display(view)  # type: ignore[no-untyped-call]
+        (login, view), paste = self._to_show[0], self.way is RedirectRoute.PASTE
+        if paste and login.is_open and not login.url:  # the prompt below would block the thread that runs cells
+            return
+        self._to_show.popleft()
+        display(view)  # type: ignore[no-untyped-call]
+        if paste:
             ask_for_address(login)
 
 
