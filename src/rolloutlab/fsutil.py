@@ -19,10 +19,8 @@ NONE_LEFT = "this process has no file descriptor left"
 TO_HAVE_MORE = (
     "close files that the notebook has open, or restart the kernel; ulimit -n 4096 before Jupyter starts allows more"
 )
-_SQLITE_DESCRIPTORS = 3
-"""For a database file, its journal and its shared memory."""
-_BRIEF = 10.0
-"""Seconds to wait for a lock that processes hold briefly."""
+_SQLITE_DESCRIPTORS = 3  # for a database file, its journal and its shared memory
+_BRIEF = 10.0  # seconds to wait for a lock that processes hold briefly
 _POLL = 0.05
 
 

@@ -102,10 +102,8 @@ class FolderToken:
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 30.0
 _POLL = 0.05
-_ATTACH_TIMEOUT = 1.0
-"""Seconds to wait for a service that tests a client's lock; a suspended service holds it longer."""
-_ACTIONS = ("status", "stop", "log", "check")
-"""Actions of `%service`; `check` is handled by the session."""
+_ATTACH_TIMEOUT = 1.0  # seconds to wait for a service that tests a client's lock; a suspended service holds it longer
+_ACTIONS = ("status", "stop", "log", "check")  # actions of `%service`; `check` is handled by the session
 _UNPROVED = (
     "does not prove that it knows the token of this lab: it is a service of an older rolloutlab, or another program"
 )

@@ -65,8 +65,7 @@ Flow = Generator[Request, Response, T]
 """Yields requests, is sent their responses, and returns the result."""
 
 _MAX_BYTES = 1 << 20
-_TIMEOUT = 20.0
-"""Seconds of a request and its whole response."""
+_TIMEOUT = 20.0  # seconds of a request and its whole response
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,8 @@ class LoopLock:
         return self._current[1]
 
 
-_MAX_STEP_UPS = 2
-"""Prompts for more scopes per operation that is still refused."""
-_MAX_RENEWALS = 2
-"""Tokens of one operation refused in a row before no new one is requested."""
+_MAX_STEP_UPS = 2  # prompts for more scopes per operation that is still refused
+_MAX_RENEWALS = 2  # tokens of one operation refused in a row before no new one is requested
 _PERMANENT = {"invalid_grant", "invalid_client", "unauthorized_client"}
 """Error codes that no retry helps against (RFC 6749, 5.2)."""
 
@@ -72,23 +70,17 @@ class OAuthSession:
         self._options = options
         self._now = now
         self._flow = AuthorizationFlow(self.server, now)
-        self._prompt_lock = LoopLock()
-        """Held while a person is asked, which may take minutes."""
-        self._grant_lock = LoopLock()
-        """Held while the grant changes."""
+        self._prompt_lock = LoopLock()  # held while a person is asked, which may take minutes
+        self._grant_lock = LoopLock()  # held while the grant changes
         self._grant: Grant | None = None
         self._challenge: Challenge | None = None
         self._attempts: dict[str, int] = {}
         self._renewals: set[asyncio.Task[Grant]] = set()
-        self._rejected: dict[str, set[str]] = {}
-        """Tokens that were refused since one was accepted, by operation."""
-        self._scopes: dict[str, None] = {}
-        """The scopes that were granted or challenged since the sign-in, in order."""
-        self._denied: SignInError | None = None
-        """The person's refusal of more scopes, until they sign in again."""
+        self._rejected: dict[str, set[str]] = {}  # tokens that were refused since one was accepted, by operation
+        self._scopes: dict[str, None] = {}  # the scopes that were granted or challenged since the sign-in, in order
+        self._denied: SignInError | None = None  # the person's refusal of more scopes, until they sign in again
         self._failures = 0
-        self._failure: RolloutlabError | None = None
-        """Number of failed step-ups, and the error of the last one."""
+        self._failure: RolloutlabError | None = None  # number of failed step-ups, and the error of the last one
 
     @property
     def resource(self) -> str:

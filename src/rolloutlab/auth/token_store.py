@@ -16,8 +16,7 @@ from rolloutlab.errors import InputError, LabError, SignInError
 from rolloutlab.fsutil import locked_async, own
 
 _SERVICE = "rolloutlab"
-_LOCK_TIMEOUT = 120.0
-"""Seconds to wait for another kernel that renews or revokes a grant."""
+_LOCK_TIMEOUT = 120.0  # seconds to wait for another kernel that renews or revokes a grant
 
 
 class MemoryStore:

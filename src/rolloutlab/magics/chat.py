@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from rolloutlab.sampling.plan import Preview
     from rolloutlab.trajectories.collection import Collection
 
-_BEGINNING = ("n", "over", "system")
-"""Options that only the beginning of a collection can have."""
+_BEGINNING = ("n", "over", "system")  # options that only the beginning of a collection can have
 
 
 @magics_class

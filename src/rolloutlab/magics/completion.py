@@ -16,8 +16,7 @@ from rolloutlab.objective.option_docs import OPTIONS
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_MAX_COMPLETIONS = 500
-"""A lab may hold more groups than a shell can show."""
+_MAX_COMPLETIONS = 500  # a lab may hold more groups than a shell can show
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<name>%%?\w+)\s(?P<rest>.*)", re.DOTALL)
 _OPTION_VALUE = re.compile(
@@ -26,8 +25,7 @@ _OPTION_VALUE = re.compile(
 """The value of an option that is being typed, which may be of several words where it is quoted."""
 _FIELD_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_FIELD_KINDS = ("where", "rank", "fields")
-"""Kinds of values that name fields of trajectories."""
+_FIELD_KINDS = ("where", "rank", "fields")  # kinds of values that name fields of trajectories
 _TRAINING_LINE = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
 
 

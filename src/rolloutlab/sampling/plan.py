@@ -15,8 +15,7 @@ from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup
 
-_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns")
-"""Settings that a conversation goes on with."""
+_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns")  # settings that a conversation goes on with
 
 
 @dataclass(frozen=True)

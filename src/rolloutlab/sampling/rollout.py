@@ -25,11 +25,9 @@ from rolloutlab.sampling.outage import Complete, Outage, ends_all
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.models import Group, NewGroup, StoredTrajectory
 
-_MAX_N = 128
-"""OpenAI's own limit of `n`."""
+_MAX_N = 128  # OpenAI's own limit of `n`
 
-_MAX_FAILURES = 8
-"""Failed requests before the first success, after which the rest is not tried."""
+_MAX_FAILURES = 8  # failed requests before the first success, after which the rest is not tried
 
 _MAX_UNSTORED = 1024
 """Completions waiting to be stored before requests pause, so that a slow disk does not fill the memory."""

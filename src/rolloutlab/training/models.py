@@ -20,8 +20,7 @@ from rolloutlab.trajectories.frame import Frame
 
 DEFAULT_MODEL = "lab/practice"
 
-_TIMEOUT = 3.0
-"""Seconds for a service to report the newest checkpoint; without it the report only lacks the lag."""
+_TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without it the report only lacks the lag
 _ID_LENGTH = 36
 _NO_STEPS = "its service lists no checkpoints"
 _NAME = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)")

@@ -24,8 +24,7 @@ _EFFECT_VARIANCE = 0.5
 """Of the normal prior on mean / standard deviation. Any is valid; this one is narrow from 16 values on."""
 _COCHRAN = 25.0
 """N of at least so many squared skewnesses is enough for a normal approximation (Cochran 1977, section 2.15)."""
-_LARGEST_BET = 0.75
-"""Of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4."""
+_LARGEST_BET = 0.75  # of the largest bet that cannot lose everything; the paper takes 1/2 or 3/4
 _CONSTANT_BETS = (0.5, 0.95)
 """Of the largest bet, for one look: the large one wins most where none is a loss, the small one survives losses."""
 _HALVINGS = 30

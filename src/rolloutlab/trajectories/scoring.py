@@ -28,8 +28,7 @@ Scorer = tuple[Functions, Mapping[str, float] | None]
 _Parts = tuple[dict[str, float], dict[str, float]]
 """Components that count towards the reward, and those that are only stored."""
 
-_UNNAMED = ""
-"""The name of a function that was given by itself: its number is the reward, not a component of it."""
+_UNNAMED = ""  # the name of a function that was given by itself: its number is the reward, not a component of it
 
 
 def score(

@@ -19,8 +19,7 @@ from rolloutlab.widgets.collection import FLAGS, WHY_NOT
 TEXT_CHARS = 20_000
 """Of a text, shown at first."""
 _MIN_CHARS = 300
-_GROUP_CHARS = 2_000_000
-"""Of a group, sent at first, about."""
+_GROUP_CHARS = 2_000_000  # of a group, sent at first, about
 PIECE_CHARS = 200_000
 """Of a text, sent when more is requested."""
 

@@ -14,10 +14,8 @@ MAX_TEXT_ROWS = 20
 MAX_HTML_ROWS = 100
 _PASSAGE_CHARS = 160
 _TEXT_PASSAGE_CHARS = 60
-_DOCUMENT_CHARS = 4_000
-"""Of a conversation that a table opens."""
-_MAX_PLACES = 500
-"""Places of query words in one conversation."""
+_DOCUMENT_CHARS = 4_000  # of a conversation that a table opens
+_MAX_PLACES = 500  # places of query words in one conversation
 _REST = "result.to_frame()"
 _WORD = 20
 _BLANK = re.compile(r"\s")

@@ -31,10 +31,8 @@ BodyFactory = Callable[[], AsyncIterator[bytes]]
 MAX_CONNECTIONS = 512
 """Concurrent requests; further ones wait for a connection."""
 
-_CANCEL_TIMEOUT = 0.5
-"""Seconds for a cancelled coroutine to end."""
-_LOOP_TIMEOUT = 0.2
-"""Seconds within which a loop that is not blocked runs a callback."""
+_CANCEL_TIMEOUT = 0.5  # seconds for a cancelled coroutine to end
+_LOOP_TIMEOUT = 0.2  # seconds within which a loop that is not blocked runs a callback
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "rolloutlab"}
 
 

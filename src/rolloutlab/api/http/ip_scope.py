@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from urllib.parse import urlsplit
 
-_SITE_LOCAL = ipaddress.IPv6Network("fec0::/10")
-"""Deprecated by RFC 3879; the standard library counts it as public."""
+_SITE_LOCAL = ipaddress.IPv6Network("fec0::/10")  # deprecated by RFC 3879; the standard library counts it as public
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _OWN = [
     ipaddress.ip_network(each)

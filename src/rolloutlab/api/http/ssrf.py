@@ -17,8 +17,7 @@ from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.api.http.transport import checked, connection_error, origin, proxied, proxy_of
 from rolloutlab.errors import BrokenOffError, ServiceError, UnreachableError
 
-_GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS
-"""zlib detects which by the header."""
+_GZIP_OR_DEFLATE = 32 + zlib.MAX_WBITS  # zlib detects which by the header
 
 
 @dataclass(frozen=True)

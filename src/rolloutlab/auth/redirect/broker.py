@@ -148,8 +148,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
-_TICK_TIMEOUT = 5.0
-"""Seconds within which a waiting cell's thread ticks several times."""
+_TICK_TIMEOUT = 5.0  # seconds within which a waiting cell's thread ticks several times
 
 
 class Brokers:

@@ -20,8 +20,7 @@ HOST = "127.0.0.1"
 FIXED = "/callback"
 """The path of a registered redirect URI."""
 _MAX_REQUEST = 32 * 1024
-_TIMEOUT = 10.0
-"""Seconds for a request to arrive."""
+_TIMEOUT = 10.0  # seconds for a request to arrive
 
 
 @asynccontextmanager

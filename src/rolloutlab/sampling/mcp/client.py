@@ -23,8 +23,7 @@ from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, Sig
 from rolloutlab.sampling.mcp.tools import ContextTool
 from rolloutlab.sanitize import escape_control_chars
 
-_REMEMBERED = 100
-"""Sent tokens that are masked; older ones have expired, as each is used for minutes."""
+_REMEMBERED = 100  # sent tokens that are masked; older ones have expired, as each is used for minutes
 
 
 class BearerAuth(httpx2.Auth):
@@ -146,14 +145,10 @@ T = TypeVar("T")
 
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its errors are shown twice in a cell
 
-_READ_TIMEOUT = 60.0
-"""Seconds without any byte of a response."""
-_IN_ALL = 600.0
-"""Seconds for a tool, without those of a sign-in."""
-_MAX_BYTES = 16 << 20
-"""Of a response."""
-_MAX_RESULT = 1 << 20
-"""Bytes of a tool's result: a policy reads all of it, and each trajectory stores it."""
+_READ_TIMEOUT = 60.0  # seconds without any byte of a response
+_IN_ALL = 600.0  # seconds for a tool, without those of a sign-in
+_MAX_BYTES = 16 << 20  # of a response
+_MAX_RESULT = 1 << 20  # bytes of a tool's result: a policy reads all of it, and each trajectory stores it
 _MAX_PAGES = 50
 _MAX_ERROR = 500
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Tool = Callable[..., Any] | ContextTool | ContextTools | str
 """A function; a tool of an MCP server, or all of them; or names of those that were added: `docs`, `docs.find`."""
 
-_LONGEST = 500
-"""Characters that are shown of a tool's error."""
+_LONGEST = 500  # characters that are shown of a tool's error
 
 
 class McpRegistry:
@@ -30,8 +29,7 @@ class McpRegistry:
         self.servers: dict[str, ContextTools] = {}
         self._connector = connector
         self._tick = tick
-        self._connections: dict[str, McpConnection] = {}
-        """By URL: servers under two names share one."""
+        self._connections: dict[str, McpConnection] = {}  # by URL: servers under two names share one
 
     def add(self, url: str, name: str | None) -> ContextTools:
         """List the tools of a server and know it by a name. Raises as `Session.add_tools`."""

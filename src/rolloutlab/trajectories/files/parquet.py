@@ -16,8 +16,7 @@ from rolloutlab.trajectories.files.columns import FURTHER, to_columns
 from rolloutlab.trajectories.files.jsonl import Document, dumped
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
-_ROWS = 512
-"""Rows in memory at once, and in a row group of the file."""
+_ROWS = 512  # rows in memory at once, and in a row group of the file
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]]) -> None:

@@ -56,8 +56,7 @@ def html(login: Mapping[str, Any]) -> str:
 
 _HEAD = ("server", "signed in by", "as", "scopes", "until", "kept")
 _NOWHERE, _LOGIN = "you are signed in nowhere", "%login https://tools.example/mcp"
-_MAX_CLIENT = 60
-"""Characters of a client's id; some hold all that the client has registered."""
+_MAX_CLIENT = 60  # characters of a client's id; some hold all that the client has registered
 
 
 class SignInTable(tuple[SignInStatus, ...]):
