@@ -127,9 +127,8 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
     key_keyring = "key_env" not in given and given.get("key_keyring", address.key_keyring)
     key_env = None if key_keyring else given.get("key_env", address.key_env)
     if key_env and not environment.get(key_env):
-        raise InputError(
-            f"the environment variable {key_env}, which should hold the key, is not set", hint=f"%env {key_env}="
-        )
+        message = f"the environment variable {key_env}, which should hold the key, is not set"
+        raise InputError(message, hint=f"%env {key_env}=")
     return replace(
         address,
         inference_base_url=given.get("inference", address.inference_base_url),

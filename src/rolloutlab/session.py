@@ -158,9 +158,8 @@ class Session:
         """
         if search is not None:
             if service or inference or project or key_keyring:
-                raise InputError(
-                    "search= cannot be combined with the arguments of a service", hint=f"%connect --search {search}"
-                )
+                message = "search= cannot be combined with the arguments of a service"
+                raise InputError(message, hint=f"%connect --search {search}")
             return self._connector.search_at(self._search.switch(search, key_env, insecure_http=insecure_http))
         before = self._connector.name
         options = {"inference": inference, "key_env": key_env, "key_keyring": key_keyring or None, "project": project}

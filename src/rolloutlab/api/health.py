@@ -81,7 +81,5 @@ async def _trains(http: HttpClient, address: Address) -> bool:
 
 
 def _not_such(url: str, reason: str) -> ServiceError:
-    return ServiceError(
-        f"{url.removesuffix('/v1/models')} is not such a service: {reason} (GET {url})",
-        hint="%connect URL --inference URL, where chat completions have an address of their own",
-    )
+    hint = "%connect URL --inference URL, where chat completions have an address of their own"
+    return ServiceError(f"{url.removesuffix('/v1/models')} is not such a service: {reason} (GET {url})", hint=hint)

@@ -163,10 +163,8 @@ async def score_histories(
             "POST", url, token=token, headers=headers, content=body, timeout=TIMEOUT, retry=True
         )
     except NotOfferedError as error:
-        raise ServiceError(
-            f"{address.base_url} gives no logprobs for conversations from elsewhere",
-            hint="the embedded service does: start a kernel without ROLLOUTLAB_URL",
-        ) from error
+        message = f"{address.base_url} gives no logprobs for conversations from elsewhere"
+        raise ServiceError(message, hint="the embedded service does: start a kernel without ROLLOUTLAB_URL") from error
     except NotFoundError as error:
         raise NotFoundError(error.message, hint=f"%model {model} registers it") from error
     return ScoredHistories.model_validate(scored)

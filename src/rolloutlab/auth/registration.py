@@ -52,10 +52,8 @@ def registered(
     if document and authority.client_id_metadata_document_supported:
         return RegisteredClient(document)
     if authority.registration_endpoint is None:
-        raise SignInError(
-            f"{host(authority.issuer)} has no client registration endpoint; register rolloutlab there for an ID",
-            hint=f"%login {server} --client-id ID",
-        )
+        message = f"{host(authority.issuer)} has no client registration endpoint; register rolloutlab there for an ID"
+        raise SignInError(message, hint=f"%login {server} --client-id ID")
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
 
 

@@ -92,10 +92,8 @@ class RewardMagics(LabMagics):
 
     def _judge(self, options: Namespace, rubric: str) -> "Collection":
         if options.function or options.weights:
-            raise InputError(
-                "a judge gives the whole reward: --with and --weight are for functions",
-                hint='return {"judge": trajectory.components["judge"], ...} in a %%reward after it',
-            )
+            hint = 'return {"judge": trajectory.components["judge"], ...} in a %%reward after it'
+            raise InputError("a judge gives the whole reward: --with and --weight are for functions", hint=hint)
         return self.session.judge(
             options.name,
             rubric,

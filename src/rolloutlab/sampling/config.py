@@ -83,9 +83,8 @@ def make_plan(settings: Mapping[str, Any]) -> SamplingConfig:
         return SamplingConfig.model_validate({name: value for name, value in settings.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(
-            f"{first['loc'][0]}: {first['input']!r} {_problem(first)}", hint="%%chat? shows the options"
-        ) from error
+        message = f"{first['loc'][0]}: {first['input']!r} {_problem(first)}"
+        raise InputError(message, hint="%%chat? shows the options") from error
 
 
 _RANGES = {"temperature": "0 to 2", "top_p": "0 (exclusive) to 1"}

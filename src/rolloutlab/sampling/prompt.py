@@ -89,9 +89,8 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
         return _MESSAGES.validate_python(filled)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(
-            f"message {first['loc'][0]}: {first['msg']}", hint="{'role': 'user', 'content': '...'}"
-        ) from error
+        message = f"message {first['loc'][0]}: {first['msg']}"
+        raise InputError(message, hint="{'role': 'user', 'content': '...'}") from error
 
 
 def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
@@ -122,10 +121,8 @@ def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], st
             if isinstance(scope, Row) and match[1] in scope.columns:
                 raise InputError(f"row {scope.number} has no column {match[1]!r}", hint=f"{{'{match[1]}': ...}}")
         columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
-        raise InputError(
-            f"{match[0]} is neither a column nor a variable",
-            hint=f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one",
-        )
+        hint = f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one"
+        raise InputError(f"{match[0]} is neither a column nor a variable", hint=hint)
 
     return value
 
@@ -170,10 +167,8 @@ def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> 
         for message in messages:
             message.to_json()
     except PydanticSerializationError as error:
-        raise InputError(
-            "the prompt contains a lone surrogate, which UTF-8 cannot encode",
-            hint="text.encode('utf-8', 'replace').decode()",
-        ) from error
+        wrong = "the prompt contains a lone surrogate, which UTF-8 cannot encode"
+        raise InputError(wrong, hint="text.encode('utf-8', 'replace').decode()") from error
     return messages
 
 

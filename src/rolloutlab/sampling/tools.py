@@ -135,9 +135,8 @@ def _described(function: Callable[..., Any]) -> tuple[TypeAdapter[Any], Function
         parameters = adapter.json_schema()
     except (PydanticUserError, NameError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"{name} cannot be described as a tool: {reason}", hint=f"def {name}(city: str): ..."
-        ) from error
+        message = f"{name} cannot be described as a tool: {reason}"
+        raise InputError(message, hint=f"def {name}(city: str): ...") from error
     doc = inspect.getdoc(function) or ""
     descriptions = {match["name"]: match["text"] for match in _PARAMETER.finditer(doc)}
     for parameter, schema in parameters.get("properties", {}).items():

@@ -126,10 +126,8 @@ def check_reward(reward: Functions | Judge, held_out: Any) -> None:
         return
     dialogs_of((), "", {}, model=reward.model, samples=reward.samples, seed=reward.seed)
     if held_out is not None:
-        raise InputError(
-            "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints",
-            hint="held_out=None, or a reward function",
-        )
+        message = "a judge compares completions of one group: its mean over held-out rows does not compare checkpoints"
+        raise InputError(message, hint="held_out=None, or a reward function")
 
 
 class LoopCalls(Protocol):

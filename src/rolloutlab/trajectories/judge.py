@@ -295,10 +295,8 @@ def _dialog(group: Group, rubric: str, model: str, order: random.Random, *, back
             {"role": "assistant", "content": answer or "(nothing)"},
             {"role": "user", "content": f"In your answer {problem}. Answer with one JSON object again, for {names}."},
         ]
-    raise RewardError(
-        f"the judge gave no usable scores for {group.name} in {TRIES} answers: {problem}",
-        hint=f"%group {group.name} shows it; no reward was changed",
-    )
+    wrong = f"the judge gave no usable scores for {group.name} in {TRIES} answers: {problem}"
+    raise RewardError(wrong, hint=f"%group {group.name} shows it; no reward was changed")
 
 
 def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str) -> list[dict[str, str]]:

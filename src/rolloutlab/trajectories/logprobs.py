@@ -59,10 +59,8 @@ def add_logprobs(lab: Lab, collection: StoredCollection, score: Score, done: Cal
             draft.add(_scored(collection.name, batch, score, outcome))
             done(written := written + len(batch))
         if outcome.refused and not outcome.scored:
-            raise NothingTrainsError(
-                f"nothing of {collection.label} gets logprobs: {next(iter(outcome.refused.values()))}",
-                hint=f"%group {collection.label}/0 shows it",
-            )
+            message = f"nothing of {collection.label} gets logprobs: {next(iter(outcome.refused.values()))}"
+            raise NothingTrainsError(message, hint=f"%group {collection.label}/0 shows it")
         if outcome.scored:
             (outcome.label,) = draft.publish()
     return outcome

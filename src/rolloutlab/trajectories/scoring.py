@@ -138,9 +138,8 @@ def _weight(name: str, value: Any) -> float:
     try:
         return finite(value, name)
     except RewardError:
-        raise InputError(
-            f"the weight of {name} is {value!r}, which is not a finite number", hint=f"{name}=1.0"
-        ) from None
+        message = f"the weight of {name} is {value!r}, which is not a finite number"
+        raise InputError(message, hint=f"{name}=1.0") from None
 
 
 def _check_known(weights: Mapping[str, float], known: Sequence[str]) -> None:

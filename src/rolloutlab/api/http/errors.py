@@ -30,10 +30,8 @@ def status_error(origin: str, status: int, reason: str, body: bytes, token: str 
         words = words.replace(token, "...")
     if status in {401, 403}:
         another = f"%connect {origin} --key-env ROLLOUTLAB_API_KEY"
-        return SignInError(
-            f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}",
-            hint=f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another,
-        )
+        hint = f"%service stop, where it is the embedded one; {another}" if on_this_machine(origin) else another
+        return SignInError(f"{origin} {'refused the token' if token else 'wants a token'}: {status} {words}", hint=hint)
     if status in {405, 501}:
         return NotOfferedError(f"{origin} answered {status} {words}", status=status)
     if status == 404:

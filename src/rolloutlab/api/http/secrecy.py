@@ -26,9 +26,8 @@ class Unencrypted:
             return
         host, port = place = _place(url)
         if not _in_own_network(host):
-            raise InputError(
-                f"{host} is not in a private network: a key could be read on the way", hint=f"https://{host}"
-            )
+            message = f"{host} is not in a private network: a key could be read on the way"
+            raise InputError(message, hint=f"https://{host}")
         self._allowed.add(place)
         warnings.warn(
             f"keys go to http://{host}:{port} unencrypted: every machine on the way can read them", stacklevel=2
@@ -48,10 +47,8 @@ class Unencrypted:
             raise InputError("a key would be sent to an invalid URL", hint="https://train.example") from None
         if not safe:
             host, port = _place(url)
-            raise InputError(
-                f"http://{host}:{port} is not encrypted: a key could be read on the way",
-                hint=f"https://{host}; or --insecure-http, inside your own network",
-            )
+            message = f"http://{host}:{port} is not encrypted: a key could be read on the way"
+            raise InputError(message, hint=f"https://{host}; or --insecure-http, inside your own network")
 
 
 def is_secret(header: str) -> bool:

@@ -86,9 +86,8 @@ def format_of(path: Path) -> str:
         return "parquet"
     if name.endswith(".jsonl"):
         return "jsonl"
-    raise InputError(
-        f"{path.name} has no known format", hint=f"NAME.jsonl, NAME.parquet, or --format {'|'.join(FORMATS)}"
-    )
+    message = f"{path.name} has no known format"
+    raise InputError(message, hint=f"NAME.jsonl, NAME.parquet, or --format {'|'.join(FORMATS)}")
 
 
 def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
