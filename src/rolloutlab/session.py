@@ -45,8 +45,7 @@ from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, select
 from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
-from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import Export, ExportFilter, export, find_all
+from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
 from rolloutlab.trajectories.frame import catalogue, reward_history
 from rolloutlab.trajectories.judge import Judge, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service

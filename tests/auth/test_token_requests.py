@@ -5,9 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from rolloutlab.auth.authorization import DeniedError, authorization_url, code_of
+from rolloutlab.auth.authorization import DeniedError, authorization_url, challenge_of, code_of
 from rolloutlab.auth.discovery import ServerMetadata
-from rolloutlab.auth.pkce import challenge_of
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.tokens import (
     TokenRefusedError,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import httpx
 
-from rolloutlab.auth.pkce import challenge_of
+from rolloutlab.auth.authorization import challenge_of
 
 TLS = httpx.create_ssl_context()
 """Made once: it takes a while."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rolloutlab.training import events as clock
-from rolloutlab.training.events import Clock
+from rolloutlab.training import job as clock
+from rolloutlab.training.job import Clock
 
 
 @pytest.fixture

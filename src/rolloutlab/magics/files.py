@@ -10,7 +10,7 @@ from rolloutlab.trajectories.files import FORMATS
 
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
-    from rolloutlab.trajectories.files.write import Export
+    from rolloutlab.trajectories.files.exchange import Export
 
 
 @magics_class

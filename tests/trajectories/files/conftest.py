@@ -9,8 +9,7 @@ import pytest
 from rolloutlab.api.wire.chat import Choice, SystemMessage, UserMessage
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Recorded
-from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import Export, ExportFilter, export
+from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, import_file
 
 
 class Desk:

@@ -15,8 +15,7 @@ from rolloutlab.api.wire.chat import AssistantMessage, Choice, ToolMessage, User
 from rolloutlab.errors import InputError
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Recorded, Score
-from rolloutlab.trajectories.files.read import import_file
-from rolloutlab.trajectories.files.write import ExportFilter, export
+from rolloutlab.trajectories.files.exchange import ExportFilter, export, import_file
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}, "unheard": None}
 EXTRA = {
