@@ -7,6 +7,7 @@ import re
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import cached_property, wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core import magic_arguments
@@ -59,6 +60,10 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
                 magics.variables[options.output] = result
             return result
 
+        shown = signature(function)  # %NAME? shows what IPython calls it with
+        magics, options, *cell = shown.parameters.values()
+        parameters = [magics, options.replace(name="line", annotation=str), *cell]
+        run.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
         return cast("F", run)
 
     return decorate
