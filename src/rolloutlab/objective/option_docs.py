@@ -173,7 +173,6 @@ _ALL = (
 )
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
-
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
@@ -209,7 +208,6 @@ def markdown_table() -> str:
 
 
 Effect = tuple[str, str]
-
 _TOKEN_RANGE = 0.01
 """A clip range this wide is meant for ratios of single tokens."""
 

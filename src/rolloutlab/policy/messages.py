@@ -21,7 +21,6 @@ from rolloutlab.errors import RenderingError
 Tools = Sequence[FunctionTool] | None
 Template = Callable[[list[dict[str, Any]], Tools], str]
 """Renders messages with tools; raises RenderingError when it refuses them."""
-
 _EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
 _UNCHECKED = ("user", "assistant")
 _MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")

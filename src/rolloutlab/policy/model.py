@@ -22,10 +22,8 @@ from rolloutlab.policy.decode import CompletionRequest, Decoder
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
-
 PRACTICE = "practice"
 """The name of the policy that comes with rolloutlab."""
-
 _SMALL = 20_000_000
 _MAX_WORKERS = 4
 _FINGERPRINT_SAMPLES = 64

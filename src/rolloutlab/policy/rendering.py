@@ -18,7 +18,6 @@ from rolloutlab.policy.messages import Messages
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
-
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_ID_DIGITS = 18
 _ITEMS = "messages_and_choices"

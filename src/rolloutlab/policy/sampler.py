@@ -13,10 +13,8 @@ from rolloutlab.policy.model import Adapter, Policy
 
 MAX_BATCH = 256
 """Completions decoded at the same time, over all checkpoints; the others are queued."""
-
 MAX_LANES = 8
 """Checkpoints in use at the same time."""
-
 PREFILL_TOKENS = 8192
 """Prompt tokens, padding included, prefilled between two steps: what newcomers may delay the running completions."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 Template = Callable[[list[dict[str, Any]], bool], str]
 """Renders messages; the second argument is `add_generation_prompt`."""
-
 _NAME, _ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
 _BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
 

@@ -28,7 +28,6 @@ from rolloutlab.policy.rendering import Renderer, TokenSequence
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
 """Trajectories read between two heartbeats."""
-
 Report = Callable[[str, dict[str, object]], None]
 """Called with the type and data of each event."""
 

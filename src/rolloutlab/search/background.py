@@ -13,7 +13,6 @@ _SHARE = 0.2
 """The process is busy if other threads use more than this share of a processor."""
 _LONGEST_END = 2.0
 """Seconds that closing waits for the current step: an embedding model may hang."""
-
 Work = Callable[[Callable[[], None]], None]
 """Calls its argument after every step; the argument returns when the process is idle."""
 

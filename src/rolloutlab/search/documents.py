@@ -31,7 +31,6 @@ FIELDS = {
 PART, COLUMN = "reward.", "row."
 OF_REWARD = ("reward", "source", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
-
 _LONG = 2**63
 """Where the integers of a file end."""
 

@@ -18,7 +18,6 @@ from rolloutlab.search.engine.records import EmbeddingModel
 Vectors = Sequence[Sequence[float]]
 Embed = Callable[[Sequence[str]], Any]
 """Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
-
 _OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
 """The default key is sent to this host only."""
 _TIMEOUT = 120.0

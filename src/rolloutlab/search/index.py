@@ -29,7 +29,6 @@ from rolloutlab.store.lab import Lab
 
 Progress = Callable[[str, int, int], None]
 """Called with the action, the number done and the total."""
-
 _BATCH = 64
 _LOCK_TIMEOUT = 2.0
 """Seconds that a search waits for another process that updates the index."""
@@ -78,11 +77,7 @@ class Index:
     """
 
     def __init__(
-        self,
-        lab: Lab,
-        path: Path,
-        embedder: Embedder | None = None,
-        regex_timeout: float | None = None,
+        self, lab: Lab, path: Path, embedder: Embedder | None = None, regex_timeout: float | None = None
     ) -> None:
         self._lab = lab
         self._path = path

@@ -16,11 +16,7 @@ Violation = tuple[str, Where]
 
 
 def check_where(where: Where, depth: int = 0) -> Where:
-    """A condition, normalized and valid in a search dictionary.
-
-    Raises:
-        InputError: it is not valid.
-    """
+    """A condition, normalized and valid in a search dictionary. Raises InputError: it is not valid."""
     if depth >= DEEPEST:
         raise too_deep()
     if isinstance(where, All | AnyOf):

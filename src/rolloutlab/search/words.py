@@ -30,11 +30,7 @@ _LONGEST = 60
 
 
 def explain(search: Search | Mapping[str, Any] | str) -> str:
-    """Describe a search or its dictionary in a few lines.
-
-    Raises:
-        InputError: it is no search.
-    """
+    """Describe a search or its dictionary in a few lines. Raises InputError: it is no search."""
     search = parse(search)
     lines = ["All records." if search.where is None else f"Records in which {condition(search.where)}."]
     if search.rank is None:

@@ -23,7 +23,6 @@ from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
 
 T = TypeVar("T")
-
 _RETRY_SECONDS = 1.0
 
 
@@ -137,8 +136,7 @@ class Jobs:
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
             was_queued = connection.execute(
-                "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'",
-                (now(), job_id),
+                "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'", (now(), job_id)
             ).rowcount
             if was_queued:
                 _add_event(connection, job_id, "training_cancelled", {})

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from weakref import finalize
 
 T = TypeVar("T")
-
 Abandoned = Callable[[], bool]
 """Whether the caller was interrupted while it waited; uncommitted work is then undone."""
 

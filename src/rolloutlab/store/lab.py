@@ -40,7 +40,6 @@ _NAME = re.compile(r"[\w.-]+")
 _PROMPT: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _SCRIPT: TypeAdapter[tuple[tuple[Message, ...], ...]] = TypeAdapter(tuple[tuple[Message, ...], ...])
 _ITEMS: TypeAdapter[tuple[MessageOrChoice, ...]] = TypeAdapter(tuple[MessageOrChoice, ...])
-
 _NAMED = """
     c.id, c.name, c.generation, c.created_at, c.plan, c.prompt_tokens, c.completion_tokens, c.generation =
         (SELECT max(generation) FROM collections WHERE name = c.name AND deleted_at IS NULL) AS newest

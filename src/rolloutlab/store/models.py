@@ -358,11 +358,7 @@ _LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")
 
 
 def parts_of(label: str) -> tuple[str, int | None] | None:
-    """Parse `name` or `name:N`; None for any other text.
-
-    Raises:
-        InputError: it is not a string.
-    """
+    """Parse `name` or `name:N`; None for any other text. Raises InputError: it is not a string."""
     if not isinstance(label, str):
         raise InputError(
             f"a collection name must be a string, not {type(label).__name__}", hint="%collections lists them"

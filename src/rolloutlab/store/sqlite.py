@@ -18,7 +18,6 @@ from rolloutlab.store.file_thread import Abandoned, Uninterrupted
 
 T = TypeVar("T")
 Row = sqlite3.Row
-
 _TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 """Errors of the disk or of other processes: full, locked, read-only, damaged. Their subclasses are bugs."""

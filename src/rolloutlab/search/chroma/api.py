@@ -18,11 +18,9 @@ from rolloutlab.errors import (
 )
 
 T = TypeVar("T")
-
 TENANT, DATABASE = "default_tenant", "default_database"
 """Chroma's default tenant and database."""
 CONNECT = "%connect --search URL"
-
 _NAMES = 1000
 _TIMEOUT = 120.0
 

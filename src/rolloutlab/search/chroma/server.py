@@ -35,7 +35,6 @@ from rolloutlab.search.where import (
 )
 
 Clause = dict[str, Any]
-
 _LONG = 2**63
 """The limit of the server's integers."""
 
@@ -64,11 +63,7 @@ def of_ids(where: Where) -> bool:
 
 
 def qualifies(identity: str, where: Where) -> bool:
-    """Whether an id matches a condition on ids.
-
-    Raises:
-        InputError: it is not a condition for ids.
-    """
+    """Whether an id matches a condition on ids. Raises InputError: it is not a condition for ids."""
     match where:
         case Compare(operator="$eq" | "$ne" as operator, value=value):
             return (identity == value) == (operator == "$eq")
@@ -132,7 +127,6 @@ def _spellings(value: Scalar) -> list[Scalar]:
 
 
 T = TypeVar("T")
-
 _PAGE = 100_000
 _NAMED = 10_000
 """Ids in one request: the server's SQLite takes no more than 32,766 values."""

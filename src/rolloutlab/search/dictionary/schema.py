@@ -13,7 +13,6 @@ from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST
 from rolloutlab.search.where import DOCUMENT, ID
 
 Schema = dict[str, Any]
-
 FIELD = {"type": "string", "pattern": "^[^$#]", "description": "the name of a metadata field"}
 TEXT = {"type": "string", "minLength": 1}
 NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
@@ -125,12 +124,7 @@ def _select() -> Schema:
 
 def _object(required: Schema, **optional: Schema) -> Schema:
     properties = {**required, **optional}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def _single(operators: Schema) -> Schema:

@@ -13,7 +13,6 @@ from rolloutlab.search.engine.backend import Hits, Places, Snapshot
 from rolloutlab.search.rank import Applied, Combined, Difference, FieldTerm, Knn, Rank, Ratio, Val
 
 Scores = npt.NDArray[np.float32]
-
 _COMBINED: dict[str, Callable[..., Any]] = {"$sum": np.add, "$mul": np.multiply, "$max": np.fmax, "$min": np.fmin}
 _APPLIED: dict[str, Callable[..., Any]] = {"$abs": np.abs, "$exp": np.exp, "$log": np.log}
 

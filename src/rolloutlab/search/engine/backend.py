@@ -11,7 +11,6 @@ from rolloutlab.search.rank import Knn
 from rolloutlab.search.where import Where
 
 T = TypeVar("T")
-
 Places = npt.NDArray[np.int64]
 """Record numbers within one snapshot, in storage order."""
 

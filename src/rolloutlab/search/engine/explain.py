@@ -50,11 +50,7 @@ class Breakdown:
 
 
 def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: A002 - as records name it
-    """Break down the score of a record.
-
-    Raises:
-        InputError: there is no such record, or the search ranks nothing.
-    """
+    """Break down the score of a record. Raises InputError: there is no such record, or the search ranks nothing."""
     if search.rank is None:
         raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
     rank = search.rank

@@ -14,13 +14,11 @@ from rolloutlab.errors import InputError
 
 Documents = Iterable[tuple[int, str]]
 """Texts by the places of their records."""
-
 _WITH_GIL = 0.01
 """Seconds for which a match keeps the GIL: most documents take microseconds, and to get the GIL back costs up to 5 ms
 for each of them while another thread computes."""
 _BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
 """A brace that begins no repetition, as in `\\frac{d}`: a character for `re`, limits of a fuzzy match for `regex`."""
-
 _SIMPLER = '{"where": {"#document": {"$contains": "Paris"}}}'
 
 

@@ -22,15 +22,11 @@ from rolloutlab.store.file_thread import Turns
 from rolloutlab.store.sqlite import Database
 
 __all__ = ["EmbeddingModel", "Record", "Records", "discard"]
-
 T = TypeVar("T")
-
 _ENDS = 10_000
 """Deletions that are kept for incremental readers; beyond that they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
-
-
 _WHOLE = 2**63
 _HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
 

@@ -22,8 +22,6 @@ from rolloutlab.store.sqlite import Database
 BM25 = "bm25"
 """The knn key of keyword search, by the FTS5 index of the documents."""
 _STORED = {ID: "id", DOCUMENT: "document", METADATA: "metadata"}
-
-
 _WORD = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
 """Words: runs without ASCII whitespace and punctuation."""
 

@@ -14,7 +14,6 @@ from rolloutlab.search.rank import SparseVector
 
 Space = Literal["cosine", "l2", "ip"]
 Floats = npt.NDArray[np.float64]
-
 BLOCK = 1 << 14
 """Vectors per block: the matrix grows by blocks and is never copied."""
 _EXACT = 1 << 10
@@ -143,10 +142,7 @@ def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
 
 
 def _dots(
-    block: npt.NDArray[np.float32],
-    chosen_B: Places,
-    query_D: npt.NDArray[np.float32],
-    out: npt.NDArray[np.float32],
+    block: npt.NDArray[np.float32], chosen_B: Places, query_D: npt.NDArray[np.float32], out: npt.NDArray[np.float32]
 ) -> None:
     """Dot products of some rows of a block with a query."""
     if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
@@ -183,10 +179,7 @@ class SparseVectors:
     """Sparse vectors in coordinate form. places_V: the record of each vector, ascending."""
 
     def __init__(
-        self,
-        places_V: Places,
-        indices: Sequence[npt.NDArray[np.int64]],
-        values: Sequence[npt.NDArray[np.float32]],
+        self, places_V: Places, indices: Sequence[npt.NDArray[np.int64]], values: Sequence[npt.NDArray[np.float32]]
     ) -> None:
         self._places_V = places_V
         self._owners_E = np.repeat(np.arange(len(places_V)), [len(each) for each in indices])

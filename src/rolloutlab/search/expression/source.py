@@ -61,11 +61,7 @@ class Text:
         return self.line[begin:end]
 
     def field(self, node: ast.AST) -> str | None:
-        """The field that a node names; None if it is not a name.
-
-        Raises:
-            InputError: no record has this field.
-        """
+        """The field that a node names; None if it is not a name. Raises InputError: no record has this field."""
         name = self._name(node)
         if name is None:
             return None

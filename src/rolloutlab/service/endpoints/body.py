@@ -22,18 +22,13 @@ from rolloutlab.errors import Cancelled
 from rolloutlab.fsutil import flush
 
 M = TypeVar("M", bound=Wire)
-
 MAX_ERRORS = 50
 """Validation errors that are reported of one body."""
-
 BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
-
 _NOT_JSON = (b"NaN", b"Infinity")
 """Not JSON, but pydantic's JSON parser accepts them in fields that a model does not declare."""
-
 MAX_BYTES = 64_000_000
 """Limit of a body that is read as a whole. Those of training jobs are streamed to a file, and may have any size."""
-
 _CHUNK = 1 << 20
 _COMPONENTS = "#/components/schemas/{model}"
 

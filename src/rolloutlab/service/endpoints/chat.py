@@ -38,7 +38,6 @@ from rolloutlab.store.sqlite import Database
 _STOPPING = "the service is being stopped"
 _EXAMPLE = {"model": "practice", "messages": [{"role": "user", "content": "What is 12 + 30?"}], "max_tokens": 8}
 _EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema here would describe each single event
-
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Completion, int, str]
@@ -150,11 +149,7 @@ class Completer:
         )
 
     async def complete(self, options: CompletionOptions, receive: Receive) -> str:
-        """The whole chat completion as JSON.
-
-        Raises:
-            Cancelled: the client disconnected; decoding stops.
-        """
+        """The whole chat completion as JSON. Raises Cancelled: the client disconnected; decoding stops."""
         requests = [self._watched(each, options) for each in options.requests] if options.stops else options.requests
         future = asyncio.wrap_future(self._sampler.submit(options.adapter, requests))
         rows = await while_connected(future, receive)

@@ -47,7 +47,6 @@ _DESCRIPTIONS = {
 }
 
 Responses = dict[int | str, dict[str, Any]]
-
 CHAT: Responses = {status: {"model": ChatProblem, "description": text} for status, text in _DESCRIPTIONS.items()}
 TRAINING: Responses = {
     status: {"model": HTTPValidationError if status == 422 else Problem, "description": text}

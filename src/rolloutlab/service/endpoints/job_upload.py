@@ -18,7 +18,6 @@ from rolloutlab.service.endpoints.body import MAX_ERRORS, InvalidBodyError, M, p
 from rolloutlab.service.endpoints.json_stream import JsonStream, MalformedJsonError
 
 T = TypeVar("T")
-
 _ROUNDING = 1e-3
 _MARK = "\ufdd0"
 """A Unicode noncharacter, which stands for undecodable text."""

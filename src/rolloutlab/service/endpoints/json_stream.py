@@ -11,7 +11,6 @@ from typing import BinaryIO
 from pydantic_core import from_json
 
 _CHUNK = 1 << 18
-
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _ARRAY = rb'\[[^"{}\[\]NI]*+\]'
 _OBJECT = rb'\{(?:[^"{}\[\]NI]++|' + _STRING + rb"|" + _ARRAY + rb")*+\}"

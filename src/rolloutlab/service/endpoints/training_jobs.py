@@ -56,9 +56,7 @@ def router(jobs: Jobs) -> APIRouter:
     routes = APIRouter(prefix="/v1/preview/training-jobs", tags=["training-jobs"])
 
     @routes.post(
-        "",
-        operation_id="create_training_job_v1_preview_training_jobs_post",
-        openapi_extra=describe(CreateTrainingJob),
+        "", operation_id="create_training_job_v1_preview_training_jobs_post", openapi_extra=describe(CreateTrainingJob)
     )
     async def create_training_job(
         request: Request, idempotency_key: Annotated[str | None, Header()] = None

@@ -20,13 +20,10 @@ from rolloutlab.store.models import Arrival, Group, NewGroup, Score, StoredColle
 from rolloutlab.store.rewards import finite
 
 Plain = dict[str, Any]
-
 _ROWS, _MAX_ROWS = 10, 100
 _PASSAGE = 600
 """Characters of a search result; `get_trajectory` returns the whole conversation."""
-
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
-
 _MAX_DIGITS = 18
 _MAX_PATTERN_CHARS, _PATTERN_SECONDS = 1_000, 3.0
 """Limits of all regular expressions of a search together."""
@@ -107,13 +104,7 @@ class LabTools:
         return {"groups": [_group_summary(collection, group) for (group,) in pages], "total": collection.groups}
 
     def add(
-        self,
-        into: str,
-        messages: Sequence[Mapping[str, Any]],
-        model: str,
-        reward: float | None,
-        note: str,
-        caller: str,
+        self, into: str, messages: Sequence[Mapping[str, Any]], model: str, reward: float | None, note: str, caller: str
     ) -> Plain:
         """Store a conversation: in a group (`letters:1/0`), or as the first of a new generation of a collection.
 

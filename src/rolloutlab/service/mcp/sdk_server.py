@@ -44,8 +44,7 @@ class McpServer:
             on_call_tool=self._call,
         )
         checks = TransportSecuritySettings(
-            allowed_hosts=[host for name in hosts for host in (name, f"{name}:*")],
-            allowed_origins=[issuer],
+            allowed_hosts=[host for name in hosts for host in (name, f"{name}:*")], allowed_origins=[issuer]
         )
         self._manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, security_settings=checks, max_request_body_size=MAX_BYTES

@@ -15,7 +15,6 @@ from rolloutlab.service.oauth.errors import OAuthError
 
 REDIRECTS = ("http://127.0.0.1:8888/rolloutlab/callback", "http://localhost:8888/rolloutlab/callback")
 """Redirect URIs of a Jupyter server on its default port."""
-
 _MAX_BYTES = 1 << 16
 _TIMEOUT = 5.0
 _MAX_AGE = 86400.0

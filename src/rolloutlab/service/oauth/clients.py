@@ -20,10 +20,8 @@ from rolloutlab.service.oauth.signing import Signer
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 GRANT_TYPES = ("authorization_code", "refresh_token")
 _NO_NAME = "an application without a name"
-
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts to which a redirect URI may lead without TLS: the browser's own machine."""
-
 _MAX_REDIRECTS = 50
 _MAX_URL = 2000
 _MAX_NAME = 80
@@ -31,7 +29,6 @@ _MAX_CLIENT_ID = 4000
 """Characters; the id is part of URLs."""
 _URL = re.compile(r"[A-Za-z0-9\-._~:/?\[\]@!$&()*+,=%]+")
 """RFC 3986 without `#`, `'` and `;`, which would break out of a content security policy directive."""
-
 _HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 
 
@@ -93,11 +90,7 @@ def parse_client(client_id: str, metadata: Mapping[str, Any], *, is_document: bo
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """A redirect URI: https, or http on the browser's own machine.
-
-    Raises:
-        OAuthError: invalid_redirect_uri.
-    """
+    """A redirect URI: https, or http on the browser's own machine. Raises OAuthError: invalid_redirect_uri."""
     parts = split_url(uri)
     if parts is None or parts.username is not None or parts.password is not None:
         raise OAuthError("invalid_redirect_uri", f"{uri!r} is not an absolute URL without a fragment or user name")

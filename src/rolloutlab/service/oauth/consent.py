@@ -27,7 +27,6 @@ from rolloutlab.service.oauth.signing import Signer
 
 COOKIE = "rolloutlab_form_"
 """Prefix of the cookie of a request: with one name for all, a second page would replace the first one's."""
-
 _LIFETIME = 600
 _MAX_TRIES = 5
 _MAX_CLOSED = 200

@@ -19,10 +19,8 @@ from rolloutlab.store.sqlite import Database, Row
 
 CODE, ACCESS, REFRESH = "code", "access", "refresh"
 _NAMES = {CODE: "code", REFRESH: "refresh token"}
-
 _CODE_LIFETIME = 60.0
 _REFRESH_LIFETIME = 30 * 86400.0
-
 _FIND = """
     SELECT t.*, g.client_id, g.client_name, g.resource, g.renews, g.redirect_uri, g.challenge FROM oauth_tokens t
     JOIN oauth_grants g ON g.id = t.grant_id WHERE t.hash = ? AND t.kind = ?

@@ -14,7 +14,6 @@ PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configu
 AUTHORIZE, CONSENT, TOKEN, REGISTER, REVOKE = (
     f"/oauth/{name}" for name in ("authorize", "consent", "token", "register", "revoke")
 )
-
 READ, WRITE, SERVICE = "lab:read", "lab:write", "service"
 
 SCOPES: Mapping[str, str] = {
