@@ -114,9 +114,7 @@ def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[
     """
     unit = job_unit(map(largest_reward, groups), options)
     weights = [group_weights(group, options, unit) for group in groups]
-    scale = job_scale(
-        [group.tokens for group in weights], [group.weight for group in weights], [g.size for g in weights]
-    )
+    scale = job_scale([g.tokens for g in weights], [g.weight for g in weights], [g.size for g in weights])
     return [scaled_weights(group, scale) for group in weights]
 
 
@@ -153,8 +151,7 @@ def group_weights(members_G: Sequence[Member], options: Options, unit: float = 1
 
 def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequence[float]) -> Scale | None:
     """The scale of a job from the sums of its groups; None if there are no trainable tokens."""
-    tokens = sum(tokens_g)
-    if not tokens:
+    if not (tokens := sum(tokens_g)):
         return None
     mean_weight = math.fsum(weight_g) / tokens
     return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)

@@ -3,17 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rolloutlab.objective.advantages import (
-    GroupWeights,
-    Member,
-    Reason,
-    TokenWeight,
-    group_weights,
-    job_scale,
-    job_unit,
-    largest_reward,
-    scaled_weights,
-)
+from rolloutlab.objective import advantages
+from rolloutlab.objective.advantages import GroupWeights, Member, Reason, TokenWeight
 from rolloutlab.objective.options import Options
 
 
@@ -26,31 +17,31 @@ class IncrementalAdvantages:
     def __init__(self, groups: Sequence[Sequence[Member]], options: Options) -> None:
         self._options = options
         self._largest_reward_g = [self._largest_reward(group) for group in groups]
-        self._unit = job_unit(self._largest_reward_g, options)
-        self._groups = [group_weights(group, options, self._unit) for group in groups]
+        self._unit = advantages.job_unit(self._largest_reward_g, options)
+        self._groups = [advantages.group_weights(group, options, self._unit) for group in groups]
         self._trains_g = [group.trains for group in self._groups]
         self._tokens_g = [group.tokens for group in self._groups]
         self._weight_g = [group.weight for group in self._groups]
         self._size_g = [group.size for group in self._groups]
         self._largest_advantage_g = [_largest(group) for group in self._groups]
         self._reasons = Counter(reason for group in self._groups for reason in group.reasons_G if reason)
-        self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
+        self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
         """Replace the members of some groups."""
         for index, members_G in groups.items():
             self._largest_reward_g[index] = self._largest_reward(members_G)
         changed = groups
-        if (unit := job_unit(self._largest_reward_g, self._options)) != self._unit:
+        if (unit := advantages.job_unit(self._largest_reward_g, self._options)) != self._unit:
             self._unit = unit
             changed = {i: group.members_G for i, group in enumerate(self._groups)} | dict(groups)
         for index, members_G in changed.items():
-            self._replace(index, group_weights(members_G, self._options, unit))
-        self._scale = job_scale(self._tokens_g, self._weight_g, self._size_g)
+            self._replace(index, advantages.group_weights(members_G, self._options, unit))
+        self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def shares(self, index: int) -> list[TokenWeight]:
         """The token weights of a group."""
-        return scaled_weights(self._groups[index], self._scale)
+        return advantages.scaled_weights(self._groups[index], self._scale)
 
     def reasons(self) -> dict[Reason, int]:
         """How many members each reason keeps from training."""
@@ -79,7 +70,9 @@ class IncrementalAdvantages:
         return self._scale is not None and self._scale.size > 0
 
     def _largest_reward(self, members_G: Sequence[Member]) -> float:
-        return 0.0 if self._options.scale_rewards else largest_reward(members_G)  # `job_unit` does not need it then
+        return (
+            0.0 if self._options.scale_rewards else advantages.largest_reward(members_G)
+        )  # `job_unit` does not need it then
 
     def _replace(self, index: int, group: GroupWeights) -> None:
         self._reasons.subtract(filter(None, self._groups[index].reasons_G))

@@ -92,85 +92,32 @@ class Option:
 
 
 _ALL = (
-    Option(
-        "advantage_balance",
-        "above 0 shrinks what teaches to avoid, below 0 what teaches to repeat; 1 and -1 remove it",
-        default="0",
-        example="0.5",
-        low=-1,
-        high=1,
-    ),
-    Option(
-        "epsilon",
-        "importance ratios are clipped from below at 1 - epsilon",
-        default="1.0; 0.2 with ppo",
-        example="0.2",
-        low=0,
-    ),
-    Option(
-        "epsilon_high",
-        "importance ratios are clipped from above at 1 + epsilon_high",
-        default="4.0; epsilon with ppo",
-        example="0.28",
-        low=0,
-    ),
-    Option(
-        "importance_sampling_level",
-        "whether the importance ratio is of a token, of its whole history (a mean over its tokens, far nearer to 1:"
-        " epsilon 3e-4 and epsilon_high 4e-4 with ppo, as GSPO has them), or a mean of both",
-        default="token",
-        example="sequence",
-        values=get_args(ImportanceSamplingLevel),
-    ),
-    Option(
-        "vendor_k2_tau",
-        "strength of the penalty on the change of a token's logprob; 0 is off",
-        default="off",
-        example="0.01",
-    ),
-    Option(
-        "learning_rate",
-        "the optimiser's step size; nearly every gradient is cut to norm 0.1, so this alone sets how far a step goes",
-        default="the policy's own: 2e-3 under 20M parameters, 5e-6 above",
-        example="2e-3",
-        low=0,
-    ),
-    Option(
-        "mask_prob_ratio",
-        "a ratio outside the clip range becomes 0 instead of the bound",
-        default="false",
-        example="true",
-        values=_BOOLEAN,
-    ),
-    Option(
-        "max_negative_advantage_importance_sampling_weight",
-        "upper bound of every importance ratio; 0 is off",
-        default="off",
-        example="10.0",
-        low=0,
-    ),
-    Option(
-        "ppo",
-        "the clipped surrogate of PPO instead of clipped importance-weighted REINFORCE",
-        default="false",
-        example="true",
-        values=_BOOLEAN,
-    ),
-    Option(
-        "precalculate_logprobs",
-        "old logprobs are recomputed under the job's starting weights: for imported ones, or another engine's numerics",
-        default="false",
-        example="true",
-        values=_BOOLEAN,
-    ),
-    Option(
-        "scale_rewards",
-        "an advantage is divided by the standard deviation of its group",
-        default="true",
-        example="false",
-        values=_BOOLEAN,
-    ),
-)
+    Option("advantage_balance", default="0", example="0.5", low=-1, high=1,
+           does="above 0 shrinks what teaches to avoid, below 0 what teaches to repeat; 1 and -1 remove it"),
+    Option("epsilon", default="1.0; 0.2 with ppo", example="0.2", low=0,
+           does="importance ratios are clipped from below at 1 - epsilon"),
+    Option("epsilon_high", default="4.0; epsilon with ppo", example="0.28", low=0,
+           does="importance ratios are clipped from above at 1 + epsilon_high"),
+    Option("importance_sampling_level", default="token", example="sequence", values=get_args(ImportanceSamplingLevel),
+           does="whether the importance ratio is of a token, of its whole history (a mean over its tokens, far nearer"
+                " to 1: epsilon 3e-4 and epsilon_high 4e-4 with ppo, as GSPO has them), or a mean of both"),
+    Option("vendor_k2_tau", default="off", example="0.01",
+           does="strength of the penalty on the change of a token's logprob; 0 is off"),
+    Option("learning_rate", default="the policy's own: 2e-3 under 20M parameters, 5e-6 above", example="2e-3", low=0,
+           does="the optimiser's step size; nearly every gradient is cut to norm 0.1, so this alone sets how far a step"
+                " goes"),
+    Option("mask_prob_ratio", default="false", example="true", values=_BOOLEAN,
+           does="a ratio outside the clip range becomes 0 instead of the bound"),
+    Option("max_negative_advantage_importance_sampling_weight", default="off", example="10.0", low=0,
+           does="upper bound of every importance ratio; 0 is off"),
+    Option("ppo", default="false", example="true", values=_BOOLEAN,
+           does="the clipped surrogate of PPO instead of clipped importance-weighted REINFORCE"),
+    Option("precalculate_logprobs", default="false", example="true", values=_BOOLEAN,
+           does="old logprobs are recomputed under the job's starting weights: for imported ones, or another engine's"
+                " numerics"),
+    Option("scale_rewards", default="true", example="false", values=_BOOLEAN,
+           does="an advantage is divided by the standard deviation of its group"),
+)  # fmt: skip
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
@@ -185,8 +132,7 @@ def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """All errors in the options of a job, each with what to type instead."""
     errors = []
     for name, value in options.items():
-        option = OPTIONS.get(proper_name(name))
-        if option is None:
+        if (option := OPTIONS.get(proper_name(name))) is None:
             close = get_close_matches(name, OPTIONS, n=1)
             typed = f"{close[0]}: {OPTIONS[close[0]].example}" if close else f"one of {', '.join(OPTIONS)}"
             errors.append((f"unknown option {name!r}", typed))
@@ -223,12 +169,8 @@ def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> li
 
     typed = {name: value for name, value in given.items() if value is not None}
     options = settle(ExperimentalTrainingConfig.model_validate(typed))
-    return [
-        *_clipping(typed, options),
-        *_masking(options),
-        *_bounding(typed, options),
-        *_weighing(typed, options, trainable_groups),
-    ]
+    weighing = _weighing(typed, options, trainable_groups)
+    return [*_clipping(typed, options), *_masking(options), *_bounding(typed, options), *weighing]
 
 
 def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:

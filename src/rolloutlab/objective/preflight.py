@@ -95,9 +95,7 @@ class Preflight:
         ]
         for reason, names in self.skipped.items():
             fix = _FIX[reason].format(collection=collection)
-            why = WHY[reason]
-            if reason is Reason.UNREADABLE:
-                why += f", {_some(list(self.unreadable()))}"
+            why = WHY[reason] + (f", {_some(list(self.unreadable()))}" if reason is Reason.UNREADABLE else "")
             lines.append(f"{len(names):,} left out: {why} ({_some(names)}) -> {fix}")
         return [*lines, *self.warnings]
 
@@ -172,10 +170,8 @@ def odd_settings(trajectory: Trajectory) -> list[str]:
 
 def setting_warnings(odd: Mapping[str, int]) -> list[str]:
     """As `sampling_warnings`, from the number of trajectories per setting."""
-    return [
-        f"{count(n, 'trajectory')} sampled at {setting}: importance ratios assume 1 -> sample at 1"
-        for setting, n in odd.items()
-    ]
+    advice = "importance ratios assume 1 -> sample at 1"
+    return [f"{count(n, 'trajectory')} sampled at {setting}: {advice}" for setting, n in odd.items()]
 
 
 def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, recomputes: bool = False) -> list[str]:
@@ -184,8 +180,7 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     sampled: number of trajectories by the step of their oldest answer. begins: the step that the job starts from.
     recomputes: whether the job recomputes old logprobs, so that every importance ratio begins at 1.
     """
-    older = {step: n for step, n in sampled.items() if step < begins}
-    if not older:
+    if not (older := {step: n for step, n in sampled.items() if step < begins}):
         return []
     first, last, number = min(older), max(older), sum(older.values())
     steps, lag = (f"step {first}", "lag") if first == last else (f"steps {first} to {last}", "lag up to")
@@ -194,10 +189,8 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
         f"{lag} {begins - first} -> %%chat {collection} samples anew, or ppo: true bounds the ratio"
     ]
     if recomputes:
-        lines.append(
-            "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"
-            " -> precalculate_logprobs: false"
-        )
+        removed = "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"
+        lines.append(f"{removed} -> precalculate_logprobs: false")
     return lines
 
 

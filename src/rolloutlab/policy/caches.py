@@ -62,7 +62,6 @@ def _joined(a: Any, b: Any, length: int) -> Any:
 
 
 def _apply(layer: Any, to_positions: Callable[[Tensor], Tensor], to_state: Callable[[Tensor], Tensor]) -> None:
-
     if _is_attention(layer):
         layer.keys, layer.values = to_positions(layer.keys), to_positions(layer.values)
         return

@@ -101,8 +101,7 @@ class Decoder:
             row.tokens.append(token)
             row.logprobs.append(logprob)
             row.finish = self._finish(row)
-        ended = [row for row in self._rows if row.finish]
-        if ended:
+        if ended := [row for row in self._rows if row.finish]:
             token_B = token_B[self._keep([i for i, row in enumerate(self._rows) if not row.finish])]
         if self._rows:
             self._advance(token_B)
@@ -137,8 +136,7 @@ class Decoder:
         return token_B
 
     def _note_top(self, logprobs_BV: Tensor) -> None:
-        count = max(row.request.top for row in self._rows)
-        if not count:
+        if not (count := max(row.request.top for row in self._rows)):
             return
         best = logprobs_BV.topk(min(count, logprobs_BV.shape[1]))
         for row, ids, values in zip(self._rows, best.indices.tolist(), best.values.tolist(), strict=True):
@@ -147,28 +145,22 @@ class Decoder:
                 row.top.append(possible[: row.request.top])
 
     def _finish(self, row: Completion) -> Finish | None:
-        finish = row.request.watch(row) if row.request.watch else None
+        finish = row.request.watch(row) if row.request.watch else None  # called for the last token too
         if row.tokens[-1] in self._end_ids:
             return "stop"
-        if finish:
-            return finish
-        return "length" if len(row.tokens) >= row.request.max_tokens else None
+        return finish or ("length" if len(row.tokens) >= row.request.max_tokens else None)
 
     def _keep(self, indices: list[int]) -> Tensor:
         index_B = torch.tensor(indices, dtype=torch.long, device=self._model.device)
         self._rows = [self._rows[i] for i in indices]
         self._mask_BT = self._mask_BT[index_B]
         select(self._cache, index_B)
-        self._trim()
-        self._noise = _Noise([row.request for row in self._rows], self._model.device)
-        return index_B
-
-    def _trim(self) -> None:
-        """Drop positions that are padding in every row; without it a busy batch would grow for ever."""
-        unused = int(self._mask_BT.any(0).int().argmax()) if self._rows else 0
-        if unused:
+        # positions that are padding in every row: without it a busy batch would grow for ever
+        if unused := int(self._mask_BT.any(0).int().argmax()) if self._rows else 0:
             self._mask_BT = self._mask_BT[:, unused:]
             trim(self._cache, unused)
+        self._noise = _Noise([row.request for row in self._rows], self._model.device)
+        return index_B
 
     def _advance(self, token_B: Tensor) -> None:
         self._mask_BT = pad(self._mask_BT, (0, 1), value=1)
@@ -201,7 +193,9 @@ class _Noise:
     def __init__(self, requests: list[CompletionRequest], device: torch.device) -> None:
         self.temperature_B = torch.tensor([request.temperature for request in requests], device=device)
         self.top_p_B = torch.tensor([request.top_p for request in requests], device=device)
-        self.key_B = torch.tensor([_key(request) for request in requests], dtype=torch.long, device=device)
+        seeds = [hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest() for request in requests]
+        keys = [int.from_bytes(digest[:8], signed=True) for digest in seeds]
+        self.key_B = torch.tensor(keys, dtype=torch.long, device=device)
         self.greedy_B = self.temperature_B == 0
         self.any_greedy = any(request.temperature == 0 for request in requests)
         self.any_top_p = any(request.top_p < 1 for request in requests)
@@ -243,11 +237,6 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 def _wrap(constant: int) -> int:
     """A 64-bit constant as the signed integer with the same bits."""
     return constant - (1 << 64) if constant >= 1 << 63 else constant
-
-
-def _key(request: CompletionRequest) -> int:
-    digest = hashlib.sha256(f"{request.seed}:{request.index}".encode()).digest()
-    return int.from_bytes(digest[:8], signed=True)
 
 
 def _nucleus(scores_BV: Tensor, top_p_B: Tensor) -> Tensor:

@@ -129,11 +129,9 @@ class Scorer:
         Raises:
             RenderingError: a sequence is longer than the policy's context.
         """
-        longest = max(map(len, sequences), default=0)
-        if longest > self._context:
-            raise RenderingError(
-                f"a conversation of {longest:,} tokens is longer than the policy's context of {self._context:,}"
-            )
+        if (longest := max(map(len, sequences), default=0)) > self._context:
+            limit = f"the policy's context of {self._context:,}"
+            raise RenderingError(f"a conversation of {longest:,} tokens is longer than {limit}")
         with self._lock:
             write_adapter(self._model, adapter)
             return [scored_T.tolist() for scored_T in self._forward.logprobs(sequences)]

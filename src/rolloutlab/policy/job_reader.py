@@ -33,8 +33,11 @@ class Garbled:
     path: str
 
 
+Item = Trajectory | Garbled
+
+
 def read_job(
-    groups: Iterable[Iterable[Trajectory | Garbled]], renderer: Renderer, context: int, progress: Callable[[int], None]
+    groups: Iterable[Iterable[Item]], renderer: Renderer, context: int, progress: Callable[[int], None]
 ) -> ReadJob:
     """Read groups once, in order; `progress` is called after each trajectory with their number so far."""
     members: list[list[Member]] = []
@@ -55,18 +58,12 @@ def read_job(
                 yield trajectory
 
     warnings = sampling_warnings(trajectories())
-    warnings += [
-        f"{member.name}: a history longer than the policy's context is left out"
-        for group in members
-        for member in group
-        if member.too_long and member.tokens
-    ]
+    cut = (member.name for group in members for member in group if member.too_long and member.tokens)
+    warnings += [f"{name}: a history longer than the policy's context is left out" for name in cut]
     return ReadJob(members, sequences, warnings, digest.digest())
 
 
-def _tokenize(
-    name: str, item: Trajectory | Garbled, renderer: Renderer, context: int
-) -> tuple[Member, list[TokenSequence]]:
+def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[Member, list[TokenSequence]]:
     """A trajectory for the objective, and its trainable histories; none if a part is unreadable."""
     if isinstance(item, Garbled):
         return Member(name, item.trajectory.reward, (), unreadable=f"{item.path}: its bytes are not valid text"), []

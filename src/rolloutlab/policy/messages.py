@@ -80,8 +80,7 @@ class Messages:
             _simplify(message, i, f"{path}.{i}")
         shapes = tuple(map(_shape, messages))
         key = (bool(tools), shapes)
-        result = self._cache.get(key)
-        if result is None:
+        if (result := self._cache.get(key)) is None:
             result = self._test(shapes, tools)
             if len(self._cache) >= _MAX_SHAPES:
                 self._cache.clear()  # another thread may do so at any moment
@@ -101,7 +100,8 @@ class Messages:
             of_kind = [i for i, shape in enumerate(targets) if shape.kind == kind]
             lost = self._lost(targets, tools) if of_kind else ()
             if lost is None or any(lost[i] for i in of_kind):
-                targets = tuple(_converted(shape, equivalent) if shape.kind == kind else shape for shape in targets)
+                new: dict[str, Any] = {"calls": ("function",)} if equivalent == "tool_calls" else {"role": equivalent}
+                targets = tuple(shape._replace(**new) if shape.kind == kind else shape for shape in targets)
         return targets, self._lost(targets, tools) or ()
 
     def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
@@ -123,10 +123,6 @@ def _shape(message: dict[str, Any]) -> _Shape:
         types = [call["type"] for call in message.get("tool_calls") or []]
         calls = tuple(chain.from_iterable([each] * min(types.count(each), 2) for each in ("function", "custom")))
     return _Shape(message["role"], not calls or bool(message["content"].strip()), calls)
-
-
-def _converted(shape: _Shape, kind: str) -> _Shape:
-    return shape._replace(calls=("function",)) if kind == "tool_calls" else shape._replace(role=kind)
 
 
 def _example(shape: _Shape, i: int) -> dict[str, Any]:
@@ -218,8 +214,7 @@ def _call_id(i: int) -> str:
 
 
 def _part_text(part: dict[str, Any], path: str) -> str:
-    text = part.get("text", part.get("refusal"))
-    if text is None:
+    if (text := part.get("text", part.get("refusal"))) is None:
         raise RenderingError(f"{path}: this policy reads text, not {part['type']}")
     return str(text)
 

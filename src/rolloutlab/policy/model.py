@@ -129,6 +129,7 @@ def load_policy(name: str) -> Policy:
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
     context = base.config.max_position_embeddings
+    budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     policy = Policy(
         name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
         base=base,
@@ -137,7 +138,7 @@ def load_policy(name: str) -> Policy:
         context=context,
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
-        row_tokens=_row_tokens(small, context),
+        row_tokens=budget // context * context or budget,
         workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
     )
@@ -154,10 +155,8 @@ def _check_sampling(policy: Policy) -> None:
             decoder.step()
     except Exception as error:  # a model can fail in any way
         reason = error.message if isinstance(error, PolicyError) else f"{type(error).__name__}: {_first_line(error)}"
-        raise PolicyError(
-            f"the policy {policy.name!r} cannot be sampled: {reason}",
-            hint="a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2",
-        ) from error
+        hint = "a model with attention layers only, such as Llama, Qwen, Mistral, Gemma or GPT-2"
+        raise PolicyError(f"the policy {policy.name!r} cannot be sampled: {reason}", hint=hint) from error
 
 
 def fingerprint(policy: Policy) -> str:
@@ -204,12 +203,6 @@ def _lora(small: bool, base: nn.Module) -> LoraConfig:
         task_type="CAUSAL_LM",
         fan_in_fan_out=any(type(module) is Conv1D for module in base.modules()),  # GPT-2's weights are transposed
     )
-
-
-def _row_tokens(small: bool, context: int) -> int:
-    """A multiple of the context, if it fits more than once."""
-    budget = 1024 if small else 2048
-    return budget // context * context or budget
 
 
 def _parameters(model: nn.Module) -> int:

@@ -74,16 +74,13 @@ def bundles(
     by_prompt: dict[bytes, list[int]] = {}
     for i in range(len(sequences)) if part is None else part:
         by_prompt.setdefault(sequences[i].ids[: _prompt(sequences[i])].tobytes(), []).append(i)
-    return [
-        bundle
-        for members in by_prompt.values()
-        for shared in _fill(sequences, members, limit)
-        for bundle in (
-            [shared]
-            if _is_cheaper(shared, sequences, shares)
-            else [Bundle(_prompt(sequences[i]), [i], len(sequences[i])) for i in shared.members]
-        )
-    ]
+    bundled: list[Bundle] = []
+    for shared in (shared for members in by_prompt.values() for shared in _fill(sequences, members, limit)):
+        if _is_cheaper(shared, sequences, shares):
+            bundled.append(shared)
+        else:
+            bundled += [Bundle(_prompt(sequences[i]), [i], len(sequences[i])) for i in shared.members]
+    return bundled
 
 
 def batches(bundles: Sequence[Bundle], limit: int) -> Iterator[list[Bundle]]:

@@ -13,6 +13,7 @@ from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call, ToolCallFormat, infer_format, valid_call
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+Decode = Callable[[Sequence[int]], str]
 
 
 class TextStream:
@@ -22,9 +23,7 @@ class TextStream:
     the marker of a tool call, at whose possible beginning output is held back.
     """
 
-    def __init__(
-        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), held: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, decode: Decode, stops: Sequence[str] = (), held: Sequence[str] = ()) -> None:
         self._decode = decode
         self._stops = stops
         self._held = (*stops, *held)
@@ -78,8 +77,7 @@ class CompletionParser:
 
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
         """A stream of a completion's text; with tools, it holds back what may be a call."""
-        held = [self._call_marker] if tools else []
-        return TextStream(self._renderer.text, stops, held)
+        return TextStream(self._renderer.text, stops, [self._call_marker] if tools else [])
 
     def message(
         self, ids: Sequence[int], stops: Sequence[str], prompt: Sequence[int], tools: Sequence[FunctionTool]

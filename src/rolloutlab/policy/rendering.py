@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import Choice, FunctionTool, Message, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.chat import Choice, Message, MessageOrChoice, TokenLogprob
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
-from rolloutlab.policy.messages import Messages
+from rolloutlab.policy.messages import Messages, Tools
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
@@ -63,7 +63,7 @@ class Renderer:
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
         self._messages = Messages(self._template)
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of a conversation, with the generation prompt.
 
         Raises:
@@ -72,7 +72,7 @@ class Renderer:
         plain = self._messages.plain(messages, "messages", tools)
         return self._encode(self._check_length(self._template(plain, tools)))
 
-    def answer(self, messages: Sequence[Message], tools: Sequence[FunctionTool] | None = None) -> list[int]:
+    def answer(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of the last message, an assistant's, with its end-of-turn token.
 
         Raises:
@@ -98,18 +98,16 @@ class Renderer:
         items = items[: max((i + 1 for i, item in enumerate(items) if _trains(item)), default=0)]
         last = len(items) - 1  # its message is no context of any sampled token
         plain = [*self._messages.plain(items[:last], _ITEMS, tools), {}] if items else []
-        messages = [
-            {"role": "assistant", "content": _marker(i)} if _trains(item) else plain[i] for i, item in enumerate(items)
-        ]
+        marked = [{"role": "assistant", "content": _marker(i)} for i in range(len(items))]
+        messages = [marked[i] if _trains(item) else plain[i] for i, item in enumerate(items)]
         sequence = TokenSequence()
         before = ""
         for i, item in enumerate(items):
             if not isinstance(item, Choice) or not _trains(item):
                 continue
             prompt = self._template(messages[:i], tools)
-            if not prompt.startswith(before) or (
-                before and not self._matches_sampling(prompt, items[:i], plain[:i], tools)
-            ):
+            earlier = prompt, items[:i], plain[:i], tools
+            if not prompt.startswith(before) or (before and not self._matches_sampling(*earlier)):
                 raise RenderingError(f"{_ITEMS}.{i}: the chat template rewrites earlier turns of this conversation")
             self._splice(sequence, self._encode(prompt[len(before) :]), item.sampled_tokens(), f"{_ITEMS}.{i}")
             before = prompt + _marker(i)
@@ -124,9 +122,7 @@ class Renderer:
         raw = self._tokenizer.convert_ids_to_tokens([token_id])[0] or ""
         return text, list(_raw_bytes(raw) if _REPLACEMENT in text else text.encode())
 
-    def _template(
-        self, messages: list[dict[str, Any]], tools: Sequence[FunctionTool] | None, begin: bool = True
-    ) -> str:
+    def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
         try:
             text = self._tokenizer.apply_chat_template(
@@ -145,10 +141,8 @@ class Renderer:
     def _check_length(self, text: str) -> str:
         """The text, or ContextError if it is too long even with the longest tokens."""
         if self._context is not None and len(text) > max(_UNCHECKED_CHARS, self._context * self._longest_token):
-            raise ContextError(
-                f"{len(text):,} characters do not fit into the policy's context of {self._context:,} tokens",
-                hint="shorten it",
-            )
+            limit = f"the policy's context of {self._context:,} tokens"
+            raise ContextError(f"{len(text):,} characters do not fit into {limit}", hint="shorten it")
         return text
 
     @cached_property
@@ -166,11 +160,7 @@ class Renderer:
         sequence.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
 
     def _matches_sampling(
-        self,
-        prompt: str,
-        items: Sequence[MessageOrChoice],
-        plain: list[dict[str, Any]],
-        tools: Sequence[FunctionTool] | None,
+        self, prompt: str, items: Sequence[MessageOrChoice], plain: list[dict[str, Any]], tools: Tools
     ) -> bool:
         """Whether a prompt, with sampled texts for its markers, is the one that the sampler read, but for white space.
 
@@ -199,9 +189,7 @@ class Renderer:
         token_id = entry.token_id if entry.token_id is not None else _named_id(entry.token)
         if token_id is None and entry.bytes:
             token_id = self._ids_by_bytes.get(tuple(entry.bytes))
-        if token_id is None:
-            token_id = self._ids_by_text.get(entry.token)
-        return token_id
+        return self._ids_by_text.get(entry.token) if token_id is None else token_id
 
     @cached_property
     def _ids_by_bytes(self) -> dict[tuple[int, ...], int]:
@@ -230,12 +218,8 @@ def _named_id(token: str) -> int | None:
 
 def _raw_bytes(token: str) -> bytes:
     """The bytes of a byte-level BPE token that is not valid UTF-8 by itself."""
-    table = _byte_of_character()
-    return bytes(table.get(character, ord("?")) for character in token)
-
-
-def _byte_of_character() -> dict[str, int]:
-    """The inverse of GPT-2's table of printable characters for bytes."""
+    # the inverse of GPT-2's table of printable characters for bytes
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    table = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    return bytes(table.get(character, ord("?")) for character in token)

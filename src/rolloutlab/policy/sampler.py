@@ -15,8 +15,13 @@ MAX_BATCH = 256
 """Completions decoded at the same time, over all checkpoints; the others are queued."""
 MAX_LANES = 8
 """Checkpoints in use at the same time."""
-PREFILL_TOKENS = 8192
+PREFILL = 8192
 """Prompt tokens, padding included, prefilled between two steps: what newcomers may delay the running completions."""
+
+
+Completions = Future[list[Completion]]
+Newcomers = list[tuple["_Submission", CompletionRequest]]
+"""The requests that join a batch."""
 
 
 @dataclass
@@ -25,7 +30,7 @@ class _Submission:
 
     adapter: Adapter
     waiting: deque[CompletionRequest]
-    future: "Future[list[Completion]]"
+    future: Completions
     count: int
     ended: list[Completion] = field(default_factory=list)
 
@@ -56,7 +61,7 @@ class _Lane:
         self._decoder = Decoder(self._model, self._policy.end_ids)
         self.adapter = adapter
 
-    def admit(self, newcomers: Sequence[tuple[_Submission, CompletionRequest]]) -> None:
+    def admit(self, newcomers: Newcomers) -> None:
         self.running.update({id(request): submission for submission, request in newcomers})
         self._decoder.admit([request for _, request in newcomers])
 
@@ -65,7 +70,7 @@ class _Lane:
             for row in self._decoder.step():
                 self.running.pop(id(row.request)).end(row)
 
-    def refuse(self, newcomers: Sequence[tuple[_Submission, CompletionRequest]], error: Exception) -> None:
+    def refuse(self, newcomers: Newcomers, error: Exception) -> None:
         """Fail the newcomers; the running completions go on."""
         for submission, request in newcomers:
             self.running.pop(id(request), None)
@@ -87,11 +92,7 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        max_batch: int = MAX_BATCH,
-        max_lanes: int = MAX_LANES,
-        prefill_tokens: int = PREFILL_TOKENS,
+        self, policy: Policy, max_batch: int = MAX_BATCH, max_lanes: int = MAX_LANES, prefill_tokens: int = PREFILL
     ) -> None:
         self._policy = policy
         self._prefill_tokens = prefill_tokens
@@ -104,12 +105,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
-    def submit(self, adapter: Adapter, requests: Sequence[CompletionRequest]) -> "Future[list[Completion]]":
+    def submit(self, adapter: Adapter, requests: Sequence[CompletionRequest]) -> Completions:
         """Queue completions under an adapter; cancelling the future stops their decoding.
 
         Requests with the same adapter object share a batch.
         """
-        future: Future[list[Completion]] = Future()
+        future: Completions = Future()
         waiting = deque(replace(request, watch=_until_done(request, future)) for request in requests)
         if not waiting:
             future.set_result([])
@@ -148,9 +149,9 @@ class Sampler:
             self._changed.wait_for(lambda: self._closed or self._queue or any(lane.running for lane in self._lanes))
             return not self._closed
 
-    def _joining(self) -> list[tuple[_Lane, list[tuple[_Submission, CompletionRequest]]]]:
+    def _joining(self) -> list[tuple[_Lane, Newcomers]]:
         """The requests that join each lane now: from the head of the queue while there is room."""
-        joining: dict[int, tuple[_Lane, list[tuple[_Submission, CompletionRequest]]]] = {}
+        joining: dict[int, tuple[_Lane, Newcomers]] = {}
         room = self._max_batch - sum(len(lane.running) for lane in self._lanes)
         prompts = longest = 0
         while self._queue and room > 0:
@@ -189,9 +190,7 @@ class Sampler:
         return idle
 
 
-def _until_done(
-    request: CompletionRequest, future: "Future[list[Completion]]"
-) -> Callable[[Completion], Finish | None]:
+def _until_done(request: CompletionRequest, future: Completions) -> Callable[[Completion], Finish | None]:
     """The request's `watch`, and an end when its future is cancelled."""
 
     def watch(row: Completion) -> Finish | None:

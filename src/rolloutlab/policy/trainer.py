@@ -83,9 +83,8 @@ def train(
     torch.manual_seed(_seed(job, config, step))
     write_adapter(model, start.adapter)
     forward = Forward(policy, model)
-    optimizer = torch.optim.AdamW(
-        adapter_parameters(model).values(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1
-    )
+    parameters = adapter_parameters(model).values()
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
     _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
@@ -94,9 +93,8 @@ def train(
         for i, row in enumerate(_until(cancelled, rows)):
             metrics = _optimizer_step(forward, optimizer, row, options, pool)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
-                raise TrainingError(
-                    f"the loss of row {i} is not a finite number", hint="a lower learning_rate or epsilon_high"
-                )
+                hint = "a lower learning_rate or epsilon_high"
+                raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
             # undefined metrics are left out: JSON has no NaN
             report("gradient_step", {k: v for k, v in {**metrics, **constant}.items() if math.isfinite(v)})
     if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
@@ -121,11 +119,8 @@ def _until(cancelled: Callable[[], bool], rows: Sequence[Row]) -> Iterator[Row]:
 
 def _in_fp32(options: Options) -> Options:
     """The options with floats clamped so that products stay finite in fp32; larger values have the same effect."""
-    clamped: dict[str, Any] = {
-        name: min(max(value, -_MAX_OPTION), _MAX_OPTION)
-        for name, value in vars(options).items()
-        if isinstance(value, float)
-    }
+    floats = {name: value for name, value in vars(options).items() if isinstance(value, float)}
+    clamped: dict[str, Any] = {name: min(max(value, -_MAX_OPTION), _MAX_OPTION) for name, value in floats.items()}
     return replace(options, **clamped)
 
 
@@ -150,18 +145,12 @@ def _tokens(sequences: Sequence[TrainingSequence]) -> int:
     return sum(len(s.tokens) for s in sequences)
 
 
-def _training_sequences(
-    check: Preflight, sequences: Iterable[Sequence[TokenSequence]]
-) -> Iterator[list[TrainingSequence]]:
+def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[Row]:
     """The trainable sequences of each group."""
     remaining = iter(sequences)
     for group in check.shares:
-        yield [
-            TrainingSequence(history, share.advantage, share.weight)
-            for share, histories in list(zip(group, remaining, strict=False))
-            if share.reason is None
-            for history in histories
-        ]
+        pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
+        yield [TrainingSequence(each, share.advantage, share.weight) for share, rest in pairs for each in rest]
 
 
 def _with_new_logprobs(forward: Forward, row: Row) -> Row:
@@ -188,7 +177,9 @@ def _optimizer_step(
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
-        old_T = _recorded_logprobs(part).to(new_T.device)
+        recorded = [torch.frombuffer(s.tokens.logprobs, dtype=torch.float32) for s in part]
+        old_T = torch.cat([all_L[trained_positions(s.tokens)] for all_L, s in zip(recorded, part, strict=True)])
+        old_T = old_T.to(new_T.device)
         result = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         statistics = [new_T.detach(), old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
@@ -208,23 +199,12 @@ def _optimizer_step(
     return {"loss": loss, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1))}
 
 
-def _recorded_logprobs(part: Row) -> Tensor:
-    """The logprobs of the trained tokens when they were sampled."""
-    return torch.cat(
-        [torch.frombuffer(s.tokens.logprobs, dtype=torch.float32)[trained_positions(s.tokens)] for s in part]
-    )
-
-
 def _per_token(part: Row, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Advantage, weight and history index of each trained token."""
-    count_H = torch.tensor([s.tokens.trainable for s in part])
+    history_T = torch.arange(len(part)).repeat_interleave(torch.tensor([s.tokens.trainable for s in part]))
     advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
     weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
-    history_H = torch.arange(len(part))
-    advantage_T, weight_T, history_T = (
-        x.repeat_interleave(count_H).to(device) for x in (advantage_H, weight_H, history_H)
-    )
-    return advantage_T, weight_T, history_T
+    return advantage_H[history_T].to(device), weight_H[history_T].to(device), history_T.to(device)
 
 
 def _metrics(
