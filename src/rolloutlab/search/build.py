@@ -36,9 +36,8 @@ def build_search(
             raise InputError("a search dictionary takes no further arguments", hint=hint)
         return parse(query, known)
     if query is not None and rank is not None:
-        raise InputError(
-            "a search has either a text or a rank", hint=f"rank=\"knn({query!r}) - 0.1 * field('reward')\""
-        )
+        hint = f"rank=\"knn({query!r}) - 0.1 * field('reward')\""
+        raise InputError("a search has either a text or a rank", hint=hint)
     keys, selected = _names(group_by), _names(select)
     limit = Limit(_integer("k", 10 if k is None else k, 0), _integer("offset", offset or 0, 0))
     best_k = _integer("best", 1 if best is None else best, 1)

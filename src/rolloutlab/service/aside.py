@@ -1,7 +1,7 @@
 """Folders `.lost`: quarantine for files and folders that the database does not list, each with its reason."""
 
 import os
-from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,7 +29,8 @@ def set_aside(path: Path, folder: Path, reason: str) -> Path:
     note = Note(reason=reason, set_aside_at=now())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        target = next(each for each in _candidates(folder, path) if not os.path.lexists(each))
+        names = chain([path.name], (f"{path.stem}-{number}{path.suffix}" for number in count(2)))
+        target = next(folder / name for name in names if not os.path.lexists(folder / name))
         note_of(target).write_text(note.to_json())
         path.rename(target)
         for changed in (folder, path.parent):
@@ -51,9 +52,3 @@ def reason_of(path: Path) -> str:
         return Note.model_validate_json(note_of(path).read_bytes()).reason
     except (OSError, ValidationError):
         return UNLISTED
-
-
-def _candidates(folder: Path, path: Path) -> Iterator[Path]:
-    yield folder / path.name
-    for number in range(2, 1_000_000):
-        yield folder / f"{path.stem}-{number}{path.suffix}"

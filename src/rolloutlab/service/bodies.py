@@ -66,8 +66,7 @@ class Bodies:
             if _DRAFT.fullmatch(path.name):
                 remove(path)
             elif (body := _BODY.fullmatch(path.name)) and path.is_file():
-                status = statuses.get(body["id"])
-                if status is None:
+                if (status := statuses.get(body["id"])) is None:
                     target = set_aside(path, self._lost, UNLISTED)
                     logging.getLogger(__name__).warning("the body of a job was moved to %s: %s", target, UNLISTED)
                 elif status not in {"queued", "running"}:

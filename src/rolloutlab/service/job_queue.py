@@ -99,17 +99,15 @@ class Jobs:
 
     def job(self, job_id: str) -> TrainingJob:
         """The job with this id, or NotFoundError."""
-        rows = self._database.read("SELECT * FROM jobs WHERE id = ?", job_id)
-        if not rows:
+        if not (rows := self._database.read("SELECT * FROM jobs WHERE id = ?", job_id)):
             raise NotFoundError(f"there is no training job with id {job_id}")
         return TrainingJob.model_validate({name: rows[0][name] for name in TrainingJob.model_fields})
 
     def events(self, job_id: str, after: int, limit: int) -> list[Event]:
         """Up to `limit` events of a job whose id is larger than `after`, in order."""
         self.job(job_id)
-        rows = self._database.read(
-            "SELECT * FROM events WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?", job_id, after, limit
-        )
+        sql = "SELECT * FROM events WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = self._database.read(sql, job_id, after, limit)
         return [Event(id=str(row["id"]), type=row["type"], data=json.loads(row["data"])) for row in rows]
 
     def ended(self, job_id: str) -> bool:
@@ -135,9 +133,8 @@ class Jobs:
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
-            was_queued = connection.execute(
-                "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'", (now(), job_id)
-            ).rowcount
+            sql = "UPDATE jobs SET status = 'cancelled', ended_at = ? WHERE id = ? AND status = 'queued'"
+            was_queued = connection.execute(sql, (now(), job_id)).rowcount
             if was_queued:
                 _add_event(connection, job_id, "training_cancelled", {})
         if was_queued:
@@ -191,8 +188,7 @@ class Jobs:
     def _next(self) -> Row | None:
         with self._changed:
             while not self._closed:
-                rows = self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid LIMIT 1")
-                if rows:
+                if rows := self._database.read("SELECT * FROM jobs WHERE status = 'queued' ORDER BY rowid LIMIT 1"):
                     return rows[0]
                 self._changed.wait()
         return None
@@ -213,10 +209,8 @@ class Jobs:
         job_id, model_id = row["id"], row["model_id"]
         step = self._registry.newest_step(model_id)
         with self._database.write() as connection:
-            started = connection.execute(
-                "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ? AND status = 'queued'",
-                (now(), step, job_id),
-            )
+            sql = "UPDATE jobs SET status = 'running', started_at = ?, step = ? WHERE id = ? AND status = 'queued'"
+            started = connection.execute(sql, (now(), step, job_id))
         if not started.rowcount:  # it was cancelled since `_next`
             return None
         self._raise_if_stopped(job_id)
@@ -249,10 +243,8 @@ class Jobs:
         """Record an outcome in one transaction, so that no client sees a part of it."""
         job_id, model_id, step = row["id"], row["model_id"], outcome.step
         with self._database.write() as connection:
-            updated = connection.execute(
-                "UPDATE jobs SET status = ?, final_step = ?, ended_at = ?, error = ? WHERE id = ?",
-                (outcome.status, step, now(), outcome.error, job_id),
-            ).rowcount
+            sql = "UPDATE jobs SET status = ?, final_step = ?, ended_at = ?, error = ? WHERE id = ?"
+            updated = connection.execute(sql, (outcome.status, step, now(), outcome.error, job_id)).rowcount
             if updated and step is not None:
                 values = model_id, step, json.dumps(outcome.metrics), now()
                 connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)

@@ -28,6 +28,7 @@ _DRAFT = re.compile(r"\.\d+-[a-z0-9_]{1,8}")
 _DELETED = re.compile(r"\.(?P<name>[0-9a-f-]+)-deleted")
 """A checkpoint or model during its deletion: renamed before the commit, removed after it."""
 _STEP = re.compile(r"[0-9]{1,18}(-[0-9]{1,6})?")
+Metadata = CheckpointMetadata | None
 _RUNNING = "SELECT 1 FROM jobs WHERE model_id = ? AND status = 'running'"
 
 
@@ -124,7 +125,8 @@ class LostCheckpoints:
                 raise CheckpointError(f"{each} is a symbolic link", hint="put the files themselves in its place")
         state = read_checkpoint(path)
         metadata = _checked_metadata(path, lost)
-        if not metadata and _shapes(state.adapter) != _shapes(self._initial):
+        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (state.adapter, self._initial)]
+        if not metadata and shapes[0] != shapes[1]:
             raise ConflictError("its tensors are for another base policy than the one that is served")
         target = self._models / str(lost.model_id) / str(lost.step)
         try:
@@ -142,9 +144,7 @@ class LostCheckpoints:
         remove(note_of(path))
         return name
 
-    def _insert(
-        self, connection: Connection, lost: LostCheckpoint, metadata: CheckpointMetadata | None, target: Path
-    ) -> str:
+    def _insert(self, connection: Connection, lost: LostCheckpoint, metadata: Metadata, target: Path) -> str:
         """Insert the row of a checkpoint, and of its model if that is not listed; the model's name.
 
         Raises:
@@ -163,7 +163,7 @@ class LostCheckpoints:
         connection.execute("UPDATE models SET last_step = max(last_step, ?) WHERE id = ?", (lost.step, model_id))
         return name
 
-    def _insert_model(self, connection: Connection, model_id: str, metadata: CheckpointMetadata | None) -> str:
+    def _insert_model(self, connection: Connection, model_id: str, metadata: Metadata) -> str:
         """Insert the row of a model under its name, or the next free one; the name."""
         short = model_id[:8]
         if metadata:
@@ -174,8 +174,7 @@ class LostCheckpoints:
             columns = self._policy.name, short, now(), None
         query = "SELECT name FROM models WHERE entity = ? AND project = ?"
         taken = {row["name"] for row in connection.execute(query, (entity, project))}
-        names = (first, *(f"{first}-{i}" for i in range(2, len(taken) + 3)))
-        name = next(name for name in names if name not in taken)
+        name = next(each for each in (first, *(f"{first}-{i}" for i in range(2, len(taken) + 3))) if each not in taken)
         values = model_id, entity, project, name, *columns
         connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
         return f"{project}/{name}"
@@ -185,10 +184,9 @@ class LostCheckpoints:
         unlisted = [path for model in self._model_folders(self._models) for path in _step_folders(model)]
         trained = [path for path in unlisted if path.name != "0" and _may_be_intact(path)]
         if trained:
-            models = len({path.parent for path in trained})
+            models = count(len({path.parent for path in trained}), "model")
             raise LabError(
-                f"{self._database.path} lists no model, but {count(len(trained), 'trained checkpoint')} of"
-                f" {count(models, 'model')} lie"
+                f"{self._database.path} lists no model, but {count(len(trained), 'trained checkpoint')} of {models} lie"
                 f" in {self._models}: the database was lost, or copied without the file service.db-wal beside it",
                 hint="put service.db and service.db-wal back; or %models --recover, which lists the checkpoints anew",
             )
@@ -262,7 +260,7 @@ def _size(path: Path) -> int:
     return size
 
 
-def _checked_metadata(path: Path, lost: LostCheckpoint) -> CheckpointMetadata | None:
+def _checked_metadata(path: Path, lost: LostCheckpoint) -> Metadata:
     """The metadata of a checkpoint; CheckpointError when they contradict its path."""
     metadata = read_metadata(path)
     if metadata and (metadata.id, metadata.step) != (lost.model_id, lost.step):
@@ -273,18 +271,13 @@ def _checked_metadata(path: Path, lost: LostCheckpoint) -> CheckpointMetadata | 
     return metadata
 
 
-def _shapes(adapter: Adapter) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in adapter.items()}
-
-
 def _may_be_intact(path: Path) -> bool:
     """False only if a checkpoint is known to be damaged."""
     try:
-        check_checkpoint(path)
+        with suppress(ServiceError):  # it cannot be read now
+            check_checkpoint(path)
     except CheckpointError:
         return False
-    except ServiceError:  # it cannot be read now
-        return True
     return True
 
 

@@ -31,6 +31,7 @@ _CACHED_ADAPTERS = 8
 _MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
 """Columns that the folder of a checkpoint repeats, so that it can be listed again without the database."""
 _CARD_COLUMNS = ("base_model", "newest_step", "checkpoints")
+Columns = Mapping[str, Any]
 
 
 class Registry:
@@ -67,9 +68,8 @@ class Registry:
             )
         entity, name = request.entity or _ENTITY, (request.project, request.name)
         with self._registering:
-            rows = self._database.read(
-                "SELECT * FROM models WHERE entity = ? AND project = ? AND name = ?", entity, *name
-            )
+            sql = "SELECT * FROM models WHERE entity = ? AND project = ? AND name = ?"
+            rows = self._database.read(sql, entity, *name)
             if rows and not request.return_existing:
                 raise InputError(f"the model {'/'.join(name)} exists", hint="return_existing: true")
             return _model(rows[0]) if rows else self._create(entity, *name)
@@ -79,8 +79,7 @@ class Registry:
         return _model(self._row(model_id))
 
     def _row(self, model_id: str) -> Row:
-        rows = self._database.read("SELECT * FROM models WHERE id = ?", model_id)
-        if not rows:
+        if not (rows := self._database.read("SELECT * FROM models WHERE id = ?", model_id)):
             raise NotFoundError(f"there is no model with id {model_id}")
         return rows[0]
 
@@ -178,16 +177,14 @@ class Registry:
         if name == self.policy.name:
             return None, 0
         model, version = self._by_name(name)
-        steps = [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]
-        if not steps:
+        if not (steps := [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]):
             raise NotFoundError(f"{model.project}/{model.name} has just been deleted")
         if version in {None, "latest"}:
             return model, steps[-1]
         step = re.fullmatch(r"(?:step)?([0-9]{1,18})", str(version))
         if step is None or int(step[1]) not in steps:
-            raise NotFoundError(
-                f"{model.project}/{model.name} has no checkpoint {version}; it has {steps[0]} to {steps[-1]}"
-            )
+            listed = f"{steps[0]} to {steps[-1]}"
+            raise NotFoundError(f"{model.project}/{model.name} has no checkpoint {version}; it has {listed}")
         return model, int(step[1])
 
     def adapter(self, model: Model | None, step: int) -> Adapter:
@@ -215,11 +212,9 @@ class Registry:
         for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):
             short = f"{row['project']}/{row['name']}"
             if row["base"] not in {None, self._base}:
-                raise ConflictError(
-                    f"{short} was trained on another base policy than is served here: "
-                    f"on {row['base_model']!r} as it was when the model was registered",
-                    hint="rolloutlab serve --policy with that one",
-                )
+                base = f"on {row['base_model']!r} as it was when the model was registered"
+                message = f"{short} was trained on another base policy than is served here: {base}"
+                raise ConflictError(message, hint="rolloutlab serve --policy with that one")
         try:
             return read_checkpoint(self._path(model_id, step))
         except CheckpointError as error:
@@ -260,9 +255,7 @@ class Registry:
         row = self._row(model_id)
         self._write({name: row[name] for name in _MODEL_COLUMNS}, step, state, metrics or {}, job_id)
 
-    def _write(
-        self, model: Mapping[str, Any], step: int, state: State, metrics: Mapping[str, object], job_id: str
-    ) -> None:
+    def _write(self, model: Columns, step: int, state: State, metrics: Mapping[str, object], job_id: str) -> None:
         path = self._path(model["id"], step)
         if path.exists():  # it was copied there while the service runs
             self.lost.set_aside(path)
@@ -292,13 +285,9 @@ class Registry:
         if match := _ID.match(name):
             return self.model(match["id"].lower()), match["version"]
         match = _ARTIFACT.match(name) or _SHORT.match(name)
-        parts = match.groupdict() if match else {}
-        rows = self._database.read(
-            "SELECT * FROM models WHERE project = ? AND name = ? AND entity = ?",
-            parts.get("project"),
-            parts.get("name"),
-            parts.get("entity", _ENTITY),
-        )
+        parts = {"entity": _ENTITY, **(match.groupdict() if match else {})}
+        sql = "SELECT * FROM models WHERE project = ? AND name = ? AND entity = ?"
+        rows = self._database.read(sql, *map(parts.get, ("project", "name", "entity")))
         if not rows:
             raise NotFoundError(f"there is no model {name!r}; there are {', '.join(self.names())}")
         return _model(rows[0]), parts.get("version")

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import transformers
@@ -93,11 +94,8 @@ def serve(
     async def run() -> None:
         folder.publish(url, identity["policy"])
         print(f"rolloutlab serves {policy_name} at {url}; the token is in {folder.path / 'token'}", flush=True)
-        watching = (
-            asyncio.create_task(watch(folder, jobs.busy, linger, lambda: setattr(server, "should_exit", True)))
-            if linger
-            else None
-        )
+        stop = partial(setattr, server, "should_exit", True)
+        watching = asyncio.create_task(watch(folder, jobs.busy, linger, stop)) if linger else None
         await server.serve(sockets=[listener])
         if watching:
             watching.cancel()

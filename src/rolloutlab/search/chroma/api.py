@@ -7,15 +7,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from rolloutlab import errors
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.errors import (
-    BrokenOffError,
-    NotFoundError,
-    RolloutlabError,
-    ServiceError,
-    SignInError,
-    UnreachableError,
-)
 
 T = TypeVar("T")
 TENANT, DATABASE = "default_tenant", "default_database"
@@ -86,7 +79,7 @@ class Chroma:
         """Names of the collections; empty if the server refuses to list them."""
         try:
             listed = self.read(_LISTED, self.ask("GET", f"collections?limit={_NAMES}"))
-        except (NotFoundError, ServiceError):
+        except (errors.NotFoundError, errors.ServiceError):
             return []
         return [collection.name for collection in listed]
 
@@ -98,9 +91,9 @@ class Chroma:
         """
         try:
             body = self._request("GET", f"{self.origin}/api/v2/heartbeat", None, retry=True)
-        except (UnreachableError, SignInError):
+        except (errors.UnreachableError, errors.SignInError):
             raise
-        except (NotFoundError, ServiceError):
+        except (errors.NotFoundError, errors.ServiceError):
             return False
         return isinstance(body, dict) and "nanosecond heartbeat" in body
 
@@ -116,9 +109,8 @@ class Chroma:
             RefusedError: the request is invalid. ServiceError: it fails, or the response is not JSON.
         """
         tenant, database = quote(self.tenant, safe=""), quote(self.database, safe="")
-        return self._request(
-            method, f"{self.origin}/api/v2/tenants/{tenant}/databases/{database}/{path}", body, retry=retry
-        )
+        url = f"{self.origin}/api/v2/tenants/{tenant}/databases/{database}/{path}"
+        return self._request(method, url, body, retry=retry)
 
     def read(self, kind: type[T] | TypeAdapter[T], answer: Any) -> T:
         """The validated response; ServiceError if it does not validate."""
@@ -128,35 +120,34 @@ class Chroma:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the body"
-            raise ServiceError(f"{self.origin} did not respond as Chroma does: {where}: {first['msg']}") from error
+            problem = f"{where}: {first['msg']}"
+            raise errors.ServiceError(f"{self.origin} did not respond as Chroma does: {problem}") from error
 
     def _request(self, method: str, url: str, body: Any, *, retry: bool) -> Any:
         content = None if body is None else json.dumps(body)  # lone surrogates too: the server refuses them
-        request = self.http.request(
-            method, url, content=content, headers=self._headers(), timeout=_TIMEOUT, retry=retry
-        )
+        headers = self._headers()
+        request = self.http.request(method, url, content=content, headers=headers, timeout=_TIMEOUT, retry=retry)
         try:
             return self.http.run(request)
-        except RolloutlabError as error:
+        except errors.RolloutlabError as error:
             raise self._without_key(error) from None  # the cause may contain the key
 
     def _headers(self) -> dict[str, str]:
         if not self.key:
             return {}
         if not (self.key.isascii() and self.key.isprintable()):
-            raise SignInError(
-                "the key has characters that are not allowed in an HTTP header", hint=f"{CONNECT} --key-env NAME"
-            )
+            hint = f"{CONNECT} --key-env NAME"
+            raise errors.SignInError("the key has characters that are not allowed in an HTTP header", hint=hint)
         return {"x-chroma-token": self.key}
 
-    def _without_key(self, error: RolloutlabError) -> RolloutlabError:
+    def _without_key(self, error: errors.RolloutlabError) -> errors.RolloutlabError:
         """The error with the key redacted and hints for a search."""
         message = error.message.replace(self.key, "...") if self.key else error.message
-        if isinstance(error, UnreachableError):
-            slow = isinstance(error, BrokenOffError)
+        if isinstance(error, errors.UnreachableError):
+            slow = isinstance(error, errors.BrokenOffError)
             return type(error)(message, hint=CONNECT if slow else f"chroma run --port 8000 starts one; {CONNECT}")
-        if isinstance(error, SignInError):
+        if isinstance(error, errors.SignInError):
             words = message.partition(": ")[2]
             verb = "refused the key" if self.key else "wants a key"
-            return SignInError(f"{self.origin} {verb}: {words}", hint=f"{CONNECT} --key-env NAME")
+            return errors.SignInError(f"{self.origin} {verb}: {words}", hint=f"{CONNECT} --key-env NAME")
         return type(error)(message, hint=error.hint)

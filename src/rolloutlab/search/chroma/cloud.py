@@ -74,7 +74,7 @@ def cloud_payload(search: Search) -> Tree:
     page = {"offset": search.limit.offset, **({"limit": search.limit.limit} if search.limit.limit else {})}
     keys = list(search.select.keys) or ([] if search.rank is None else [SCORE])
     return {
-        "filter": _where(written["where"]) if "where" in written else None,
+        "filter": _floats(written.get("where")),
         "rank": _rank(written["rank"]) if "rank" in written else None,
         "group_by": written.get("group_by", {}),
         "limit": page,
@@ -82,16 +82,12 @@ def cloud_payload(search: Search) -> Tree:
     }
 
 
-def _where(tree: Tree) -> Tree:
-    ((name, inside),) = tree.items()
-    if name in ("$and", "$or"):
-        return {name: [_where(part) for part in inside]}
-    return {name: {operator: _floats(operand) for operator, operand in inside.items()}}
-
-
 def _floats(value: Any) -> Any:
+    """A condition in which every number is a float."""
     if isinstance(value, list):
         return [_floats(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _floats(item) for name, item in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -104,7 +100,9 @@ def _rank(tree: Tree) -> Tree:
     if operator == "$val":
         return {operator: float(inside)}
     if operator == "$field":
-        raise _field_term(inside["key"])
+        best = {"keys": ["model"], "aggregate": {"$max_k": {"keys": [inside["key"]], "k": 1}}}
+        message = f"$field of {inside['key']!r}: only the lab's own engine ranks by a field"
+        raise InputError(message, hint=json.dumps({"group_by": best}))
     return {operator: _knn(inside) if operator == "$knn" else _rank(inside)}
 
 
@@ -123,10 +121,3 @@ def _sparse(vector: Tree) -> Tree:
     """With its type, and its indices ascending."""
     pairs = sorted(zip(vector["indices"], vector["values"], strict=True))
     return {"#type": "sparse_vector", "indices": [i for i, _ in pairs], "values": [value for _, value in pairs]}
-
-
-def _field_term(key: str) -> InputError:
-    best = {"keys": ["model"], "aggregate": {"$max_k": {"keys": [key], "k": 1}}}
-    return InputError(
-        f"$field of {key!r}: only the lab's own engine ranks by a field", hint=json.dumps({"group_by": best})
-    )

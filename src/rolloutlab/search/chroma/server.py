@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.chroma.api import Chroma, ServedCollection
+from rolloutlab.search.dictionary import dump_where
 from rolloutlab.search.engine.backend import MISSING, Hits, Places, Snapshot
 from rolloutlab.search.engine.execute import SearchOutcome, execute
 from rolloutlab.search.engine.plan import ExecutionPlan
@@ -69,9 +70,8 @@ def qualifies(identity: str, where: Where) -> bool:
             return (identity == value) == (operator == "$eq")
         case Among(values=values, negated=negated):
             return (identity in values) != negated
-    raise InputError(
-        f"{where!r} is not supported for ids", hint='F.id == "a", F.id.is_in(["a", "b"]) or their negations'
-    )
+    hint = 'F.id == "a", F.id.is_in(["a", "b"]) or their negations'
+    raise InputError(f"{where!r} is not supported for ids", hint=hint)
 
 
 def clause(where: Where) -> Clause:
@@ -81,12 +81,10 @@ def clause(where: Where) -> Clause:
             return _all(parts)
         case AnyOf(parts=parts):
             return _joined("$or", [clause(part) for part in parts])
-        case Compare(field=field, operator=operator, value=value):
-            return {field: {operator: value}}
-        case Among(field=field, values=values, negated=negated):
-            return {field: {"$nin" if negated else "$in": _of_one_type(values)}}
-        case Matches(field=field, pattern=pattern, negated=negated):
-            return {field: {"$not_regex" if negated else "$regex": pattern}}
+        case Among(values=values) if {type(value) for value in values} == {int, float}:
+            return dump_where(replace(where, values=tuple(map(float, values))))
+        case Compare() | Among() | Matches():
+            return dump_where(where)
         case Contains(field=field, value=value, negated=negated):
             operator = "$not_contains" if negated else "$contains"
             written = [value] if field == DOCUMENT else _spellings(value)
@@ -110,11 +108,6 @@ def _named(where: Where) -> frozenset[str] | None:
         case Among(field=field, values=values, negated=False) if field == ID:
             return frozenset(map(str, values))
     return None
-
-
-def _of_one_type(values: Sequence[Scalar]) -> list[Scalar]:
-    mixed = {type(value) for value in values} == {int, float}
-    return [float(value) for value in values] if mixed else list(values)
 
 
 def _spellings(value: Scalar) -> list[Scalar]:
@@ -225,11 +218,8 @@ class ServerSnapshot:
             if requested == len(within) or len(hits) < requested or hits[-1][0] != hits[limit - 1][0]:
                 break
             requested = min(2 * requested, len(within))
-        nearest = hits[:limit]
-        return Hits(
-            np.array([place for _, place in nearest], np.int64),
-            np.array([distance for distance, _ in nearest], np.float32),
-        )
+        distances, places = [distance for distance, _ in hits[:limit]], [place for _, place in hits[:limit]]
+        return Hits(np.array(places, np.int64), np.array(distances, np.float32))
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
         """As of `Snapshot`."""
@@ -250,10 +240,8 @@ class ServerSnapshot:
     def _read(self, ids: list[str], include: list[str]) -> dict[str, dict[str, Any]]:
         got = self._got({"ids": ids, "include": include})
         columns = [getattr(got, name) or [None] * len(got.ids) for name in include]
-        return {
-            identity: dict(zip(include, values, strict=True))
-            for identity, *values in zip(got.ids, *columns, strict=True)
-        }
+        rows = zip(got.ids, *columns, strict=True)
+        return {identity: dict(zip(include, values, strict=True)) for identity, *values in rows}
 
     def _query(self, knn: Knn) -> tuple[float, ...]:
         if knn.key != EMBEDDING or not isinstance(knn.query, tuple):
@@ -261,11 +249,9 @@ class ServerSnapshot:
             raise InputError(problem, hint="Knn([0.1, 0.2]), or an embedding model for Knn('text')")
         dimension = self._collection.dimension
         if dimension is not None and dimension != len(knn.query):
-            raise InputError(
-                f"the collection {self._collection.name} has vectors of {dimension} numbers, the query has "
-                f"{len(knn.query)}",
-                hint="the embedding model that the collection was made with",
-            )
+            problem = f"vectors of {dimension} numbers, the query has {len(knn.query)}"
+            hint = "the embedding model that the collection was made with"
+            raise InputError(f"the collection {self._collection.name} has {problem}", hint=hint)
         return knn.query
 
     def _nearest(self, query: tuple[float, ...], within: Places, limit: int) -> list[tuple[float, int]]:

@@ -104,10 +104,8 @@ def parse(model: type[M], text: bytes, path: tuple[str | int, ...] = ("body",)) 
 
 def describe(model: type[Wire], example: dict[str, Any] | None = None) -> dict[str, Any]:
     """The `requestBody` of an endpoint in the OpenAPI document."""
-    content = {
-        "schema": {"$ref": _COMPONENTS.format(model=model.__name__)},
-        **({"example": example} if example else {}),
-    }
+    schema = {"$ref": _COMPONENTS.format(model=model.__name__)}
+    content = {"schema": schema, **({"example": example} if example else {})}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 

@@ -13,18 +13,11 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from rolloutlab import errors
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, FunctionTool, Usage
 from rolloutlab.api.wire.errors import ChatError, ChatProblem
 from rolloutlab.api.wire.training import ModelCardList, UsageEntry, UsageList
-from rolloutlab.errors import (
-    Cancelled,
-    ContextError,
-    InputError,
-    LabError,
-    RenderingError,
-    RolloutlabError,
-    ServiceError,
-)
+from rolloutlab.errors import ContextError, InputError, RenderingError
 from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
@@ -39,6 +32,7 @@ _STOPPING = "the service is being stopped"
 _EXAMPLE = {"model": "practice", "messages": [{"role": "user", "content": "What is 12 + 30?"}], "max_tokens": 8}
 _EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema here would describe each single event
 T = TypeVar("T")
+Tokens = tuple[int, ...]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Completion, int, str]
 """A completion, the position of its new token, and the text that the token has made final."""
@@ -48,12 +42,9 @@ def router(registry: Registry, completer: "Completer") -> APIRouter:
     """The OpenAI-compatible endpoints, below /v1."""
     routes = APIRouter(prefix="/v1", tags=["chat"])
 
-    @routes.post(
-        "/chat/completions",
-        response_model=ChatCompletion,
-        responses={200: {"content": _EVENTS}},
-        openapi_extra=describe(ChatRequest, _EXAMPLE),
-    )
+    extra: dict[str, Any] = {"responses": {200: {"content": _EVENTS}}, "openapi_extra": describe(ChatRequest, _EXAMPLE)}
+
+    @routes.post("/chat/completions", response_model=ChatCompletion, **extra)
     async def create_chat_completion(
         body: Annotated[ChatRequest, Depends(reads(ChatRequest))],
         request: Request,
@@ -179,11 +170,11 @@ class Completer:
 
     def _count(self, options: CompletionOptions, rows: list[Completion]) -> list[Completion]:
         """Add the rows to the ledger; a completion is not lost because the disk is full."""
-        with suppress(LabError):
+        with suppress(errors.LabError):
             self._ledger.add(options.project, options.model, usage(rows))
         return rows
 
-    def _forced_tokens(self, body: ChatRequest, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
+    def _forced_tokens(self, body: ChatRequest, tools: tuple[FunctionTool, ...]) -> Tokens:
         """The tokens that `tool_choice` forces the completion to begin with."""
         choice = body.tool_choice
         if choice is None or choice in {"none", "auto"}:
@@ -219,9 +210,7 @@ def _check_length(body: ChatRequest, context: int) -> None:
             raise ContextError(f"{len(items):,} {name} do not fit into the policy's context of {context:,} tokens")
 
 
-def _requests(
-    body: ChatRequest, prompt: tuple[int, ...], context: int, forced: tuple[int, ...]
-) -> list[CompletionRequest]:
+def _requests(body: ChatRequest, prompt: Tokens, context: int, forced: Tokens) -> list[CompletionRequest]:
     """One per completion; the seed is random by default."""
     if not prompt:
         raise RenderingError("the chat template renders these messages as nothing", hint="a message with some text")
@@ -247,9 +236,9 @@ async def while_connected(future: "asyncio.Future[T]", receive: Receive) -> T:
         pending: set[asyncio.Future[Any]] = {future, disconnected}
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
-            raise Cancelled
+            raise errors.Cancelled
         if future.cancelled():
-            raise ServiceError(_STOPPING)
+            raise errors.ServiceError(_STOPPING)
         return future.result()
     finally:
         disconnected.cancel()
@@ -263,7 +252,7 @@ async def _disconnected(receive: Receive) -> None:
 
 def _stream_error(error: Exception) -> ChatProblem:
     """The last event of a stream that failed; the traceback of a bug is logged."""
-    if isinstance(error, RolloutlabError):
+    if isinstance(error, errors.RolloutlabError):
         message = error.message
     elif isinstance(error, CancelledError):
         message = _STOPPING

@@ -5,27 +5,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rolloutlab.api.wire.chat import (
-    AnsweredChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChoiceLogprobs,
-    ChunkChoice,
-    CompletionMessage,
-    Delta,
-    FunctionCall,
-    FunctionTool,
-    FunctionToolCall,
-    TokenLogprob,
-    ToolCallDelta,
-    TopLogprob,
-    Usage,
-)
+from rolloutlab.api.wire import chat as wire
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import Adapter
 from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call
+
+Chunk = wire.ChatCompletionChunk
 
 
 @dataclass(frozen=True)
@@ -40,7 +27,7 @@ class CompletionOptions:
     adapter: Adapter
     requests: tuple[CompletionRequest, ...]
     stops: tuple[str, ...] = ()
-    tools: tuple[FunctionTool, ...] = ()
+    tools: tuple[wire.FunctionTool, ...] = ()
     logprobs: bool = True
     with_usage: bool = False
     project: str = ""
@@ -56,8 +43,8 @@ class Writer:
         self._renderer = renderer
         self._parser = parser
 
-    def completion(self, options: CompletionOptions, rows: Sequence[Completion]) -> ChatCompletion:
-        return ChatCompletion(
+    def completion(self, options: CompletionOptions, rows: Sequence[Completion]) -> wire.ChatCompletion:
+        return wire.ChatCompletion(
             id=options.id,
             object="chat.completion",
             created=options.created,
@@ -66,71 +53,69 @@ class Writer:
             usage=usage(rows),
         )
 
-    def opening(self, options: CompletionOptions) -> ChatCompletionChunk:
+    def opening(self, options: CompletionOptions) -> Chunk:
         """The first chunk: the role of every choice."""
-        delta = Delta(role="assistant", content="")
-        return _chunk(options, [ChunkChoice(index=request.index, delta=delta) for request in options.requests])
+        delta = wire.Delta(role="assistant", content="")
+        return _chunk(options, [wire.ChunkChoice(index=request.index, delta=delta) for request in options.requests])
 
-    def piece(self, options: CompletionOptions, row: Completion, position: int, text: str) -> ChatCompletionChunk:
+    def piece(self, options: CompletionOptions, row: Completion, position: int, text: str) -> Chunk:
         """A token of a choice, with the text that it has made final."""
         entries = [self._entry(row, position)] if options.logprobs else None
-        logprobs = ChoiceLogprobs(content=entries) if entries else None
-        return _chunk(options, [ChunkChoice(index=row.request.index, delta=Delta(content=text), logprobs=logprobs)])
+        logprobs = wire.ChoiceLogprobs(content=entries) if entries else None
+        delta = wire.Delta(content=text)
+        return _chunk(options, [wire.ChunkChoice(index=row.request.index, delta=delta, logprobs=logprobs)])
 
-    def endings(
-        self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, int]
-    ) -> Iterator[ChatCompletionChunk]:
+    def endings(self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, int]) -> Iterator[Chunk]:
         """The rest of each choice and its finish reason, then the usage.
 
-        shown: characters already sent, by index of the choice.
+        sent: characters already sent, by index of the choice.
         """
         for row in rows:
             choice = self._choice(options, row)
             rest = (choice.message.content or "")[sent.get(row.request.index, 0) :]
-            calls = [ToolCallDelta(index=i, **call.to_wire()) for i, call in enumerate(choice.message.tool_calls or [])]
+            numbered = enumerate(choice.message.tool_calls or [])
+            calls = [wire.ToolCallDelta(index=i, **call.to_wire()) for i, call in numbered]
             if rest or calls:
-                delta = Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
-                yield _chunk(options, [ChunkChoice(index=choice.index, delta=delta)])
-            end = ChunkChoice(
-                index=choice.index, delta=Delta(), finish_reason=choice.finish_reason, policy_version=options.step
-            )
+                delta = wire.Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
+                yield _chunk(options, [wire.ChunkChoice(index=choice.index, delta=delta)])
+            i, reason = choice.index, choice.finish_reason
+            end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, policy_version=options.step)
             yield _chunk(options, [end])
         if options.with_usage:
             yield _chunk(options, [], usage(rows))
 
-    def _choice(self, options: CompletionOptions, row: Completion) -> AnsweredChoice:
+    def _choice(self, options: CompletionOptions, row: Completion) -> wire.AnsweredChoice:
         """`policy_version` is the checkpoint that it was sampled from."""
         text, calls = self._parser.message(row.tokens, options.stops, row.request.prompt, options.tools)
         entries = [self._entry(row, i) for i in range(len(row.tokens))] if options.logprobs else None
-        return AnsweredChoice(
+        return wire.AnsweredChoice(
             index=row.request.index,
             finish_reason="tool_calls" if calls else "stop" if row.finish == "stop" else "length",
             message=_message(text, calls),
-            logprobs=ChoiceLogprobs(content=entries) if entries else None,
+            logprobs=wire.ChoiceLogprobs(content=entries) if entries else None,
             policy_version=options.step,
         )
 
-    def _entry(self, row: Completion, i: int) -> TokenLogprob:
+    def _entry(self, row: Completion, i: int) -> wire.TokenLogprob:
         text, raw = self._renderer.token(row.tokens[i])
         top = [self._top(*pair) for pair in row.top[i]] if row.top else []
         forced = {"forced": True} if i < len(row.request.forced) else {}
-        return TokenLogprob(
-            token=text, logprob=row.logprobs[i], bytes=raw, top_logprobs=top, token_id=row.tokens[i], **forced
-        )
+        logprob, token_id = row.logprobs[i], row.tokens[i]
+        return wire.TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=top, token_id=token_id, **forced)
 
-    def _top(self, token_id: int, logprob: float) -> TopLogprob:
+    def _top(self, token_id: int, logprob: float) -> wire.TopLogprob:
         text, raw = self._renderer.token(token_id)
-        return TopLogprob(token=text, logprob=logprob, bytes=raw, token_id=token_id)
+        return wire.TopLogprob(token=text, logprob=logprob, bytes=raw, token_id=token_id)
 
 
-def usage(rows: Sequence[Completion]) -> Usage:
+def usage(rows: Sequence[Completion]) -> wire.Usage:
     """Token counts of a request: the prompt counts once, whatever `n` is."""
     completion, prompt = sum(len(row.tokens) for row in rows), len(rows[0].request.prompt)
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    return wire.Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
-def _chunk(options: CompletionOptions, choices: list[ChunkChoice], counts: Usage | None = None) -> ChatCompletionChunk:
-    return ChatCompletionChunk(
+def _chunk(options: CompletionOptions, choices: list[wire.ChunkChoice], counts: wire.Usage | None = None) -> Chunk:
+    return Chunk(
         id=options.id,
         object="chat.completion.chunk",
         created=options.created,
@@ -140,15 +125,11 @@ def _chunk(options: CompletionOptions, choices: list[ChunkChoice], counts: Usage
     )
 
 
-def _message(text: str, calls: Sequence[Call]) -> CompletionMessage:
+def _message(text: str, calls: Sequence[Call]) -> wire.CompletionMessage:
     if not calls:
-        return CompletionMessage(role="assistant", content=text)
+        return wire.CompletionMessage(role="assistant", content=text)
+    functions = [wire.FunctionCall(name=call.name, arguments=call.arguments) for call in calls]
     tool_calls = [
-        FunctionToolCall(
-            id=f"call_{uuid.uuid4().hex[:24]}",
-            type="function",
-            function=FunctionCall(name=call.name, arguments=call.arguments),
-        )
-        for call in calls
+        wire.FunctionToolCall(id=f"call_{uuid.uuid4().hex[:24]}", type="function", function=each) for each in functions
     ]
-    return CompletionMessage(role="assistant", tool_calls=tool_calls, **({"content": text} if text else {}))
+    return wire.CompletionMessage(role="assistant", tool_calls=tool_calls, **({"content": text} if text else {}))

@@ -8,30 +8,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from rolloutlab import errors
 from rolloutlab.api.wire.errors import ChatProblem, HTTPValidationError, Problem, ValidationError, locate
-from rolloutlab.errors import (
-    Cancelled,
-    CheckpointError,
-    ConflictError,
-    ContextError,
-    InputError,
-    LabError,
-    NotFoundError,
-    RenderingError,
-    RolloutlabError,
-    ServiceError,
-)
 from rolloutlab.service.endpoints.body import InvalidBodyError
 
-_STATUS: dict[type[RolloutlabError], int] = {
-    NotFoundError: 404,
-    ConflictError: 409,
-    InputError: 400,
-    RenderingError: 422,
-    CheckpointError: 410,
-    LabError: 507,
-    ServiceError: 503,
-}
+_STATUS: dict[type[errors.RolloutlabError], int] = {
+    errors.NotFoundError: 404, errors.ConflictError: 409, errors.InputError: 400, errors.RenderingError: 422,
+    errors.CheckpointError: 410, errors.LabError: 507, errors.ServiceError: 503,
+}  # fmt: skip
 """Any other error is the service's own: 500."""
 
 _DESCRIPTIONS = {
@@ -46,6 +30,7 @@ _DESCRIPTIONS = {
     507: "the disk is full",
 }
 
+Headers = Mapping[str, str]
 Responses = dict[int | str, dict[str, Any]]
 CHAT: Responses = {status: {"model": ChatProblem, "description": text} for status, text in _DESCRIPTIONS.items()}
 TRAINING: Responses = {
@@ -59,9 +44,9 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every exception in the format of its endpoint."""
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     app.add_exception_handler(InvalidBodyError, _invalid_body)  # type: ignore[arg-type]
-    app.add_exception_handler(RolloutlabError, _known_error)  # type: ignore[arg-type]
+    app.add_exception_handler(errors.RolloutlabError, _known_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(Cancelled, _disconnected)
+    app.add_exception_handler(errors.Cancelled, _disconnected)
     app.add_exception_handler(Exception, _internal_error)
 
 
@@ -88,7 +73,7 @@ def _located(item: dict[str, Any], body: object) -> ValidationError:
     return locate([{**item, "loc": loc}], body, ("body",))[0]
 
 
-async def _known_error(request: Request, error: RolloutlabError) -> Response:
+async def _known_error(request: Request, error: errors.RolloutlabError) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     if _is_chat_side(request):
@@ -114,11 +99,11 @@ async def _disconnected(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)
 
 
-def _code(error: RolloutlabError) -> str | None:
+def _code(error: errors.RolloutlabError) -> str | None:
     """OpenAI's error code."""
-    if isinstance(error, ContextError):
+    if isinstance(error, errors.ContextError):
         return "context_length_exceeded"
-    return "model_not_found" if isinstance(error, NotFoundError) else None
+    return "model_not_found" if isinstance(error, errors.NotFoundError) else None
 
 
 def _is_chat_side(request: Request) -> bool:
@@ -126,12 +111,7 @@ def _is_chat_side(request: Request) -> bool:
 
 
 def _chat_problem(
-    status: int,
-    message: str,
-    *,
-    param: str | None = None,
-    code: str | None = None,
-    headers: Mapping[str, str] | None = None,
+    status: int, message: str, param: str | None = None, code: str | None = None, headers: Headers | None = None
 ) -> JSONResponse:
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -7,14 +7,8 @@ from typing import Annotated, Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request
 
-from rolloutlab.api.wire.chat import (
-    AssistantMessage,
-    Choice,
-    ChoiceLogprobs,
-    CompletionMessage,
-    MessageOrChoice,
-    TokenLogprob,
-)
+from rolloutlab.api.wire import chat as wire
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, ChoiceLogprobs, MessageOrChoice
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.forward import Scorer
@@ -37,12 +31,9 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     policy, limiter = registry.policy, CapacityLimiter(1)  # requests queue here, without holding a shared thread
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
 
-    @routes.post(
-        "/logprobs",
-        response_model=ScoredHistories,
-        response_model_exclude_unset=True,
-        openapi_extra=describe(LogprobsRequest),
-    )
+    extra = describe(LogprobsRequest)
+
+    @routes.post("/logprobs", response_model=ScoredHistories, response_model_exclude_unset=True, openapi_extra=extra)
     async def create_logprobs(
         body: Annotated[LogprobsRequest, Depends(reads(LogprobsRequest))], request: Request
     ) -> ScoredHistories:
@@ -51,9 +42,8 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
 
     def score(body: LogprobsRequest) -> ScoredHistories:
         model, step = registry.resolve(body.model)
-        histories = [
-            _Tokenized(history, f"histories.{i}", renderer, policy.context) for i, history in enumerate(body.histories)
-        ]
+        named = {f"histories.{i}": history for i, history in enumerate(body.histories)}
+        histories = [_Tokenized(history, name, renderer, policy.context) for name, history in named.items()]
         logprobs = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in histories])
         data = [ScoredHistory(turns=each.turns(values)) for each, values in zip(histories, logprobs, strict=True)]
         name = f"{model.project}/{model.name}@{step}" if model else policy.name
@@ -83,16 +73,14 @@ class _Tokenized:
         """The turns with the logprobs of the sequence's trained tokens, in order."""
         ids = [i for i, trained in zip(self.sequence.ids, self.sequence.trained, strict=True) if trained]
         entries = self._entries(ids, logprobs)
-        return [
-            ScoredTurn(index=i, logprobs=ChoiceLogprobs(content=[next(entries) for _ in item.sampled_tokens()]))
-            for i, item in enumerate(self._items)
-            if isinstance(item, Choice) and item.sampled_tokens()
-        ]
+        items = [(i, item.sampled_tokens()) for i, item in enumerate(self._items) if isinstance(item, Choice)]
+        scored = [(i, [next(entries) for _ in tokens]) for i, tokens in items if tokens]
+        return [ScoredTurn(index=i, logprobs=ChoiceLogprobs(content=content)) for i, content in scored]
 
-    def _entries(self, ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[TokenLogprob]:
+    def _entries(self, ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[wire.TokenLogprob]:
         for token_id, logprob in zip(ids, logprobs, strict=True):
             text, raw = self._renderer.token(token_id)
-            yield TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=[], token_id=token_id)
+            yield wire.TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=[], token_id=token_id)
 
     def _with_tokens(self, history: History, i: int) -> MessageOrChoice:
         """The i-th item; an assistant's turn as if it had been sampled."""
@@ -104,8 +92,8 @@ class _Tokenized:
         items = history.messages_and_choices[: i + 1]
         before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items]
         ids = self._renderer.answer(before, history.tools)
-        entries = [TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
-        message = CompletionMessage.model_validate(_rendered_fields(before[-1].to_wire()))
+        entries = [wire.TokenLogprob(token="", logprob=0.0, top_logprobs=[], token_id=token_id) for token_id in ids]
+        message = wire.CompletionMessage.model_validate(_rendered_fields(before[-1].to_wire()))
         return Choice(finish_reason="stop", index=0, message=message, logprobs=ChoiceLogprobs(content=entries))
 
 

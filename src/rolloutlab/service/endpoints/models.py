@@ -5,16 +5,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
 
-from rolloutlab.api.wire.training import (
-    CheckpointList,
-    DeleteCheckpoints,
-    DeletedCheckpoints,
-    DeletedModel,
-    LostCheckpointList,
-    Model,
-    RecoveredCheckpoints,
-    RegisterModel,
-)
+from rolloutlab.api.wire import training as wire
 from rolloutlab.errors import InputError
 from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.job_queue import Jobs
@@ -26,26 +17,28 @@ _ID = r"^[0-9a-f-]{36}:\d{1,18}$"
 def router(registry: Registry, jobs: Jobs) -> APIRouter:
     routes = APIRouter(prefix="/v1/preview/models", tags=["models"])
 
-    @routes.post("", response_model=Model, response_model_exclude_unset=True, openapi_extra=describe(RegisterModel))
-    def register_model(body: Annotated[RegisterModel, Depends(reads(RegisterModel))]) -> Model:
+    extra = describe(wire.RegisterModel)
+
+    @routes.post("", response_model=wire.Model, response_model_exclude_unset=True, openapi_extra=extra)
+    def register_model(body: Annotated[wire.RegisterModel, Depends(reads(wire.RegisterModel))]) -> wire.Model:
         return registry.register(body)
 
     @routes.delete("/{model_id}")
-    def delete_model(model_id: UUID) -> DeletedModel:
+    def delete_model(model_id: UUID) -> wire.DeletedModel:
         jobs.delete_model(str(model_id))
-        return DeletedModel(id=model_id, deleted=True)
+        return wire.DeletedModel(id=model_id, deleted=True)
 
-    @routes.get("/{model_id}/checkpoints", response_model=CheckpointList, response_model_exclude_unset=True)
+    @routes.get("/{model_id}/checkpoints", response_model=wire.CheckpointList, response_model_exclude_unset=True)
     def list_checkpoints(
         model_id: UUID,
         after: Annotated[str | None, Query(pattern=_ID)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         order: Literal["asc", "desc"] = "asc",
-    ) -> CheckpointList:
+    ) -> wire.CheckpointList:
         model = str(registry.model(str(model_id)).id)
         checkpoints = registry.page(model, _step(model, after), limit + 1, order == "desc")
         page = checkpoints[:limit]
-        return CheckpointList(
+        return wire.CheckpointList(
             object="list",
             data=page,
             first_id=page[0].id if page else None,
@@ -53,10 +46,10 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
             has_more=len(checkpoints) > limit,
         )
 
-    @routes.delete("/{model_id}/checkpoints", openapi_extra=describe(DeleteCheckpoints))
+    @routes.delete("/{model_id}/checkpoints", openapi_extra=describe(wire.DeleteCheckpoints))
     def delete_checkpoints(
-        model_id: UUID, body: Annotated[DeleteCheckpoints, Depends(reads(DeleteCheckpoints))]
-    ) -> DeletedCheckpoints:
+        model_id: UUID, body: Annotated[wire.DeleteCheckpoints, Depends(reads(wire.DeleteCheckpoints))]
+    ) -> wire.DeletedCheckpoints:
         return registry.delete_checkpoints(str(model_id), body.steps)
 
     return routes
@@ -67,16 +60,16 @@ def lost_router(registry: Registry) -> APIRouter:
     routes = APIRouter(prefix="/v1/preview/lost-checkpoints", tags=["models"])
 
     @routes.get("", response_model_exclude_unset=True)
-    def list_lost_checkpoints() -> LostCheckpointList:
-        return LostCheckpointList(object="list", data=registry.lost.all())
+    def list_lost_checkpoints() -> wire.LostCheckpointList:
+        return wire.LostCheckpointList(object="list", data=registry.lost.all())
 
     @routes.post("/recover", response_model_exclude_unset=True)
-    def recover_lost_checkpoints() -> RecoveredCheckpoints:
+    def recover_lost_checkpoints() -> wire.RecoveredCheckpoints:
         return registry.lost.recover()
 
     @routes.delete("", response_model_exclude_unset=True)
-    def purge_lost_checkpoints() -> LostCheckpointList:
-        return LostCheckpointList(object="list", data=registry.lost.purge())
+    def purge_lost_checkpoints() -> wire.LostCheckpointList:
+        return wire.LostCheckpointList(object="list", data=registry.lost.purge())
 
     return routes
 

@@ -17,50 +17,36 @@ IGNORED = "x-rolloutlab-ignored"
 """Response header with the request fields that had no effect: percent-encoded names, separated by commas."""
 
 _NAMES_BY_NEUTRAL_VALUES: tuple[tuple[tuple[Any, ...], str], ...] = (
-    (
-        (0,),
-        "diversity_penalty dry_multiplier dynatemp_range encoder_no_repeat_ngram_size epsilon_cutoff eta_cutoff "
-        "frequency_penalty k min_keep min_length min_new_tokens min_p min_tokens mirostat mirostat_mode n_indent "
-        "n_keep n_probs no_repeat_ngram_size penalty_alpha presence_penalty smoothing_factor top_a top_n_tokens "
-        "xtc_probability",
-    ),
-    (
-        (False,),
-        "add_special_tokens ban_eos_token continue_final_message dynamic_temperature early_stopping echo enable_search "
-        "grammar_lazy greedy ignore_eos include_stop_str_in_output no_stop_trim penalize_newline penalize_nl "
-        "return_full_text safe_prompt temperature_last thinking_forced_open token_healing truncate use_beam_search "
-        "watermark",
-    ),
-    (
-        ([],),
-        "allowed_token_ids bad_words bad_words_ids banned_strings banned_tokens begin_suppress_tokens documents "
-        "exponential_decay_length_penalty force_words_ids functions grammar_triggers guided_choice logits_processor "
-        "logits_processors lora plugins preserved_tokens sampler_order samplers stop_token_ids suppress_tokens "
-        "transforms",
-    ),
-    (
-        (1,),
-        "best_of candidate_count cfg_scale dynatemp_exponent encoder_repetition_penalty guidance_scale length_penalty "
-        "n_cmpl num_beam_groups num_beams num_return_sequences p rep_pen repeat_penalty repetition_penalty "
-        "smoothing_curve temp tfs tfs_z typical typical_p",
-    ),
-    (
-        (),
-        "enable_thinking forced_bos_token_id forced_eos_token_id max_gen_len max_length max_new_tokens "
-        "max_output_tokens max_time max_tokens_to_sample mirostat_lr mirostat_target prompt_truncate_len random_seed "
-        "repetition_penalty_range sampling_seed think thinking_budget",
-    ),
-    (
-        ({},),
-        "audio chat_template_kwargs custom_params extra_body generation_config guided_decoding json_schema options "
-        "prediction repetition_detection response_schema sampling_params structured_outputs thinking vllm_xargs "
-        "watermarking_config web_search_options",
-    ),
-    (
-        ("",),
-        "adapter_id chat_template custom_logit_processor custom_token_bans ebnf format grammar grammar_string "
-        "guided_grammar guided_regex guideline lora_path negative_prompt regex system_prompt tool_prompt",
-    ),
+    ((0,),
+     "diversity_penalty dry_multiplier dynatemp_range encoder_no_repeat_ngram_size epsilon_cutoff eta_cutoff "
+     "frequency_penalty k min_keep min_length min_new_tokens min_p min_tokens mirostat mirostat_mode n_indent "
+     "n_keep n_probs no_repeat_ngram_size penalty_alpha presence_penalty smoothing_factor top_a top_n_tokens "
+     "xtc_probability"),
+    ((False,),
+     "add_special_tokens ban_eos_token continue_final_message dynamic_temperature early_stopping echo "
+     "enable_search grammar_lazy greedy ignore_eos include_stop_str_in_output no_stop_trim penalize_newline "
+     "penalize_nl return_full_text safe_prompt temperature_last thinking_forced_open token_healing truncate "
+     "use_beam_search watermark"),
+    (([],),
+     "allowed_token_ids bad_words bad_words_ids banned_strings banned_tokens begin_suppress_tokens documents "
+     "exponential_decay_length_penalty force_words_ids functions grammar_triggers guided_choice "
+     "logits_processor logits_processors lora plugins preserved_tokens sampler_order samplers stop_token_ids "
+     "suppress_tokens transforms"),
+    ((1,),
+     "best_of candidate_count cfg_scale dynatemp_exponent encoder_repetition_penalty guidance_scale "
+     "length_penalty n_cmpl num_beam_groups num_beams num_return_sequences p rep_pen repeat_penalty "
+     "repetition_penalty smoothing_curve temp tfs tfs_z typical typical_p"),
+    ((),
+     "enable_thinking forced_bos_token_id forced_eos_token_id max_gen_len max_length max_new_tokens "
+     "max_output_tokens max_time max_tokens_to_sample mirostat_lr mirostat_target prompt_truncate_len "
+     "random_seed repetition_penalty_range sampling_seed think thinking_budget"),
+    (({},),
+     "audio chat_template_kwargs custom_params extra_body generation_config guided_decoding json_schema options "
+     "prediction repetition_detection response_schema sampling_params structured_outputs thinking vllm_xargs "
+     "watermarking_config web_search_options"),
+    (("",),
+     "adapter_id chat_template custom_logit_processor custom_token_bans ebnf format grammar grammar_string "
+     "guided_grammar guided_regex guideline lora_path negative_prompt regex system_prompt tool_prompt"),
     (("", []), "prompt stop_regex stop_sequences stop_strings stop_words stopping_strings system"),
     ((-1,), "adaptive_target n_predict num_predict reasoning_budget thinking_token_budget truncate_prompt_tokens"),
     ((-1, 0), "dry_penalty_last_n t_max_predict_ms top_k top_n_sigma"),
@@ -78,7 +64,7 @@ _NAMES_BY_NEUTRAL_VALUES: tuple[tuple[tuple[Any, ...], str], ...] = (
     (([], ["\n", ":", '"', "*"]), "dry_sequence_breakers"),
     (([], ["text"]), "modalities"),
     (({}, {"type": "text"}), "response_format"),
-)
+)  # fmt: skip
 """Settings of other services that change what is sampled, the prompt, or the text of the response, by the values at
 which they change nothing. Null is the same as absent."""
 
@@ -112,18 +98,10 @@ _HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Documented fields that do not change what is sampled; agent frameworks send them with every request."""
 
 _REPORTED: dict[str, tuple[Any, ...]] = {
-    "parallel_tool_calls": (True,),
-    "prompt_logprobs": (0, False),
-    "prompts": (),
-    "samples": (),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "speed": (),
-    "step": (),
-    "stream_id": (),
-    "tool": (),
-    "verbosity": ("medium",),
-}
+    "parallel_tool_calls": (True,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
+    "prompt_logprobs": (0, False), "verbosity": ("medium",),
+    "prompts": (), "samples": (), "speed": (), "step": (), "stream_id": (), "tool": (),
+}  # fmt: skip
 """Other known fields of services and frameworks, which the header reports except at these values. They are listed so
 that none is taken for a misspelt setting."""
 

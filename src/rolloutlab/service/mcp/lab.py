@@ -11,7 +11,7 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import AssistantMessage, Message
 from rolloutlab.errors import ConflictError, InputError, NotFoundError
 from rolloutlab.search.dictionary import parse
-from rolloutlab.search.embedding import Embedder, embedder
+from rolloutlab.search.embedding import embedder
 from rolloutlab.search.index import Index
 from rolloutlab.search.query import Limit, Select, search_texts
 from rolloutlab.settings import Settings
@@ -57,42 +57,27 @@ class LabTools:
         documents = self._index.documents([hit.id for hit in answer.outcome.hits])
         words = search_texts(search)
         hits = [
-            {
-                "id": hit.id,
-                "score": hit.score,
-                "document": passage(documents.get(hit.id, ""), words),
-                "metadata": dict(hit.metadata or {}),
-            }
+            {"id": hit.id, "score": hit.score, "document": passage(documents.get(hit.id, ""), words),
+             "metadata": dict(hit.metadata or {})}
             for hit in answer.outcome.hits
-        ]
+        ]  # fmt: skip
         return {"hits": hits, "notes": [*notes, *answer.notes, *answer.outcome.warnings]}
 
     def trajectory(self, name: str) -> Plain:
         """A whole trajectory; NotFoundError when there is none of that name."""
         collection, trajectory = self._find(name)
+        shown = ("reward", "source", "components", "model", "step", "created_at", "row", "messages")
         return {
             "id": _stable_name(collection, trajectory.name),
-            "reward": trajectory.reward,
-            "source": trajectory.source,
-            "components": dict(trajectory.components),
-            "model": trajectory.model,
-            "step": trajectory.step,
-            "created_at": trajectory.created_at,
-            "row": dict(trajectory.row),
-            "messages": trajectory.messages,
+            **{name: getattr(trajectory, name) for name in shown},
         }
 
     def collections(self, limit: int, offset: int) -> Plain:
         """The collections, newest first."""
         stored = self._lab.collections()
+        counts = ("groups", "trajectories", "scored", "mean_reward")
         rows = [
-            {
-                "collection": f"{each.name}:{each.generation}",
-                "groups": each.groups,
-                "trajectories": each.trajectories,
-                "scored": each.scored,
-                "mean_reward": each.mean_reward,
-            }
+            {"collection": f"{each.name}:{each.generation}", **{name: getattr(each, name) for name in counts}}
             for each in stored[offset : offset + limit]
         ]
         return {"collections": rows, "total": len(stored)}
@@ -173,8 +158,7 @@ class LabTools:
             raise InputError(f"{name!r} is not the name of a group", hint="letters:1/0: the collection, the group")
         collection = self._lab.find(label)
         in_range = len(position) <= _MAX_DIGITS  # SQLite's integers end at 2^63
-        groups = self._lab.groups(collection, int(position), unfinished=unfinished) if in_range else []
-        if not groups:
+        if not (groups := self._lab.groups(collection, int(position), unfinished=unfinished) if in_range else []):
             raise NotFoundError(f"there is no group {name!r}", hint=f"list_groups with the collection {label}")
         return collection, groups[0]
 
@@ -184,16 +168,13 @@ class LabTools:
 
     @cached_property
     def _index(self) -> Index:
-        return Index(self._lab, self._settings.search_database, self._embedder(), _PATTERN_SECONDS)
+        model = self._settings.embedding  # as in notebooks
+        embed = embedder(self._http, model.model, model.name, model.key_env) if model else None
+        return Index(self._lab, self._settings.search_database, embed, _PATTERN_SECONDS)
 
     @cached_property
     def _http(self) -> HttpClient:
         return HttpClient()
-
-    def _embedder(self) -> Embedder | None:
-        """The embedding model of the settings, as in notebooks."""
-        model = self._settings.embedding
-        return embedder(self._http, model.model, model.name, model.key_env) if model else None
 
 
 def passage(document: str, words: Sequence[str]) -> str:
@@ -230,8 +211,7 @@ def _split_prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message],
         first = error.errors(include_url=False)[0]
         path = ".".join(str(each) for each in first["loc"])
         raise InputError(f"messages.{path}: {first['msg']}", hint='{"role": "user", "content": "..."}') from error
-    start = next((i for i, message in enumerate(parsed) if isinstance(message, AssistantMessage)), 0)
-    if not start:
+    if not (start := next((i for i, message in enumerate(parsed) if isinstance(message, AssistantMessage)), 0)):
         hint = "an assistant message after a user message"
         raise InputError("messages: must be a prompt and an answer", hint=hint)
     return parsed[:start], parsed[start:]
@@ -242,9 +222,7 @@ def _group_summary(collection: StoredCollection, group: Group) -> Plain:
         "group": _stable_name(collection, group.name),
         "prompt": [message.to_wire() for message in group.prompt],
         "row": dict(group.row),
-        "trajectories": [
-            {"id": _stable_name(collection, each.name), "reward": each.reward} for each in group.trajectories
-        ],
+        "trajectories": [{"id": _stable_name(collection, t.name), "reward": t.reward} for t in group.trajectories],
     }
 
 

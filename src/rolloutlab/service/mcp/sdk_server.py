@@ -6,20 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any
 
+import mcp_types as types
 from anyio import CapacityLimiter, to_thread
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    ToolAnnotations,
-)
-from mcp_types import Tool as ToolOnWire
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -57,10 +49,14 @@ class McpServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._manager.asgi_app(scope, receive, send)
 
-    async def _list(self, _ctx: ServerRequestContext[Any], _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_to_wire(tool) for tool in TOOLS.values()])
+    async def _list(
+        self, _ctx: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_to_wire(tool) for tool in TOOLS.values()])
 
-    async def _call(self, ctx: ServerRequestContext[Any, Request], params: CallToolRequestParams) -> CallToolResult:
+    async def _call(
+        self, ctx: ServerRequestContext[Any, Request], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         """The result of a tool call; errors of the lab are results too, for the model to read."""
         info: TokenInfo = ctx.request.scope[TOKEN_INFO] if ctx.request else TokenInfo("", "", ())
         tool = TOOLS.get(params.name)
@@ -72,15 +68,15 @@ class McpServer:
             arguments = params.arguments or {}
             result = await to_thread.run_sync(tool.call, self._lab, arguments, info.client_name, limiter=self._limiter)
             text = json.dumps(result, ensure_ascii=False)
-            return CallToolResult(content=[TextContent(text=text)], structured_content=result)
+            return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
         except RolloutlabError as error:
             return _failed("\n".join([error.message, *([f"-> {error.hint}"] if error.hint else [])]))
 
 
-def _to_wire(tool: Tool) -> ToolOnWire:
-    hints = ToolAnnotations(read_only_hint=not tool.writes, destructive_hint=False, open_world_hint=False)
-    return ToolOnWire(name=tool.name, description=tool.description, input_schema=dict(tool.schema), annotations=hints)
+def _to_wire(tool: Tool) -> types.Tool:
+    hints = types.ToolAnnotations(read_only_hint=not tool.writes, destructive_hint=False, open_world_hint=False)
+    return types.Tool(name=tool.name, description=tool.description, input_schema=dict(tool.schema), annotations=hints)
 
 
-def _failed(message: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=message)], is_error=True)
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=message)], is_error=True)

@@ -11,8 +11,6 @@ from rolloutlab.search.dictionary.schema import json_schema
 from rolloutlab.service.mcp.lab import LabTools, Plain
 from rolloutlab.service.oauth.metadata import READ, WRITE
 
-Call = Callable[[LabTools, Mapping[str, Any], str], Plain]
-"""Implementation of a tool: lab, arguments and the caller's name to a JSON-ready result."""
 TOKEN_INFO = "rolloutlab.access"
 """Key of the ASGI scope under which the SDK's handlers find the caller."""
 MAX_BYTES = 4 * 1024 * 1024
@@ -21,17 +19,38 @@ MAX_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Tool:
-    """schema: JSON schema of its arguments. writes: whether it changes the lab."""
+    """arguments: their model; None for a search dictionary."""
 
     name: str
     description: str
-    schema: Mapping[str, Any]
-    call: Call
+    arguments: type[BaseModel] | None
+    run: Callable[[LabTools, Any, str], Plain]
+    """Implementation: lab, valid arguments and the caller's name to a JSON-ready result."""
     scope: str = READ
 
     @property
     def writes(self) -> bool:
+        """Whether it changes the lab."""
         return self.scope == WRITE
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments; of a search without conditions, which not every model API accepts."""
+        if self.arguments:
+            return self.arguments.model_json_schema()
+        unsupported = {"if", "then", "not", "$schema", "title"}
+        return {name: part for name, part in json_schema().items() if name not in unsupported}
+
+    def call(self, lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
+        """The result for a caller's arguments; InputError if they are invalid, and the errors of the lab."""
+        try:
+            valid = self.arguments.model_validate(arguments) if self.arguments else arguments
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(str(each) for each in first["loc"])
+            hint = f"the arguments are {', '.join(self.arguments.model_fields) if self.arguments else ''}"
+            raise InputError(f"{path}: {first['msg']}", hint=hint) from error
+        return self.run(lab, valid, caller)
 
 
 class _Arguments(BaseModel):
@@ -66,45 +85,14 @@ class _SetReward(_GetTrajectory):
     note: str = Field("", max_length=500, description="why")
 
 
-def _search(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    return lab.search(arguments)
-
-
-def _get(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    return lab.trajectory(_validate(_GetTrajectory, arguments).id)
-
-
-def _list(lab: LabTools, arguments: Mapping[str, Any], _caller: str) -> Plain:
-    page = _validate(_ListGroups, arguments)
+def _list(lab: LabTools, page: _ListGroups, _caller: str) -> Plain:
     if page.collection is None:
         return lab.collections(page.limit, page.offset)
     return lab.groups(page.collection, page.limit, page.offset)
 
 
-def _add(lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
-    new = _validate(_AddTrajectory, arguments)
+def _add(lab: LabTools, new: _AddTrajectory, caller: str) -> Plain:
     return lab.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
-
-
-def _set(lab: LabTools, arguments: Mapping[str, Any], caller: str) -> Plain:
-    new = _validate(_SetReward, arguments)
-    return lab.set_reward(new.id, new.reward, new.note, caller)
-
-
-def _validate(model: type[Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return model.model_validate(arguments)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join(str(each) for each in first["loc"])
-        hint = f"the arguments are {', '.join(model.model_fields)}"
-        raise InputError(f"{path}: {first['msg']}", hint=hint) from error
-
-
-def _search_schema() -> dict[str, Any]:
-    """The search dictionary without its conditional keywords, which not every model API accepts."""
-    unsupported = {"if", "then", "not", "$schema", "title"}
-    return {name: part for name, part in json_schema().items() if name not in unsupported}
 
 
 TOOLS = {
@@ -117,27 +105,27 @@ TOOLS = {
             ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
             " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
             " row.COLUMN.",
-            _search_schema(),
-            _search,
+            None,
+            lambda lab, dictionary, _caller: lab.search(dictionary),
         ),
         Tool(
             "get_trajectory",
             "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for.",
-            _GetTrajectory.model_json_schema(),
-            _get,
+            _GetTrajectory,
+            lambda lab, trajectory, _caller: lab.trajectory(trajectory.id),
         ),
         Tool(
             "list_groups",
             "The collections of this lab, newest first; or, with a collection, its groups: each a prompt and the"
             " rewards of its answers.",
-            _ListGroups.model_json_schema(),
+            _ListGroups,
             _list,
         ),
         Tool(
             "add_trajectory",
             "Store a conversation in this lab, with a reward if it has one. Answers with its id and its group, into"
             " which further answers to the same prompt can be put.",
-            _AddTrajectory.model_json_schema(),
+            _AddTrajectory,
             _add,
             WRITE,
         ),
@@ -145,8 +133,8 @@ TOOLS = {
             "set_reward",
             "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
             " take it back.",
-            _SetReward.model_json_schema(),
-            _set,
+            _SetReward,
+            lambda lab, new, caller: lab.set_reward(new.id, new.reward, new.note, caller),
             WRITE,
         ),
     )
