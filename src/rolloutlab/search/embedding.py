@@ -66,15 +66,12 @@ class Embedder:
         try:
             vectors = [[float(value) for value in vector] for vector in output]
         except (TypeError, ValueError):
-            raise InputError(
-                f"{self.name} did not return vectors of numbers: {type(output).__name__}", hint=_SHAPE
-            ) from None
+            kind = type(output).__name__
+            raise InputError(f"{self.name} did not return vectors of numbers: {kind}", hint=_SHAPE) from None
         dimensions = {len(vector) for vector in vectors}
         if len(vectors) != len(texts) or len(dimensions) != 1 or dimensions == {0}:
-            raise InputError(
-                f"{self.name} gave {len(vectors)} vectors of dimensions {sorted(dimensions)} for {len(texts)} texts",
-                hint=_SHAPE,
-            )
+            output = f"{len(vectors)} vectors of dimensions {sorted(dimensions)} for {len(texts)} texts"
+            raise InputError(f"{self.name} gave {output}", hint=_SHAPE)
         if not all(map(math.isfinite, (value for vector in vectors for value in vector))):
             raise InputError(f"{self.name} gave a vector that is not finite", hint=_SHAPE)
         return vectors
@@ -105,17 +102,14 @@ def embedder(
         raise InputError(f"{model!r} is not an embedding model", hint="a function, an address, a folder or a name")
     if "://" in model:
         if not name:
-            raise InputError(
-                f"the embedding service at {model} needs the name of a model",
-                hint=f"%search --embed-with {model} --model NAME",
-            )
+            hint = f"%search --embed-with {model} --model NAME"
+            raise InputError(f"the embedding service at {model} needs the name of a model", hint=hint)
         variable = key_env or (_OPENAI_KEY_ENV if urlsplit(model).hostname == _OPENAI else None)
         token = environment.get(variable) if variable else None
         return Embedder(f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts))
     folder = Path(model).expanduser()
-    return Embedder(
-        name or (folder.name if folder.is_dir() else model), _Local(str(folder) if folder.is_dir() else model)
-    )
+    known, source = (folder.name, str(folder)) if folder.is_dir() else (model, model)
+    return Embedder(name or known, _Local(source))
 
 
 class _Local:
@@ -134,24 +128,20 @@ class _Local:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
-            raise InputError(
-                f"the embedding model {self._name!r} needs sentence-transformers",
-                hint="pip install sentence-transformers",
-            ) from None
+            message = f"the embedding model {self._name!r} needs sentence-transformers"
+            raise InputError(message, hint="pip install sentence-transformers") from None
         try:
             return SentenceTransformer(self._name)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"the embedding model {self._name!r} cannot be loaded: {error}", hint="a folder"
-            ) from error
+            message = f"the embedding model {self._name!r} cannot be loaded: {error}"
+            raise InputError(message, hint="a folder") from error
 
 
 def _request_embeddings(http: HttpClient, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:
     """POST /embeddings (OpenAI API reference, Embeddings): `data[i].embedding` belongs to text `data[i].index`."""
     body = {"model": model, "input": list(texts), "encoding_format": "float"}
-    answer = http.run(
-        http.request("POST", f"{url.rstrip('/')}/embeddings", token=token, json=body, retry=True, timeout=_TIMEOUT)
-    )
+    address = f"{url.rstrip('/')}/embeddings"
+    answer = http.run(http.request("POST", address, token=token, json=body, retry=True, timeout=_TIMEOUT))
     try:
         rows = sorted(answer["data"], key=lambda each: each["index"])
         return [each["embedding"] for each in rows]
@@ -180,11 +170,8 @@ class VectorUpdater:
         known = self._records.model
         if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
             return None
-        name, dimension = self.embedder.model.name, self.embedder.model.dimension
-        return (
-            f"mixed embedding spaces: the index has vectors of {known.name} ({known.dimension}), "
-            f"the model here is {name} ({dimension})"
-        )
+        stored, here = (f"{model.name} ({model.dimension})" for model in (known, self.embedder.model))
+        return f"mixed embedding spaces: the index has vectors of {stored}, the model here is {here}"
 
     def check(self) -> None:
         """InputError if vectors of two models would be mixed."""

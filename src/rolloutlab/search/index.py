@@ -301,11 +301,8 @@ class Index:
             The error of `take` if it is not one of unreadable data, or if every member of a batch has one: then the
             reader is wrong, not the data.
         """
-        try:
+        with suppress(*_UNREADABLE):
             take(ids)
-        except _UNREADABLE:
-            pass
-        else:
             return
         unread: dict[int, Exception] = {}
         for each in ids:
@@ -331,10 +328,8 @@ class Index:
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
         if vectors and self._embedder is None and not self.records.embedded():
-            raise InputError(
-                f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model",
-                hint="%search --embed-with MODEL, or a text as the query",
-            )
+            problem = f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model"
+            raise InputError(problem, hint="%search --embed-with MODEL, or a text as the query")
         return self._text_notes(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
     def _text_notes(self, progress: Progress) -> list[str]:

@@ -47,7 +47,7 @@ class JsonCursor:
 
     def key(self, name: str) -> "JsonCursor":
         step = f".{name}" if re.fullmatch(r"[#$]?[\w-]+", name) else f"[{json.dumps(name, ensure_ascii=False)}]"
-        return self._inside(self.value[name], (self.path + step).removeprefix("."))
+        return replace(self, value=self.value[name], path=(self.path + step).removeprefix("."))
 
     def items(self, fix: Any, least: int = 1) -> list["JsonCursor"]:
         """The items of a list with at least so many values."""
@@ -55,7 +55,7 @@ class JsonCursor:
             raise self.error("must be a list", fix)
         if len(self.value) < least:
             raise self.error(f"must be a list of at least {least}", fix)
-        return [self._inside(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
+        return [replace(self, value=value, path=f"{self.path}[{index}]") for index, value in enumerate(self.value)]
 
     def mapping(self, fix: Any) -> Mapping[str, Any]:
         if not isinstance(self.value, Mapping):
@@ -90,9 +90,8 @@ class JsonCursor:
 
     def unknown(self, name: str, choices: Collection[str], what: str, *, hint: str | None = None) -> InputError:
         """The error for a key that is not one of the choices."""
-        return self.key(name).error(
-            f"{name!r} is an unknown {what}", hint=hint or nearest(name, choices) or ", ".join(choices)
-        )
+        hint = hint or nearest(name, choices) or ", ".join(choices)
+        return self.key(name).error(f"{name!r} is an unknown {what}", hint=hint)
 
     def number(self, fix: Any, largest: float = SINGLE) -> float:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
@@ -126,13 +125,9 @@ class JsonCursor:
         """The name of a metadata field, or one of the `#` names allowed here."""
         if not isinstance(self.value, str) or not self.value:
             raise self.error("must be the name of a field", fix)
-        problem = name_problem(self.value, besides, self.known)
-        if problem:
+        if problem := name_problem(self.value, besides, self.known):
             raise self.error(problem[0], hint=problem[1])
         return self.value
-
-    def _inside(self, value: Any, path: str) -> "JsonCursor":
-        return JsonCursor(value, path, self.known, self.depth)
 
 
 def name_problem(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
@@ -182,17 +177,13 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) and type(value) is not str else value
 
 
-def _brief(value: Any) -> str:
-    brief = Repr()
-    brief.maxlevel = 4
-    return brief.repr(value)
-
-
 def shown(value: Any, longest: int = 80) -> str:
     """A value as JSON on one line, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text = text if encodable(text) else json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        text = _brief(value)
+        brief = Repr()
+        brief.maxlevel = 4
+        text = brief.repr(value)
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."

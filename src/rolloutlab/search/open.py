@@ -41,11 +41,8 @@ class SearchPlaces:
         """The index, with the embedding model of the settings, if they name one."""
         settings = self._settings()
         model = settings.embedding
-        return open_index(
-            self._lab(),
-            settings.search_database,
-            embedder(self._http(), model.model, model.name, model.key_env) if model else None,
-        )
+        embed = embedder(self._http(), model.model, model.name, model.key_env) if model else None
+        return open_index(self._lab(), settings.search_database, embed)
 
     @cached_property
     def chroma(self) -> ChromaCollection | None:

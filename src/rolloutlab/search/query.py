@@ -110,8 +110,7 @@ def resolved(search: Search, vectors: Vectors | None) -> Search:
 
     vectors: a vector for each text; None where there is no model.
     """
-    texts = texts_of(search.rank, EMBEDDING)
-    if not texts:
+    if not (texts := texts_of(search.rank, EMBEDDING)):
         return search
     known = dict(zip(texts, vectors(texts), strict=True)) if vectors else {}
 

@@ -60,8 +60,7 @@ class Rank:
     def __abs__(self) -> "Rank":
         return Applied("$abs", self)
 
-    def abs(self) -> "Rank":
-        return Applied("$abs", self)
+    abs = __abs__
 
     def exp(self) -> "Rank":
         return Applied("$exp", self)
@@ -76,10 +75,8 @@ class Rank:
         return _combined("$min", self, other)
 
     def __bool__(self) -> NoReturn:
-        raise InputError(
-            f"{self!r} has no truth value outside a search",
-            hint="a.max(b) and a.min(b) instead of and, or, max(a, b) and min(a, b)",
-        )
+        hint = "a.max(b) and a.min(b) instead of and, or, max(a, b) and min(a, b)"
+        raise InputError(f"{self!r} has no truth value outside a search", hint=hint)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rolloutlab.search.engine.execute import SearchOutcome
 from rolloutlab.search.query import Search
-from rolloutlab.search.where import Among, Compare, Contains, Scalar, conditions_of
+from rolloutlab.search.where import Among, Compare, Contains, conditions_of
 
-_KINDS = {bool: "bool", int: "number", float: "number", str: "str"}
+_KINDS: dict[type, str] = {bool: "bool", int: "number", float: "number", str: "str"}
 _TYPE_NAMES = {"bool": "true or false", "number": "a number", "str": "a text", "list": "a list"}
 
 
@@ -27,24 +27,18 @@ def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Itera
     fields: the types of each field, from `Records.fields`.
     """
     for each in conditions_of(search.where):
-        if (
-            not isinstance(each, Compare | Among | Contains)
-            or each.field not in fields
-            or getattr(each, "negated", False)
-        ):
+        if not isinstance(each, Compare | Among | Contains) or each.field not in fields:
+            continue
+        if getattr(each, "negated", False):
             continue
         kinds = {"number" if kind in ("int", "float") else kind for kind in fields[each.field]}
-        kind = _kind(each.values[0] if isinstance(each, Among) else each.value)
+        kind = _KINDS[type(each.values[0] if isinstance(each, Among) else each.value)]
         if isinstance(each, Contains):
             if "list" not in kinds:
                 yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
         elif kind not in kinds and getattr(each, "operator", "") != "$ne":
             inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
             yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_TYPE_NAMES[kind]}{inside}"
-
-
-def _kind(value: Scalar) -> str:
-    return _KINDS[type(value)]
 
 
 def _listed(kinds: set[str]) -> str:

@@ -22,11 +22,9 @@ def check_where(where: Where, depth: int = 0) -> Where:
     if isinstance(where, All | AnyOf):
         return type(where)(tuple(check_where(part, depth + 1) for part in where.parts))
     leaf = normalized(where)
-    problem = name_problem(leaf.field, (ID, DOCUMENT), None)
-    if problem:
+    if problem := name_problem(leaf.field, (ID, DOCUMENT), None):
         raise InputError(f"{leaf!r}: {problem[0]}", hint=problem[1])
-    wrong = violation(leaf)
-    if wrong:
+    if wrong := violation(leaf):
         raise InputError(f"{leaf!r}: {wrong[0]}", hint=repr(wrong[1]))
     return leaf
 
@@ -45,11 +43,7 @@ def normalized(where: Where) -> Compare | Among | Contains | Matches:
 
 def violation(where: Where) -> Violation | None:
     """The first rule that a condition on one field violates."""
-    for rule in _RULES:
-        wrong = rule(where)
-        if wrong:
-            return wrong
-    return None
+    return next(filter(None, (rule(where) for rule in _RULES)), None)
 
 
 def value_problem(value: Any) -> str | None:
@@ -95,14 +89,12 @@ def _record(where: Where) -> Violation | None:
         case Matches(field=field) if field != DOCUMENT:
             return "regular expressions are for #document only", replace(where, field=DOCUMENT)
         case Compare("#document", operator, value):
-            return "a document is compared by what it contains", Contains(
-                DOCUMENT, str(value) or "text", operator == "$ne"
-            )
+            contains = Contains(DOCUMENT, str(value) or "text", operator == "$ne")
+            return "a document is compared by what it contains", contains
         case Among("#document", values, negated):
             parts = tuple(Contains(DOCUMENT, str(value) or "text", negated) for value in values)
-            return "a document is compared by what it contains", (
-                parts[0] if len(parts) == 1 else (All if negated else AnyOf)(parts or (Contains(DOCUMENT, "a"),) * 2)
-            )
+            fix = parts[0] if len(parts) == 1 else (All if negated else AnyOf)(parts or (Contains(DOCUMENT, "a"),) * 2)
+            return "a document is compared by what it contains", fix
         case Contains("#document", value) if not isinstance(value, str) or not value:
             return "a document contains non-empty strings", replace(where, value=str(value) or "text")
         case Compare("#id", "$eq" | "$ne", value) if not isinstance(value, str):

@@ -1,10 +1,10 @@
 """Filter conditions on fields in Python's operators: `F.reward > 0.5` is a value that a search evaluates."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from keyword import iskeyword
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from rolloutlab.errors import InputError
 
@@ -97,29 +97,33 @@ class Matches(Where):
 
 
 @dataclass(frozen=True)
-class All(Where):
+class _Joined(Where):
+    """Two or more conditions; nested ones of the same kind are flattened."""
+
+    parts: tuple[Where, ...]
+    _symbol: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        flat = tuple(inner for part in self.parts for inner in (part.parts if isinstance(part, kind) else (part,)))
+        if len(flat) < 2:
+            raise InputError(f"{kind.__name__} of {len(flat)} conditions", hint="(F.reward > 0) & (F.reward < 1)")
+        object.__setattr__(self, "parts", flat)
+
+    def __repr__(self) -> str:
+        return f" {self._symbol} ".join(f"({part!r})" for part in self.parts)
+
+
+class All(_Joined):
     """Conjunction of two or more conditions; nested ones are flattened."""
 
-    parts: tuple[Where, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", _flat(self.parts, All))
-
-    def __repr__(self) -> str:
-        return " & ".join(f"({part!r})" for part in self.parts)
+    _symbol = "&"
 
 
-@dataclass(frozen=True)
-class AnyOf(Where):
+class AnyOf(_Joined):
     """Disjunction of two or more conditions; nested ones are flattened."""
 
-    parts: tuple[Where, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", _flat(self.parts, AnyOf))
-
-    def __repr__(self) -> str:
-        return " | ".join(f"({part!r})" for part in self.parts)
+    _symbol = "|"
 
 
 def conditions_of(where: Where | None) -> Iterator[Where]:
@@ -154,18 +158,9 @@ def opposite(where: Where) -> Where:
         raise InputError(f"{where!r} is not a condition", hint="~(F.reward == 1)")
     other = replace(where, operator=OPPOSITE[where.operator])
     if where.operator not in ("$eq", "$ne"):
-        raise InputError(
-            f"not ({where!r}) is also true of records without {where.field}, for which there is no condition",
-            hint=f"{other!r}",
-        )
+        message = f"not ({where!r}) is also true of records without {where.field}, for which there is no condition"
+        raise InputError(message, hint=f"{other!r}")
     return other
-
-
-def _flat(parts: Iterable[Where], kind: type[All] | type[AnyOf]) -> tuple[Where, ...]:
-    flat = tuple(inner for part in parts for inner in (part.parts if isinstance(part, kind) else (part,)))
-    if len(flat) < 2:
-        raise InputError(f"{kind.__name__} of {len(flat)} conditions", hint="(F.reward > 0) & (F.reward < 1)")
-    return flat
 
 
 def _where(other: Any) -> Where:

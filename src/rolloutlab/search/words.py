@@ -4,20 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rolloutlab.search import rank as ranks
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.query import SCORE, GroupBy, Limit, MaxK, Search, Select
-from rolloutlab.search.rank import (
-    EMBEDDING,
-    Applied,
-    Combined,
-    Difference,
-    FieldTerm,
-    Knn,
-    Rank,
-    Ratio,
-    SparseVector,
-    Val,
-)  # fmt: skip
+from rolloutlab.search.rank import EMBEDDING, Combined, FieldTerm, Knn, Rank, SparseVector, Val
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 COMPARED = {
@@ -51,7 +41,7 @@ def condition(where: Where) -> str:
         case Compare(name, operator, value):
             return f"{called(name)} {COMPARED[operator]} {value_words(value)}{_or_missing(name, operator == '$ne')}"
         case Among(name, values, negated):
-            some = _listed(values)
+            some = ", ".join(map(value_words, values[:8])) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
             return f"{called(name)} is {'none' if negated else 'one'} of {some}{_or_missing(name, negated)}"
         case Contains(name, value, negated):
             verb = "does not contain" if negated else "contains"
@@ -66,10 +56,10 @@ def scored(rank: Rank) -> list[str]:
     if isinstance(rank, Knn):
         return [f"Score: {nearest(rank)}; lower is better."]
     terms = _Terms()
-    formula = terms.formula(rank)
-    knns = terms.knns
-    lines = [f"Score: {formula}; lower is better."]
-    lines += [f"  {name} is {nearest(knn)}{_others(knn)}." for knn, name in knns.items()]
+    lines = [f"Score: {terms.formula(rank)}; lower is better."]
+    for knn, name in terms.knns.items():
+        others = "" if knn.default is None else f", and {knn.default} for others"
+        lines.append(f"  {name} is {nearest(knn)}{others}.")
     return [*lines, *terms.who()]
 
 
@@ -137,23 +127,23 @@ class _Terms:
             case Val(value):
                 return str(value) if value >= 0 or not inside else f"({value})"
             case Knn():
-                return self.knns.setdefault(rank, _letter(len(self.knns)))
+                number = len(self.knns)
+                return self.knns.setdefault(rank, chr(ord("A") + number) if number < 26 else f"A{number}")
             case FieldTerm(key, default):
                 self.fields.append(rank)
                 return key if default is None else f"({key}, or {default} where there is none)"
-            case Applied("$abs", part):
+            case ranks.Applied("$abs", part):
                 return f"|{self.formula(part)}|"
-            case Applied(operator, part):
+            case ranks.Applied(operator, part):
                 return f"{'exp' if operator == '$exp' else 'ln'}({self.formula(part)})"
             case Combined("$max" | "$min" as operator, parts):
                 listed = ", ".join(self.formula(part) for part in parts)
                 return f"{'the larger of' if operator == '$max' else 'the smaller of'} ({listed})"
             case Combined(operator, parts):
                 words = (" + " if operator == "$sum" else " * ").join(self.formula(part, inside=True) for part in parts)
-            case Difference(left, right):
-                words = f"{self.formula(left, inside=True)} - {self.formula(right, inside=True)}"
-            case Ratio(left, right):
-                words = f"{self.formula(left, inside=True)} / {self.formula(right, inside=True)}"
+            case ranks.Difference(left, right) | ranks.Ratio(left, right):
+                sign = "-" if isinstance(rank, ranks.Difference) else "/"
+                words = f"{self.formula(left, inside=True)} {sign} {self.formula(right, inside=True)}"
             case _:
                 raise TypeError(rank)  # there is no other
         words = f"-{words.removeprefix('(-1) * ')}" if words.startswith("(-1) * ") else words
@@ -172,22 +162,9 @@ class _Terms:
         return [f"  Only records that {words} are scored."]
 
 
-def _letter(index: int) -> str:
-    return chr(ord("A") + index) if index < 26 else f"A{index}"
-
-
-def _others(knn: Knn) -> str:
-    return "" if knn.default is None else f", and {knn.default} for others"
-
-
 def _or_missing(name: str, negated: bool) -> str:
     """Negations hold for records without the field too."""
     return " (or is missing)" if negated and name not in (ID, DOCUMENT) else ""
-
-
-def _listed(values: Sequence[object], limit: int = 8) -> str:
-    more = f" and {len(values) - limit} more" if len(values) > limit else ""
-    return ", ".join(map(value_words, values[:limit])) + more
 
 
 def _joined(words: Sequence[str], last: str) -> str:

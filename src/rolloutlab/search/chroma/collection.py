@@ -42,10 +42,8 @@ class ChromaCollection:
         """
         texts = texts_of(search.rank, EMBEDDING)
         if texts and self._embedder is None:
-            raise InputError(
-                f"a text is searched for at {self.url}, and there is no embedding model",
-                hint="%search --embed-with MODEL, the model that its vectors are from",
-            )
+            hint = "%search --embed-with MODEL, the model that its vectors are from"
+            raise InputError(f"a text is searched for at {self.url}, and there is no embedding model", hint=hint)
         executed = resolved(search, self._embedder)
         outcome = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
         named = self._embedder.name if self._embedder else ""

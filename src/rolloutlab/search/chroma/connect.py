@@ -58,8 +58,7 @@ def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
 
 def _others(chroma: Chroma, name: str) -> str | None:
     """A hint with the URLs of similar collections."""
-    names = chroma.names()
-    if not names:
+    if not (names := chroma.names()):
         return None
     nearest = get_close_matches(name, names, n=_LISTED, cutoff=0.5) or names[:_LISTED]
     default = (chroma.tenant, chroma.database) == (TENANT, DATABASE)
@@ -75,10 +74,8 @@ def _searches(chroma: Chroma, collection: ServedCollection) -> bool:
         chroma.post(collection, "search", {"searches": [{"limit": {"limit": 1}}]}, retry=False)
     except NotFoundError:  # an old server
         return False
-    except RefusedError:
-        raise
     except ServiceError as error:
-        if " answered 501 " in error.message:
-            return False
-        raise
+        if isinstance(error, RefusedError) or " answered 501 " not in error.message:
+            raise
+        return False
     return True

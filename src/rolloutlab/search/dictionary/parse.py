@@ -6,24 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.search import rank as ranks
 from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
 from rolloutlab.search.json_cursor import JsonCursor, name_problem, nearest, shown, too_deep
 from rolloutlab.search.query import SCORE, SHOWN, GroupBy, Limit, MaxK, MinK, Search, Select
-from rolloutlab.search.rank import (
-    APPLIED,
-    COMBINED,
-    EMBEDDING,
-    NEAREST,
-    Applied,
-    Combined,
-    Difference,
-    FieldTerm,
-    Knn,
-    Rank,
-    Ratio,
-    SparseVector,
-    Val,
-)
+from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST, FieldTerm, Knn, Rank, SparseVector, Val
 from rolloutlab.search.rules import normalized, normalized_value, value_problem, violation
 from rolloutlab.search.where import COMPARISONS, DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
@@ -41,8 +28,7 @@ def read_where(cursor: JsonCursor) -> Where:
     if isinstance(cursor.value, Where):
         return read_where(replace(cursor, value=dump_where(cursor.value)))
     cursor = cursor.descend()
-    fields = cursor.mapping(CONDITION)
-    if not fields:
+    if not (fields := cursor.mapping(CONDITION)):
         raise cursor.error("it has no condition", hint=f"{shown(CONDITION)}, or leave it out")
     inside = cursor if len(fields) == 1 else cursor.descend()
     parts = tuple(_condition(name, inside) for name in fields)
@@ -56,8 +42,7 @@ def _condition(name: str, cursor: JsonCursor) -> Where:
         return parts[0] if len(parts) == 1 else LOGICAL[name](parts)
     if name.startswith("$"):
         raise _operator_without_field(name, cursor)
-    problem = name_problem(name, (ID, DOCUMENT), cursor.known)
-    if problem:
+    if problem := name_problem(name, (ID, DOCUMENT), cursor.known):
         raise operand.error(problem[0], hint=problem[1])
     if not isinstance(operand.value, Mapping):
         return _checked(Compare(name, "$eq", operand.value), operand)
@@ -76,16 +61,14 @@ def _leaf(name: str, operator: str, operand: JsonCursor) -> Where:
         return Matches(operand.value, negated, name)
     values = operand.items({name: {operator: ["a", "b"]}})
     for item in values:
-        why = value_problem(normalized_value(item.value))
-        if why:
+        if why := value_problem(normalized_value(item.value)):
             raise item.error(why, "a")
     return Among(name, tuple(item.value for item in values), negated)
 
 
 def _checked(where: Where, operand: JsonCursor) -> Where:
     where = normalized(where)
-    wrong = violation(where)
-    if wrong:
+    if wrong := violation(where):
         raise operand.error(wrong[0], dump_where(wrong[1]))
     return where
 
@@ -104,15 +87,13 @@ def _one_operator(name: str, condition: JsonCursor) -> None:
 def _operator_without_field(name: str, cursor: JsonCursor) -> InputError:
     if name in WHERE_OPERATORS:
         return cursor.error(f"{name} needs a field", {"reward": {name: cursor.value[name]}})
-    if name == "$not":
-        hint = "$ne, $nin, $not_contains or $not_regex; $lte for what is not $gt"
-        return cursor.unknown(name, LOGICAL, "operator", hint=hint)
-    return cursor.unknown(name, LOGICAL, "operator")
+    negations = "$ne, $nin, $not_contains or $not_regex; $lte for what is not $gt"
+    return cursor.unknown(name, LOGICAL, "operator", hint=negations if name == "$not" else None)
 
 
 KNN = {"$knn": {"query": "text"}}
 FIELD = {"$field": {"key": "reward", "default": 0}}
-PAIRED = {"$sub": Difference, "$div": Ratio}
+PAIRED = {"$sub": ranks.Difference, "$div": ranks.Ratio}
 RANK_OPERATORS = ("$val", "$knn", "$field", *COMBINED, *PAIRED, *APPLIED)
 FUSED = {
     "$mul": [-1, {"$sum": [
@@ -137,11 +118,11 @@ def read_rank(cursor: JsonCursor) -> Rank:
         raise cursor.unknown("$rrf", RANK_OPERATORS, "operator: fusion is written out", hint=shown(FUSED, 400))
     operator, operand = cursor.only_key(RANK_OPERATORS, {"$sum": [KNN, 1]})
     if operator in COMBINED:
-        return Combined(operator, tuple(map(read_rank, operand.items([KNN, 0.5], least=2))))
+        return ranks.Combined(operator, tuple(map(read_rank, operand.items([KNN, 0.5], least=2))))
     if operator in PAIRED:
         return PAIRED[operator](*_sides(operand))
     if operator in APPLIED:
-        return Applied(operator, read_rank(operand))
+        return ranks.Applied(operator, read_rank(operand))
     if operator == "$val":
         return Val(operand.number(0.5))
     return _knn(operand) if operator == "$knn" else _field_term(operand)

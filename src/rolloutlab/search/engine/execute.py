@@ -42,15 +42,11 @@ def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int)
         groups.setdefault(tuple(ordinal(columns[key][i]) for key in group_by.keys), []).append(i)
     aggregate = group_by.aggregate
     largest = isinstance(aggregate, MaxK)
-    kept = [
-        i
-        for members in groups.values()
-        for i in sorted(
-            members,
-            key=lambda i: tuple(ordinal(columns[key][i], nan=-1 if largest else 1) for key in aggregate.keys),
-            reverse=largest,
-        )[: aggregate.k]
-    ]
+
+    def order(i: int) -> _Key:
+        return tuple(ordinal(columns[key][i], nan=-1 if largest else 1) for key in aggregate.keys)
+
+    kept = [i for members in groups.values() for i in sorted(members, key=order, reverse=largest)[: aggregate.k]]
     return Grouped(sorted(kept), len(groups), min(map(len, groups.values()), default=0))
 
 
@@ -132,9 +128,8 @@ def _check(search: Search) -> None:
         if search.rank is None and SCORE in search.group_by.aggregate.keys:
             raise InputError("group_by keeps the best by score, and there is no rank", hint='rank=Knn("text")')
         if search.group_by.aggregate.k < 1:
-            raise InputError(
-                f"group_by.aggregate: k={search.group_by.aggregate.k} is below 1", hint="MinK((SCORE,), 3)"
-            )
+            k = search.group_by.aggregate.k
+            raise InputError(f"group_by.aggregate: k={k} is below 1", hint="MinK((SCORE,), 3)")
     for term in terms_of(search.rank):
         if isinstance(term, Knn) and term.limit < 1:
             raise InputError(f"$knn.limit: {term.limit} is below 1", hint="Knn(..., limit=16)")

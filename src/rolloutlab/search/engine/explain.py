@@ -6,21 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rolloutlab.errors import InputError
+from rolloutlab.search import rank as ranks
 from rolloutlab.search.engine.algebra import Scored, Scoring
 from rolloutlab.search.engine.backend import Backend, Snapshot
 from rolloutlab.search.query import Search
-from rolloutlab.search.rank import (
-    APPLIED,
-    COMBINED,
-    Applied,
-    Combined,
-    Difference,
-    Knn,
-    Rank,
-    Ratio,
-    SparseVector,
-    parts_of,
-)
+from rolloutlab.search.rank import Knn, Rank, SparseVector, parts_of
 from rolloutlab.search.where import ID, Compare
 
 
@@ -56,9 +46,8 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
     rank = search.rank
 
     def break_down(snapshot: Snapshot) -> Breakdown:
-        within = snapshot.filter(
-            search.where
-        )  # first, as in `execute`: a Chroma snapshot numbers records in the order of its requests
+        # first, as in `execute`: a Chroma snapshot numbers records in the order of its requests
+        within = snapshot.filter(search.where)
         matches = snapshot.filter(Compare(ID, "$eq", id))
         if not len(matches):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
@@ -84,12 +73,10 @@ def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
 
 def _text(rank: Rank) -> str:
     """The operator alone, since operands have their own lines; of a vector only its length."""
-    if isinstance(rank, Combined):
-        return COMBINED[rank.operator]
-    if isinstance(rank, Applied):
-        return APPLIED[rank.operator]
-    if isinstance(rank, Difference | Ratio):
-        return "-" if isinstance(rank, Difference) else "/"
+    if isinstance(rank, ranks.Combined | ranks.Applied):
+        return (ranks.COMBINED | ranks.APPLIED)[rank.operator]
+    if isinstance(rank, ranks.Difference | ranks.Ratio):
+        return "-" if isinstance(rank, ranks.Difference) else "/"
     if isinstance(rank, Knn) and not isinstance(rank.query, str):
         count = len(rank.query.values if isinstance(rank.query, SparseVector) else rank.query)
         return repr(replace(rank, query="…")).replace("'…'", f"[{count} numbers]", 1)

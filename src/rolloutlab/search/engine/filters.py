@@ -8,22 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from rolloutlab.errors import InputError
+from rolloutlab.search import where as conditions
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
 from rolloutlab.search.engine.patterns import TimedSearch
-from rolloutlab.search.where import (
-    DOCUMENT,
-    ID,
-    All,
-    Among,
-    AnyOf,
-    Compare,
-    Contains,
-    Matches,
-    Scalar,
-    Where,
-    conditions_of,
-)
+from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
 
 
 class Texts(Protocol):
@@ -70,8 +59,8 @@ class Filter:
         if isinstance(where, Compare):
             if where.operator in ("$eq", "$ne"):
                 return self._among(where.field, (where.value,), within_N)
-            column = self._columns.by_name.get(where.field)
-            return self._nowhere() if column is None else self._upto(ordered(column, where.operator, where.value))
+            operator, value = where.operator, where.value
+            return self._where(where.field, lambda column: ordered(column, operator, value))
         raise InputError(f"{where!r} is not a condition", hint='(F.reward > 0.5) & (F.model == "lab/practice")')
 
     def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
@@ -79,8 +68,7 @@ class Filter:
             return mask_of(self._texts.with_ids(value for value in values if isinstance(value, str)), len(within_N))
         if field == DOCUMENT:
             return self._read(set(values).__contains__, within_N)
-        column = self._columns.by_name.get(field)
-        return self._nowhere() if column is None else self._upto(equal(column, values))
+        return self._where(field, lambda column: equal(column, values))
 
     def _has(self, field: str, value: Scalar) -> Mask:
         column = self._columns.by_name.get(field)
@@ -91,12 +79,10 @@ class Filter:
         documents = self._texts.documents(np.flatnonzero(within_N))
         return mask_of([place for place, text in documents if meets(text)], self._total)
 
-    def _nowhere(self) -> Mask:
-        return np.zeros(self._total, np.bool_)
-
-    def _upto(self, mask_R: Mask) -> Mask:
-        """A column's mask without its spare capacity."""
-        return mask_R[: self._total]
+    def _where(self, field: str, test: Callable[[Column], Mask]) -> Mask:
+        """Where a column passes a test, without the column's spare capacity."""
+        column = self._columns.by_name.get(field)
+        return np.zeros(self._total, np.bool_) if column is None else test(column)[: self._total]
 
     @property
     def _total(self) -> int:
@@ -138,12 +124,8 @@ def ordered(column: Column, operator: str, value: Scalar) -> Mask:
 
 
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
-    "$eq": np.equal,
-    "$gt": np.greater,
-    "$gte": np.greater_equal,
-    "$lt": np.less,
-    "$lte": np.less_equal,
-}
+    "$eq": np.equal, "$gt": np.greater, "$gte": np.greater_equal, "$lt": np.less, "$lte": np.less_equal,
+}  # fmt: skip
 _Bound = tuple[str, int | float] | None
 """An equivalent operator and bound of the column's own type; None if no value of that type matches."""
 
@@ -177,4 +159,4 @@ def _negated(where: Where) -> bool:
 
 def _reads(where: Where) -> bool:
     """Whether a condition reads documents."""
-    return any(getattr(each, "field", None) == DOCUMENT for each in conditions_of(where))
+    return any(getattr(each, "field", None) == DOCUMENT for each in conditions.conditions_of(where))

@@ -44,11 +44,7 @@ class MirroredRecords(Records):
 
     def begin(self) -> None:
         """Store that an update has begun and `keep_mark` has not followed yet."""
-
-        def write(connection: Connection, _: int) -> None:
-            connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)")
-
-        self._write(write)
+        self._write(lambda connection, _: connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)"))
 
     @property
     def begun(self) -> bool:
@@ -64,34 +60,24 @@ class MirroredRecords(Records):
         """Replace a prefix of ids; embeddings stay."""
 
         def write(connection: Connection, revision: int) -> None:
-            connection.execute(
-                "UPDATE records SET id = ? || substr(id, ?), revision = ? WHERE id >= ? AND id < ?",
-                (new, len(old) + 1, revision, old, f"{old}{_LAST}"),
-            )
-            connection.execute(
-                "UPDATE left_out SET id = ? || substr(id, ?) WHERE id >= ? AND id < ?",
-                (new, len(old) + 1, old, f"{old}{_LAST}"),
-            )
+            values, renamed = (new, len(old) + 1, old, f"{old}{_LAST}"), "SET id = ?1 || substr(id, ?2)"
+            where = "WHERE id >= ?3 AND id < ?4"
+            connection.execute(f"UPDATE records {renamed}, revision = ?5 {where}", (*values, revision))
+            connection.execute(f"UPDATE left_out {renamed} {where}", values)
 
         self._write(write)
 
     def forget(self, beginning: str) -> None:
         """Delete the records with a prefix, and the unreadable ones under it."""
         self.delete(self.ids(beginning))
-
-        def write(connection: Connection, _: int) -> None:
-            connection.execute("DELETE FROM left_out WHERE id >= ? AND id < ?", (beginning, f"{beginning}{_LAST}"))
-
-        self._write(write)
+        sql, values = "DELETE FROM left_out WHERE id >= ? AND id < ?", (beginning, f"{beginning}{_LAST}")
+        self._write(lambda connection, _: connection.execute(sql, values))
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """Store, by id, why a trajectory could not be indexed."""
-
-        def write(connection: Connection, _: int) -> None:
-            connection.executemany("INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items()))
-
-        if reasons:
-            self._write(write)
+        sql, rows = "INSERT OR REPLACE INTO left_out VALUES (?, ?)", list(reasons.items())
+        if rows:
+            self._write(lambda connection, _: connection.executemany(sql, rows))
 
     def left_out(self) -> dict[str, str]:
         """The trajectories that could not be indexed: reasons by id."""
@@ -118,10 +104,8 @@ class MirroredRecords(Records):
                 had = json.loads(metadata)
                 now = {name: value for name, value in had.items() if not replaces(name)} | dict(changes[id_])
                 if now != had:
-                    metadata = metadata_json(id_, now)
-                    connection.execute(
-                        "UPDATE records SET metadata = ?, revision = ? WHERE id = ?", (metadata, revision, id_)
-                    )
+                    values = metadata_json(id_, now), revision, id_
+                    connection.execute("UPDATE records SET metadata = ?, revision = ? WHERE id = ?", values)
 
         self._write(write)
 

@@ -77,6 +77,5 @@ def _compiled(pattern: str) -> Any:
         with warnings.catch_warnings(action="ignore"):  # about what a later version may read in another way
             return regex.compile(_BRACE.sub(lambda brace: brace[1] or r"\{", pattern))
     except (regex.error, OverflowError, RecursionError) as error:
-        raise InputError(
-            f"{pattern!r} is not a regular expression: {error}", hint=r'F.document.regex(r"\d+")'
-        ) from error
+        message = f"{pattern!r} is not a regular expression: {error}"
+        raise InputError(message, hint=r'F.document.regex(r"\d+")') from error

@@ -107,14 +107,12 @@ class Records:
 
     def upsert(self, records: Iterable[Record]) -> None:
         """Insert or replace records by id, embeddings included, in one transaction."""
-        last = {record.id: record for record in records}
-        if not last:
+        if not (last := {record.id: record for record in records}):
             return
         rows = [_row(record) for record in last.values()]
         vectors = {r.id: vector_blob(r.embedding, f"record {r.id!r}") for r in last.values() if r.embedding is not None}
-        sparse = [
-            (key, *sparse_blobs(vector, f"record {r.id!r}"), r.id) for r in last.values() for key, vector in _sparse(r)
-        ]
+        keyed = [(r.id, key, vector) for r in last.values() for key, vector in _sparse(r)]
+        sparse = [(key, *sparse_blobs(vector, f"record {id_!r}"), id_) for id_, key, vector in keyed]
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
             connection.executemany(_UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
@@ -152,7 +150,8 @@ class Records:
     @property
     def model(self) -> EmbeddingModel | None:
         """The embedding model, if one was set."""
-        return _model(self._read("SELECT value FROM state WHERE name = 'model'"))
+        rows = self._read("SELECT value FROM state WHERE name = 'model'")
+        return EmbeddingModel(*json.loads(rows[0][0])) if rows else None
 
     def set_model(self, name: str, dimension: int, digest: str) -> None:
         """Set the embedding model; InputError if there are embeddings of another."""
@@ -197,7 +196,7 @@ class Records:
         pairs = [(blob, id_) for id_, blob in blobs.items()]
         connection.executemany("INSERT OR REPLACE INTO vectors SELECT row, ? FROM records WHERE id = ?", pairs)
 
-    def _write(self, work: Callable[[sqlite3.Connection, int], None]) -> None:
+    def _write(self, work: Callable[[sqlite3.Connection, int], object]) -> None:
         """Call `work` within a transaction with its revision."""
 
         def write(connection: sqlite3.Connection) -> None:
@@ -255,9 +254,8 @@ def _row(record: Record) -> tuple[str, str | None, str]:
 def _sparse(record: Record) -> Iterator[tuple[str, Any]]:
     for key, vector in record.sparse.items():
         if key.startswith("#") or key == BM25:
-            raise InputError(
-                f"record {record.id!r}: {key!r} is not a key of sparse vectors", hint='sparse={"splade": ...}'
-            )
+            message = f"record {record.id!r}: {key!r} is not a key of sparse vectors"
+            raise InputError(message, hint='sparse={"splade": ...}')
         yield key, vector
 
 
@@ -268,10 +266,6 @@ def _state(connection: sqlite3.Connection, name: str) -> Any:
 
 def _set(connection: sqlite3.Connection, name: str, value: str | int) -> None:
     connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
-
-
-def _model(rows: Sequence[Any]) -> EmbeddingModel | None:
-    return EmbeddingModel(*json.loads(rows[0][0])) if rows else None
 
 
 def _mixed(what: str) -> InputError:

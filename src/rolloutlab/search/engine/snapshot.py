@@ -47,13 +47,9 @@ class TableSnapshot:
             return self._matching(knn, within)
         if isinstance(knn.query, str):
             otherwise = ", or %search --embed-with MODEL" if knn.key == EMBEDDING else ""
-            hint = f"Knn({knn.query!r}, key={BM25!r}){otherwise}"
-            raise InputError(
-                f"$knn.query {knn.query!r} on {knn.key} is a text, and only vectors can be compared there", hint=hint
-            )
-        if knn.key == EMBEDDING:
-            return self._dense(knn.query, knn.limit, within)
-        return self._sparse(knn, within)
+            problem = f"$knn.query {knn.query!r} on {knn.key} is a text, and only vectors can be compared there"
+            raise InputError(problem, hint=f"Knn({knn.query!r}, key={BM25!r}){otherwise}")
+        return self._dense(knn.query, knn.limit, within) if knn.key == EMBEDDING else self._sparse(knn, within)
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
         stored = self._stored(places, [key for key in keys if key in _STORED])
@@ -83,21 +79,17 @@ class TableSnapshot:
     def _dense(self, query: Any, limit: int, within: Places) -> Hits:
         if isinstance(query, SparseVector):
             raise InputError(f"$knn.query on {EMBEDDING} is sparse", hint="Knn([0.1, 0.2]), a number per dimension")
-        vectors = self._table.vectors
-        if vectors is None:
+        if (vectors := self._table.vectors) is None:
             return _nothing()
         with np.errstate(over="ignore"):
             query_D = np.asarray(query, np.float32)
         if query_D.shape != (vectors.dimension,) or not np.isfinite(query_D).all():
-            raise InputError(
-                f"$knn.query is {len(query)} numbers, where {vectors.dimension} finite ones are expected",
-                hint="embed the query with the model of the records",
-            )
+            problem = f"$knn.query is {len(query)} numbers, where {vectors.dimension} finite ones are expected"
+            raise InputError(problem, hint="embed the query with the model of the records")
         return vectors.nearest(query_D, limit, within, self._space)
 
     def _sparse(self, knn: Knn, within: Places) -> Hits:
-        vectors = self._table.sparse(knn.key)
-        if vectors is None:
+        if (vectors := self._table.sparse(knn.key)) is None:
             keys = [EMBEDDING, BM25, *self._table.sparse_keys()]
             near = get_close_matches(knn.key, keys, 1, 0) or keys
             raise InputError(f"$knn.key: no record has the vectors {knn.key!r}", hint=f"Knn(..., key={near[0]!r})")
@@ -106,22 +98,18 @@ class TableSnapshot:
             raise InputError(f"$knn.query on {knn.key!r} is dense, where sparse vectors are", hint=hint)
         indices_Q, values_Q = coordinates(knn.query)
         if (np.diff(indices_Q) == 0).any() or not np.isfinite(values_Q).all():
-            raise InputError(
-                f"{knn.query!r} has an index twice, or a value that is not finite",
-                hint="one finite value for each index",
-            )
+            problem = f"{knn.query!r} has an index twice, or a value that is not finite"
+            raise InputError(problem, hint="one finite value for each index")
         return vectors.nearest(knn.query, knn.limit, within)
 
     def _matching(self, knn: Knn, within: Places) -> Hits:
         """Documents with any word of a text, by 1 minus their BM25 score."""
         if not isinstance(knn.query, str):
             raise InputError(f"$knn.query on {BM25!r} must be a text", hint=f'Knn("some words", key={BM25!r})')
-        words = {word.casefold(): word for word in _WORD.findall(knn.query)}
-        if not words:
+        if not (words := {word.casefold(): word for word in _WORD.findall(knn.query)}):
             return _nothing()
-        query = " OR ".join(
-            f'"{word}"' for word in words.values()
-        )  # FTS5 tokenizes the quoted words further, as the documents
+        # FTS5 tokenizes the quoted words further, as the documents
+        query = " OR ".join(f'"{word}"' for word in words.values())
         sql = "SELECT rowid AS row, bm25(words) FROM words WHERE words MATCH ? ORDER BY rowid"
         rows = self._database.read(sql, query)
         places = self._table.places([row[0] for row in rows])

@@ -14,6 +14,7 @@ from rolloutlab.search.rank import SparseVector
 
 Space = Literal["cosine", "l2", "ip"]
 Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
 BLOCK = 1 << 14
 """Vectors per block: the matrix grows by blocks and is never copied."""
 _EXACT = 1 << 10
@@ -37,7 +38,7 @@ class Vectors:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._blocks: list[npt.NDArray[np.float32]] = []
+        self._blocks: list[Floats32] = []
         self._norms_N = np.zeros(0)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
@@ -50,7 +51,7 @@ class Vectors:
             self._norms_N = grown(self._norms_N, len(self._blocks) * BLOCK)
             self._norms_N[known:] = _NONE
 
-    def put(self, places_K: Places, vectors_KD: npt.NDArray[np.float32]) -> None:
+    def put(self, places_K: Places, vectors_KD: Floats32) -> None:
         """Set the vectors of some records; places ascend."""
         for block, chosen_B, where in self._by_block(places_K):
             block[chosen_B] = vectors_KD[where]
@@ -64,7 +65,7 @@ class Vectors:
             return None
         return tuple(self._blocks[place // BLOCK][place % BLOCK].tolist())
 
-    def nearest(self, query_D: npt.NDArray[np.float32], limit: int, within: Places, space: Space) -> Hits:
+    def nearest(self, query_D: Floats32, limit: int, within: Places, space: Space) -> Hits:
         """The nearest of some records, ascending, with distances computed in float64 and rounded to float32.
 
         One product in float32 finds those that can be among them, given the bound of its rounding error (Higham,
@@ -95,7 +96,7 @@ class Vectors:
         furthest = np.partition(rough_K, limit - 1)[limit - 1]
         return np.asarray(rough_K <= furthest + 2 * error)
 
-    def _products(self, query_D: npt.NDArray[np.float32], places_K: Places) -> npt.NDArray[np.float32]:
+    def _products(self, query_D: Floats32, places_K: Places) -> Floats32:
         dots_K = np.empty(len(places_K), np.float32)
         pieces = iter(list(self._by_block(places_K)))
 
@@ -117,7 +118,7 @@ class Vectors:
             self._pool = os.getpid(), ThreadPoolExecutor(_HELPERS, thread_name_prefix="rolloutlab-vectors")
         return self._pool[1]
 
-    def _exact(self, query_D: Floats, places_K: Places, space: Space) -> npt.NDArray[np.float32]:
+    def _exact(self, query_D: Floats, places_K: Places, space: Space) -> Floats32:
         """Distances in float64, rounded; equal vectors have equal distances."""
         distances_K = np.empty(len(places_K), np.float32)
         norm = _norms(query_D[None])[0]
@@ -127,7 +128,7 @@ class Vectors:
                 distances_K[part] = _distances(block[chosen_B[i : i + _EXACT]].astype(np.float64), query_D, norm, space)
         return distances_K
 
-    def _by_block(self, places_K: Places) -> Iterator[tuple[npt.NDArray[np.float32], Places, slice]]:
+    def _by_block(self, places_K: Places) -> Iterator[tuple[Floats32, Places, slice]]:
         """Each block with its selected rows and their slice of the ascending places."""
         ends = np.searchsorted(places_K, np.arange(1, len(self._blocks) + 1) * BLOCK).tolist()
         for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
@@ -135,15 +136,13 @@ class Vectors:
                 yield self._blocks[i], places_K[start:end] - i * BLOCK, slice(start, end)
 
 
-def rounded(similarities_K: Floats) -> npt.NDArray[np.float32]:
+def rounded(similarities_K: Floats) -> Floats32:
     """1 minus each similarity, rounded to float32 first so that equal directions have distance 0, not 1e-16."""
     with np.errstate(over="ignore"):
         return np.asarray(np.float32(1) - similarities_K.astype(np.float32), np.float32)
 
 
-def _dots(
-    block: npt.NDArray[np.float32], chosen_B: Places, query_D: npt.NDArray[np.float32], out: npt.NDArray[np.float32]
-) -> None:
+def _dots(block: Floats32, chosen_B: Places, query_D: Floats32, out: Floats32) -> None:
     """Dot products of some rows of a block with a query."""
     if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
         np.take(_rows_dot(block[: chosen_B[-1] + 1], query_D), chosen_B, out=out, mode="clip")
@@ -155,12 +154,12 @@ def _dots(
         out[i : i + len(rows)] = _rows_dot(gathered, query_D)
 
 
-def _rows_dot(rows_BD: npt.NDArray[np.float32], query_D: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _rows_dot(rows_BD: Floats32, query_D: Floats32) -> Floats32:
     """As `rows_BD @ query_D`, whose matrix-vector product is slower here: it is bound by memory."""
     return np.asarray(np.einsum("ij,j->i", rows_BD, query_D))
 
 
-def _distances(vectors_KD: Floats, query_D: Floats, norm: float, space: Space) -> npt.NDArray[np.float32]:
+def _distances(vectors_KD: Floats, query_D: Floats, norm: float, space: Space) -> Floats32:
     if space == "l2":
         with np.errstate(over="ignore"):
             return np.asarray(((vectors_KD - query_D) ** 2).sum(axis=1), np.float32)
@@ -178,9 +177,7 @@ def _norms(vectors_KD: Floats) -> Floats:
 class SparseVectors:
     """Sparse vectors in coordinate form. places_V: the record of each vector, ascending."""
 
-    def __init__(
-        self, places_V: Places, indices: Sequence[npt.NDArray[np.int64]], values: Sequence[npt.NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, places_V: Places, indices: Sequence[npt.NDArray[np.int64]], values: Sequence[Floats32]) -> None:
         self._places_V = places_V
         self._owners_E = np.repeat(np.arange(len(places_V)), [len(each) for each in indices])
         self._indices_E = np.concatenate([np.zeros(0, np.int64), *indices])
@@ -199,7 +196,7 @@ class SparseVectors:
         return Hits(places[order], distances[order])
 
 
-def coordinates(vector: SparseVector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def coordinates(vector: SparseVector) -> tuple[npt.NDArray[np.int64], Floats32]:
     """Indices in ascending order and their values."""
     indices_Q = np.asarray(vector.indices, np.int64)
     order = np.argsort(indices_Q)

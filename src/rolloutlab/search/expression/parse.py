@@ -54,8 +54,7 @@ def _condition(node: ast.expr, text: Text) -> Where:
         return parts[0] if len(parts) == 1 else All(parts)
     if isinstance(node, ast.Call):
         return _method(node, text)
-    field = text.field(node)
-    if field is not None:
+    if (field := text.field(node)) is not None:
         raise text.error(f"{text.source(node)} by itself is not a condition", node, hint=f"{_written(field)} == True")
     raise text.error(f"{text.source(node)} is not a condition", node)
 
@@ -122,8 +121,7 @@ def _field(node: ast.expr, text: Text) -> str | None:
 def _checked_where(where: Where, node: ast.expr, text: Text) -> Where:
     """A condition on one field, validated."""
     where = normalized(where)
-    wrong = violation(where)
-    if wrong:
+    if wrong := violation(where):
         raise text.error(wrong[0], node, hint=_unfielded(repr(wrong[1])))
     return where
 
@@ -134,8 +132,7 @@ def _not_a_field_and_a_value(left: ast.expr, right: ast.expr, text: Text) -> Inp
             joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr)
             hint = "and, or; or brackets around both sides of & and |" if joined else None
             return text.error(f"{text.source(node)} is neither a field nor a value", node, hint=hint)
-    field = text.field(left) if text.value(left) is NotImplemented else None
-    if field is None:
+    if (field := _field(left, text)) is None:
         return text.error("two values are compared, and no field", left)
     written = f"{_written(field)} == '{text.source(right)}'"
     return text.error("two fields are compared; a field is compared with a value", right, hint=written)
@@ -186,10 +183,8 @@ def _part(node: ast.expr, text: Text) -> Part:
         return -inside if isinstance(node.op, ast.USub) else inside
     if isinstance(node, ast.Call):
         return _called(node, text)
-    value = text.value(node)
-    if value is NotImplemented:
-        field = text.field(node)
-        if field is None:
+    if (value := text.value(node)) is NotImplemented:
+        if (field := text.field(node)) is None:
             raise text.error(f"{text.source(node)} cannot be part of a rank", node)
         return _checked_rank(FieldTerm(field), node, text)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -208,12 +203,11 @@ def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: P
 
 
 def _called(node: ast.Call, text: Text) -> Part:
-    called = node.func
+    called, operands, name = node.func, list(node.args), ""
     if isinstance(called, ast.Attribute):
-        name, operands = called.attr, [called.value, *node.args]
-    else:
-        name, operands = called.id if isinstance(called, ast.Name) else "", list(node.args)
-    name = ALIASES.get(name, name) if isinstance(called, ast.Name) else name
+        name, operands = called.attr, [called.value, *operands]
+    elif isinstance(called, ast.Name):
+        name = ALIASES.get(called.id, called.id)
     if name in FUNCTIONS and len(operands) == 1 and not node.keywords:
         return getattr(as_rank(_part(operands[0], text)), name)()  # type: ignore[no-any-return]
     if name in EXTREMES and len(operands) > 1 and not node.keywords:
@@ -266,8 +260,7 @@ def _operands(name: str, node: ast.Call, text: Text) -> dict[str, ast.expr]:
 def _value(key: str, node: ast.expr, text: Text) -> Any:
     if key == "query" and isinstance(node, ast.Call):
         return _sparse(node, text)
-    value = text.value(node)
-    if value is NotImplemented:
+    if (value := text.value(node)) is NotImplemented:
         raise text.error(f"{text.source(node)} is not a value", node, hint=f"'{text.source(node)}'")
     return value
 

@@ -62,16 +62,13 @@ class Text:
 
     def field(self, node: ast.AST) -> str | None:
         """The field that a node names; None if it is not a name. Raises InputError: no record has this field."""
-        name = self._name(node)
-        if name is None:
-            return None
-        self.check_name(name, node, (ID, DOCUMENT))
+        if (name := self._name(node)) is not None:
+            self.check_name(name, node, (ID, DOCUMENT))
         return name
 
     def check_name(self, name: str, node: ast.AST, besides: Collection[str] = ()) -> None:
         """InputError for an unknown field name."""
-        problem = name_problem(name, besides, self.known)
-        if problem:
+        if problem := name_problem(name, besides, self.known):
             raise self.error(problem[0], node, hint=problem[1])
 
     def value(self, node: ast.AST) -> Any:
