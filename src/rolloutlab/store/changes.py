@@ -110,17 +110,15 @@ class ChangeFeed:
     def since(self, mark: Cursor) -> Changes:
         """Changes since `mark`, oldest first. A concurrent write may be included, and is included the next time."""
         now = self._now()
-        moved = {
-            label: now.collections[i] for i, label in mark.collections.items() if now.collections.get(i, label) != label
-        }
+        labels = {label: now.collections.get(i, label) for i, label in mark.collections.items()}
+        moved = {old: new for old, new in labels.items() if new != old}
         if moved.keys() & {*moved.values()}:  # swapped names: treated as deleted and new
             moved = {}
         same = {i for i, label in mark.collections.items() if now.collections.get(i, "") in (label, moved.get(label))}
         fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
         finished = self._ids(f"{_FINISHED} AND t.id IN {_GIVEN}", json.dumps(mark.pending))
-        shown = self._ids(
-            f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps([i for i in now.collections if i not in same])
-        )
+        new = [i for i in now.collections if i not in same]
+        shown = self._ids(f"{_FINISHED} AND c.id IN {_GIVEN}", json.dumps(new))
         arrived = sorted({*fresh, *finished, *shown})
         sql = "SELECT DISTINCT t.group_id FROM edits e JOIN trajectories t ON t.id = e.trajectory_id WHERE e.id > ?"
         trained = [label for job, labels in now.jobs.items() if mark.jobs.get(job) != labels for label in labels]
@@ -173,19 +171,12 @@ class ChangeFeed:
 
 def _entry(row: Row) -> Entry:
     group = f"{row['name']}:{row['generation']}/{row['group_position']}"
+    as_stored = ("generation", "group_id", "model", "step", "created_at", "finish_reason")
     return Entry(
         name=f"{group}/{row['position']}",
         collection=row["name"],
-        generation=row["generation"],
-        group_id=row["group_id"],
         group=group,
-        prompt=json.loads(row["prompt"]),
-        items=json.loads(row["items"]),
-        row=json.loads(row["row"]),
-        extra=json.loads(row["extra"]),
-        model=row["model"],
-        step=row["step"],
-        created_at=row["created_at"],
         tokens=sum(json.loads(row["tokens"])) if row["tokens"] else None,
-        finish_reason=row["finish_reason"],
+        **{name: row[name] for name in as_stored},
+        **{name: json.loads(row[name]) for name in ("prompt", "items", "row", "extra")},
     )

@@ -58,13 +58,6 @@ class SubmittedJobs:
 
 def _job(row: Row) -> SubmittedJob:
     status, _, step = (row["status"] or "").partition("@")
-    return SubmittedJob(
-        row["id"],
-        row["service"],
-        row["model"],
-        tuple(json.loads(row["collections"])),
-        json.loads(row["options"]),
-        row["created_at"],
-        status or None,
-        int(step) if step else None,
-    )
+    collections, options = tuple(json.loads(row["collections"])), json.loads(row["options"])
+    columns = row["id"], row["service"], row["model"], collections, options, row["created_at"]
+    return SubmittedJob(*columns, status or None, int(step) if step else None)

@@ -167,8 +167,8 @@ class Lab:
     def find(self, label: str) -> StoredCollection:
         """As `collection`, without counts: fast."""
         name, generation = parts_of(label) or ("", None)
-        rows = self._database.read(_FIND, name, generation or 0, _LAST if generation is None else generation)
-        if not rows:
+        last = _LAST if generation is None else generation
+        if not (rows := self._database.read(_FIND, name, generation or 0, last)):
             note = ": this needs one name, not a pattern" if set(label) & set("*?[") else ""
             raise NotFoundError(f"there is no collection {label!r}{note}", hint=self._closest(label))
         return StoredCollection(**_fields(rows[0]))
@@ -190,9 +190,8 @@ class Lab:
         def add(connection: Connection, position: int, new: NewGroup) -> Group:
             script = f"[{','.join(map(dumped, new.script))}]"
             values = (collection.id, position, dumped(new.prompt), json.dumps(new.row, allow_nan=False), script)
-            cursor = connection.execute(
-                "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)", values
-            )
+            sql = "INSERT INTO groups (collection_id, position, prompt, row, script) VALUES (?, ?, ?, ?, ?)"
+            cursor = connection.execute(sql, values)
             name = f"{collection.label}/{position}"
             row_id = int(cursor.lastrowid or 0)
             return Group(row_id, name, tuple(new.prompt), dict(new.row), (), tuple(map(tuple, new.script)))
@@ -266,8 +265,7 @@ class Lab:
             first = page[-1].position + 1
 
     def _page(self, collection: StoredCollection, first: int, last: int, limit: int, unfinished: bool) -> list[Group]:
-        groups = self._database.read(_GROUPS, collection.id, first, last, limit)
-        if not groups:
+        if not (groups := self._database.read(_GROUPS, collection.id, first, last, limit)):
             return []
         between = groups[0]["position"], groups[-1]["position"]
         members: dict[int, list[Row]] = {}
@@ -277,20 +275,16 @@ class Lab:
 
     def prompts(self, labels: Iterable[str]) -> set[str]:
         """The prompts of these generations (`name:N`, deleted ones too): messages as JSON."""
-        pages = (
-            self._database.read(
-                "SELECT DISTINCT prompt FROM groups g JOIN collections c ON c.id = g.collection_id"
-                " WHERE c.name = ? AND c.generation = ?",
-                *(parts_of(label) or (label, None)),
-            )
-            for label in labels
-        )
+        sql = """
+            SELECT DISTINCT prompt FROM groups g JOIN collections c ON c.id = g.collection_id
+            WHERE c.name = ? AND c.generation = ?
+        """
+        pages = (self._database.read(sql, *(parts_of(label) or (label, None))) for label in labels)
         return {row["prompt"] for rows in pages for row in rows}
 
     def _closest(self, label: str) -> str:
-        names = [
-            row["name"] for row in self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
-        ]
+        rows = self._database.read("SELECT DISTINCT name FROM collections WHERE deleted_at IS NULL")
+        names = [row["name"] for row in rows]
         close = get_close_matches(label, names, n=1)
         return close[0] if close else "%collections lists them" if names else f"%%chat {label}"
 
@@ -328,19 +322,12 @@ def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
 
 
 def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> StoredTrajectory:
+    as_stored = ("id", "model", "step", "created_at", "reward", "source", "pending")
     return StoredTrajectory(
-        id=row["id"],
         name=f"{group}/{row['position']}",
         items=(*prompt, *_ITEMS.validate_json(row["items"])),
         row=scenario,
-        model=row["model"],
-        step=row["step"],
-        sampling=json.loads(row["sampling"]),
-        created_at=row["created_at"],
-        reward=row["reward"],
-        components=json.loads(row["components"]),
-        source=row["source"],
-        pending=row["pending"],
-        extra=json.loads(row["extra"]),
         given=len(prompt),
+        **{name: row[name] for name in as_stored},
+        **{name: json.loads(row[name]) for name in ("sampling", "components", "extra")},
     )

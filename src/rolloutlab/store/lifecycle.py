@@ -44,12 +44,9 @@ class CollectionLifecycle:
 
     def deleted(self) -> list[str]:
         """Arguments for `restore`: names and labels of deleted collections, last deleted first."""
-        rows = self._database.read(
-            "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
-        )
-        return list(
-            dict.fromkeys(label for row in rows for label in (row["name"], f"{row['name']}:{row['generation']}"))
-        )
+        sql = "SELECT name, generation FROM collections WHERE deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC"
+        pairs = ((name, f"{name}:{generation}") for name, generation in self._database.read(sql))
+        return list(dict.fromkeys(label for pair in pairs for label in pair))
 
     def rename(self, old: str, new: str) -> None:
         """Rename all generations of a collection, deleted ones too.
@@ -61,9 +58,8 @@ class CollectionLifecycle:
             raise InputError(f"{old!r} is one generation; a name belongs to all", hint=old.partition(":")[0])
 
         def change(connection: Connection) -> None:
-            deleted = connection.execute(
-                "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?", (new,)
-            ).fetchone()[0]
+            sql = "SELECT min(deleted_at IS NOT NULL) FROM collections WHERE name = ?"
+            (deleted,) = connection.execute(sql, (new,)).fetchone()
             if deleted is not None:
                 raise ConflictError(
                     f"there is a deleted collection {new!r}" if deleted else f"there is a collection {new!r} already",
@@ -84,22 +80,18 @@ class CollectionLifecycle:
 
     def _move(self, sql: str, values: tuple[object, ...], missing: NotFoundError) -> list[str]:
         def move(connection: Connection) -> tuple[str, list[int], int | None]:
-            moved = connection.execute(f"{sql} RETURNING name, generation", values).fetchall()
-            if not moved:
+            if not (moved := connection.execute(f"{sql} RETURNING name, generation", values).fetchall()):
                 raise missing
             name, generations = moved[0]["name"], sorted((row["generation"] for row in moved), reverse=True)
-            (newest,) = connection.execute(
-                "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL", (name,)
-            ).fetchone()
-            return name, generations, newest
+            visible = "SELECT max(generation) FROM collections WHERE name = ? AND deleted_at IS NULL"
+            return name, generations, connection.execute(visible, (name,)).fetchone()[0]
 
         name, generations, newest = self._database.change(move)
         return [name if g == (newest or generations[0]) else f"{name}:{g}" for g in generations]
 
 
 def _label_values(label: str) -> tuple[str, int | None, int | None]:
-    parts = parts_of(label)
-    if not parts:
+    if not (parts := parts_of(label)):
         raise NotFoundError(f"there is no collection {label!r}", hint="%collections lists them")
     name, generation = parts
     return name, generation, generation

@@ -1,7 +1,7 @@
 """Value types of the lab."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -47,8 +47,7 @@ class StoredTrajectory:
     @property
     def prompt(self) -> str:
         """The last user message before the first completion."""
-        users = [message for message in self.messages[: self.given] if message["role"] == "user"]
-        return plain_text(users[-1].get("content")) if users else ""
+        return last_user_text(self.messages[: self.given])
 
     @property
     def answer(self) -> str:
@@ -103,6 +102,7 @@ class StoredTrajectory:
 
     def to_wire(self) -> wire.Trajectory:
         """The trajectory as sent with a training job; it must have a reward. `extra` overrides other fields."""
+        own = {**self.sampling, "name": self.name, "model": self.model}
         metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
         return wire.Trajectory.model_validate(
             {
@@ -112,13 +112,7 @@ class StoredTrajectory:
                 **self.extra,
                 "reward": self.reward,
                 "metrics": {**(self.extra.get("metrics") or {}), **self.components},
-                "metadata": {
-                    **metadata,
-                    **self.sampling,
-                    "name": self.name,
-                    "model": self.model,
-                    **(self.extra.get("metadata") or {}),
-                },
+                "metadata": {**metadata, **own, **(self.extra.get("metadata") or {})},
             }
         )
 
@@ -348,6 +342,12 @@ def plain_text(content: Any) -> str:
     return str(content or "")
 
 
+def last_user_text(messages: Iterable[Mapping[str, Any]]) -> str:
+    """The text of the last user message, if any."""
+    users = [message for message in messages if message["role"] == "user"]
+    return plain_text(users[-1].get("content")) if users else ""
+
+
 def _text_of(part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
     return str(text or "")
@@ -360,9 +360,8 @@ _LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")
 def parts_of(label: str) -> tuple[str, int | None] | None:
     """Parse `name` or `name:N`; None for any other text. Raises InputError: it is not a string."""
     if not isinstance(label, str):
-        raise InputError(
-            f"a collection name must be a string, not {type(label).__name__}", hint="%collections lists them"
-        )
+        message = f"a collection name must be a string, not {type(label).__name__}"
+        raise InputError(message, hint="%collections lists them")
     match = _LABEL.fullmatch(label)
     return (match[1], int(match[2]) if match[2] else None) if match else None
 

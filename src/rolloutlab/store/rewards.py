@@ -69,9 +69,8 @@ class Rewards:
                 had = connection.execute(_STATE, (score.trajectory.id,)).fetchone()
                 parts = dict(score.components)
                 same = had["reward"] == score.reward and json.loads(had["components"]) == parts
-                if (keep_hand and had["source"] == "hand") or (
-                    same and (had["source"], had["note"]) == (source, score.note)
-                ):
+                same = same and (had["source"], had["note"]) == (source, score.note)
+                if same or (keep_hand and had["source"] == "hand"):
                     continue
                 log.write(score.trajectory.id, score.reward, json.dumps(parts), source, note=score.note)
                 old, new = had["reward"], score.reward
@@ -183,9 +182,7 @@ class _Log:
     ) -> None:
         (self.change,) = connection.execute("SELECT coalesce(max(change), 0) + 1 FROM edits").fetchone()
         self.at, self.who = datetime.now(UTC).isoformat(), who or _user()
-        self._connection = connection
-        self._source = source
-        self._undoes = undoes
+        self._connection, self._source, self._undoes = connection, source, undoes
         self.edited: set[int] = set()
 
     def write(
@@ -199,10 +196,8 @@ class _Log:
             " SELECT id, reward, components, source, ?, ?, ?, ?, ?, ?, ?, ? FROM trajectories WHERE id = ?",
             shared,
         )
-        self._connection.execute(
-            "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?",
-            (reward, components, source, row_id),
-        )
+        sql = "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?"
+        self._connection.execute(sql, (reward, components, source, row_id))
         self.edited.add(row_id)
 
 

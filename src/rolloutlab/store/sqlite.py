@@ -137,9 +137,8 @@ class Database:
     def check_writable(self) -> None:
         """LabError if the file is read-only."""
         if self.read_only:
-            raise LabError(
-                f"{self.path.parent} is read-only: nothing can be stored in it", hint=to_copy(self.path.parent)
-            )
+            folder = self.path.parent
+            raise LabError(f"{folder} is read-only: nothing can be stored in it", hint=to_copy(folder))
 
     def changes(self) -> tuple[int, int]:
         """A version that changes with every write of any process; cheap."""
@@ -183,18 +182,15 @@ class Database:
         self._moment = self._writer = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
         mode = self._uninterrupted.do(lambda _: self._open())
-        self._process = (
-            os.getpid()
-        )  # not before: a fork whose first try fails must not go on with its parent's connection
+        # not before: a fork whose first try fails must not go on with its parent's connection
+        self._process = os.getpid()
         return mode
 
     def _check_there(self) -> None:
         """LabError if the path names another file now: writes to an unlinked file would be lost."""
         if self._file and _file_at(self.path) != self._file:
-            raise LabError(
-                f"{self.path} was deleted or replaced while it was open; nothing more is written to it",
-                hint="put it back, or restart the kernel to use the file that is there now",
-            )
+            message = f"{self.path} was deleted or replaced while it was open; nothing more is written to it"
+            raise LabError(message, hint="put it back, or restart the kernel to use the file that is there now")
 
     def _open(self) -> str:
         """Open the file and migrate it; returns the journal mode."""
@@ -202,11 +198,8 @@ class Database:
             own(self.path.parent)
             self.read_only = is_read_only(self.path)
             as_opened = _version(self.path) if self.read_only else None
-            self._connection = (
-                connect_read_only(self.path, _TIMEOUT)
-                if self.read_only
-                else sqlite3.connect(self.path, check_same_thread=False, timeout=_TIMEOUT, isolation_level=None)
-            )
+            connect = connect_read_only if self.read_only else _connect
+            self._connection = connect(self.path, _TIMEOUT)
             self._connection.row_factory = Row
             self._file = _file_at(self.path)
             mode = self._configure()
@@ -257,13 +250,11 @@ class Database:
             time.sleep(0.01)
 
     def _migrate(self) -> None:
-        migrations = self._migrations
         with self.write() as connection:
-            version = self._version()
-            for script in migrations[version:]:
+            for script in self._migrations[self._version() :]:
                 for statement in _statements(script):
                     connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(migrations)}")
+            connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
 
     def _version(self) -> int:
         version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -274,10 +265,9 @@ class Database:
     def _check_version(self) -> None:
         """LabError if a read-only file needs a migration."""
         if self._version() < len(self._migrations):
-            outdated = (
-                f"{self.path} was written by an older rolloutlab, and cannot be brought up to date: it is read-only"
-            )
-            raise LabError(outdated, hint=to_copy(self.path.parent))
+            outdated = f"{self.path} was written by an older rolloutlab"
+            message = f"{outdated}, and cannot be brought up to date: it is read-only"
+            raise LabError(message, hint=to_copy(self.path.parent))
 
 
 def _is_damage(error: Exception) -> bool:
@@ -288,11 +278,15 @@ def _is_damage(error: Exception) -> bool:
 
 def _file_at(path: Path) -> tuple[int, int] | None:
     """Device and inode of a file; None if there is none, as for a database in memory."""
+    status = _status(path)
+    return (status.st_dev, status.st_ino) if status else None
+
+
+def _status(path: Path) -> os.stat_result | None:
     try:
-        status = path.stat()
+        return path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -338,7 +332,7 @@ def connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
 def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
     """A connection after a first read, since SQLite opens files lazily."""
     uri = f"file:{quote(str(path))}?{how}"
-    connection = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=timeout, isolation_level=None)
+    connection = _connect(uri, timeout, uri=True)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
@@ -347,13 +341,14 @@ def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
     return connection
 
 
+def _connect(path: Path | str, timeout: float, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(path, uri=uri, check_same_thread=False, timeout=timeout, isolation_level=None)
+
+
 def _state(path: Path) -> tuple[int, ...] | None:
     """Inode, mtime and size of a file; None if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    status = _status(path)
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
 
 
 def _journal(path: Path) -> Path:

@@ -137,15 +137,11 @@ class Draft:
         shared = sha256(f"{prompt}{row}".encode()).digest()
         if new.group not in collection.groups:
             position = new.group if isinstance(new.group, int) else len(collection.groups)
-            (row_id,) = connection.execute(
-                "INSERT INTO groups (collection_id, position, prompt, row) VALUES (?, ?, ?, ?) RETURNING id",
-                (collection.id, position, prompt, row),
-            ).fetchone()
+            sql = "INSERT INTO groups (collection_id, position, prompt, row) VALUES (?, ?, ?, ?) RETURNING id"
+            (row_id,) = connection.execute(sql, (collection.id, position, prompt, row)).fetchone()
             collection.groups[new.group] = _Group(row_id, position, shared)
         group = collection.groups[new.group]
         if isinstance(new.group, int) and group.shared != shared:
-            raise InputError(
-                f"{new.place}: its prompt or row is not that of {new.collection}/{new.group}",
-                hint="trajectories of a group share one prompt and one row",
-            )
+            message = f"{new.place}: its prompt or row is not that of {new.collection}/{new.group}"
+            raise InputError(message, hint="trajectories of a group share one prompt and one row")
         return group

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rolloutlab.api.wire.chat import MessageOrChoice
-from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary, plain_text
+from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary, last_user_text
 from rolloutlab.store.sqlite import Database, Row
 
 PREVIEW = 200
@@ -67,13 +67,8 @@ class TrajectorySummaries:
     def again(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
         """The summaries by id, with current rewards."""
         rows = self._by_id("SELECT id, reward, source, components FROM trajectories WHERE id IN", outlines)
-        parts = _parsed(row["components"] for row in rows)
-        return {
-            row["id"]: outlines[row["id"]]._replace(
-                reward=row["reward"], source=row["source"], components=parts[row["components"]]
-            )
-            for row in rows
-        }
+        parsed = _parsed(parts for *_, parts in rows)
+        return {i: outlines[i]._replace(reward=r, source=source, components=parsed[c]) for i, r, source, c in rows}
 
     def previews(self, ids: Iterable[int]) -> dict[int, tuple[str, bool]]:
         """Previews of answers, and whether they are cut."""
@@ -94,7 +89,7 @@ class TrajectorySummaries:
         """The last user message of groups, by their position."""
         sql = f"SELECT position, prompt FROM groups WHERE collection_id = ? AND position IN {_GIVEN}"
         rows = self._database.read(sql, collection.id, json.dumps(list(positions)))
-        return {row["position"]: _last_user_text(json.loads(row["prompt"])) for row in rows}
+        return {row["position"]: last_user_text(json.loads(row["prompt"])) for row in rows}
 
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
         """Model and step of each trajectory."""
@@ -151,8 +146,3 @@ def _parsed(texts: Iterable[str]) -> dict[str, Any]:
     """Parsed JSON by text; duplicates are parsed once, in a single call."""
     different = dict.fromkeys(texts)
     return dict(zip(different, json.loads(f"[{','.join(different)}]"), strict=True))
-
-
-def _last_user_text(prompt: Iterable[Mapping[str, Any]]) -> str:
-    users = [message for message in prompt if message["role"] == "user"]
-    return plain_text(users[-1].get("content")) if users else ""
