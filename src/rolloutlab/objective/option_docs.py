@@ -228,8 +228,6 @@ def _weighing(given: Mapping[str, Any], options: "Options", groups: int | None) 
     if not options.scale_rewards and groups == 1:
         yield "scale_rewards", "changes nothing where one group trains: it weighs groups against each other"
     if options.precalculate_logprobs:
-        yield (
-            "precalculate_logprobs",
-            "every ratio begins at 1, also for older completions, whose correction it removes: only for logprobs that "
-            "were imported or are of another engine; takes one more pass",
-        )
+        only = "only for logprobs that were imported or are of another engine; takes one more pass"
+        removes = "every ratio begins at 1, also for older completions, whose correction it removes"
+        yield "precalculate_logprobs", f"{removes}: {only}"

@@ -272,11 +272,9 @@ def _seed(job: ReadJob, config: ExperimentalTrainingConfig | None, step: int) ->
 
 
 def _moments(optimizer: torch.optim.Optimizer, model: PeftModel) -> dict[str, Tensor]:
-    return {
-        f"{name}.{moment}": value.detach().to("cpu", copy=True)
-        for name, parameter in adapter_parameters(model).items()
-        for moment, value in optimizer.state.get(parameter, {}).items()
-    }
+    states = {name: optimizer.state.get(each, {}) for name, each in adapter_parameters(model).items()}
+    moments = [(f"{name}.{moment}", value) for name, state in states.items() for moment, value in state.items()]
+    return {name: value.detach().to("cpu", copy=True) for name, value in moments}
 
 
 def _restore(optimizer: torch.optim.Optimizer, model: PeftModel, moments: dict[str, Tensor]) -> None:

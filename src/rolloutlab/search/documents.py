@@ -37,7 +37,7 @@ _LONG = 2**63
 
 def record_of(entry: Entry, job: str | None = None) -> Record:
     """The record of a trajectory, without its reward (see `rewards_of`)."""
-    messages = _messages(entry)
+    messages: list[Mapping[str, Any]] = [*entry.prompt, *(item.get("message", item) for item in entry.items)]
     known = {
         "collection": entry.collection,
         "generation": entry.generation,
@@ -96,10 +96,6 @@ def _calls(message: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             continue
         arguments = function.get("arguments", function.get("input", ""))
         yield str(function.get("name", "")), arguments if isinstance(arguments, str) else json.dumps(arguments)
-
-
-def _messages(entry: Entry) -> list[Mapping[str, Any]]:
-    return [*entry.prompt, *(item.get("message", item) for item in entry.items)]
 
 
 def _is_field(value: Any) -> bool:

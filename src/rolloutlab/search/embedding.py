@@ -5,6 +5,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,32 +110,25 @@ def embedder(
         return Embedder(f"{name} at {model}", lambda texts: _request_embeddings(http, model, name, token, texts))
     folder = Path(model).expanduser()
     known, source = (folder.name, str(folder)) if folder.is_dir() else (model, model)
-    return Embedder(name or known, _Local(source))
+    return Embedder(name or known, _local(source))
 
 
-class _Local:
-    """A sentence-transformers model in this process, loaded lazily."""
+def _local(name: str) -> Embed:
+    """A sentence-transformers model in this process, loaded when the first text is embedded."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._model: Any = None
-
-    def __call__(self, texts: Sequence[str]) -> Any:
-        if self._model is None:
-            self._model = self._loaded()
-        return self._model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
-
-    def _loaded(self) -> Any:
+    @cache
+    def model() -> Any:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
-            message = f"the embedding model {self._name!r} needs sentence-transformers"
+            message = f"the embedding model {name!r} needs sentence-transformers"
             raise InputError(message, hint="pip install sentence-transformers") from None
         try:
-            return SentenceTransformer(self._name)
+            return SentenceTransformer(name)
         except (OSError, ValueError) as error:
-            message = f"the embedding model {self._name!r} cannot be loaded: {error}"
-            raise InputError(message, hint="a folder") from error
+            raise InputError(f"the embedding model {name!r} cannot be loaded: {error}", hint="a folder") from error
+
+    return lambda texts: model().encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
 
 
 def _request_embeddings(http: HttpClient, url: str, model: str, token: str | None, texts: Sequence[str]) -> list[Any]:

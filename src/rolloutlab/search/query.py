@@ -97,11 +97,8 @@ def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
 
 def search_texts(search: Search) -> list[str]:
     """The texts to highlight in results: queries of the rank and `$contains` of documents."""
-    contained = [
-        each.value
-        for each in conditions_of(search.where)
-        if isinstance(each, Contains) and each.field == DOCUMENT and not each.negated and isinstance(each.value, str)
-    ]
+    contains = [each for each in conditions_of(search.where) if isinstance(each, Contains) and not each.negated]
+    contained = [each.value for each in contains if each.field == DOCUMENT and isinstance(each.value, str)]
     return list(dict.fromkeys([*texts_of(search.rank), *contained]))
 
 

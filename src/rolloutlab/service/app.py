@@ -57,13 +57,9 @@ def make_app(
     bearer = [Depends(_bearer(authority.api_guard(token)))]
     completer = Completer(registry, sampler, ledger)
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
-    for router in (
-        chat.usage_router(ledger),
-        logprobs.router(registry, Scorer(registry.policy)),
-        models.router(registry, jobs),
-        models.lost_router(registry),
-        training_jobs.router(jobs),
-    ):
+    routers = [chat.usage_router(ledger), logprobs.router(registry, Scorer(registry.policy))]
+    routers += [models.router(registry, jobs), models.lost_router(registry), training_jobs.router(jobs)]
+    for router in routers:
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 
     @app.get("/v1/health", tags=["health"], responses={400: CHAT[400]})

@@ -95,20 +95,17 @@ class StoredTrajectory:
         versions = [(choice.model_extra or {}).get("policy_version") for choice in self.choices]
         return [version for version in versions if isinstance(version, int)] or [self.step]
 
-    def _versions(self) -> dict[str, int]:
-        """Wire fields of the first and last checkpoint, if known."""
-        steps = self.steps
-        return {"initial_policy_version": steps[0], "final_policy_version": steps[-1]} if steps else {}
-
     def to_wire(self) -> wire.Trajectory:
         """The trajectory as sent with a training job; it must have a reward. `extra` overrides other fields."""
+        steps = self.steps
+        versions = {"initial_policy_version": steps[0], "final_policy_version": steps[-1]} if steps else {}
         own = {**self.sampling, "name": self.name, "model": self.model}
         metadata = {k: v for k, v in self.row.items() if isinstance(v, str | int | float | bool | None)}
         return wire.Trajectory.model_validate(
             {
                 "messages_and_choices": list(self.items),
                 "start_time": self.created_at,
-                **self._versions(),
+                **versions,
                 **self.extra,
                 "reward": self.reward,
                 "metrics": {**(self.extra.get("metrics") or {}), **self.components},

@@ -33,11 +33,9 @@ def keep_outline(
     connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
 ) -> None:
     """Store the summary of a trajectory in the transaction that writes it. items: all after its prompt."""
-    connection.execute(
-        "INSERT OR REPLACE INTO outlines (trajectory_id, tokens, finish_reason, preview, answer)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (row_id, *outline_of(items, extra)),
-    )
+    columns = "trajectory_id, tokens, finish_reason, preview, answer"
+    sql = f"INSERT OR REPLACE INTO outlines ({columns}) VALUES (?, ?, ?, ?, ?)"
+    connection.execute(sql, (row_id, *outline_of(items, extra)))
 
 
 def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:

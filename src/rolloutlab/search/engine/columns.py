@@ -119,7 +119,10 @@ class Columns:
                 places.append(place)
                 values.append(value)
         for name, (places, values) in gathered.items():
-            self._column(name).put(places, values)
+            if name not in self.by_name:
+                self.by_name[name] = Column()
+                self.by_name[name].grow(self._room)
+            self.by_name[name].put(places, values)
 
     def clear(self, places_K: Places) -> None:
         for column in self.by_name.values():
@@ -134,12 +137,6 @@ class Columns:
     def values(self, name: str, places_K: Places) -> list[Any]:
         column = self.by_name.get(name)
         return [MISSING] * len(places_K) if column is None else column.values(places_K)
-
-    def _column(self, name: str) -> Column:
-        if name not in self.by_name:
-            self.by_name[name] = Column()
-            self.by_name[name].grow(self._room)
-        return self.by_name[name]
 
 
 def grown(array_N: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rolloutlab.api.wire import chat as wire
 from rolloutlab.policy.decode import Completion, CompletionRequest
@@ -35,6 +36,11 @@ class CompletionOptions:
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields that a completion and its chunks share."""
+        return {"id": self.id, "created": self.created, "model": self.model}
+
 
 class Writer:
     """Builds the responses."""
@@ -44,14 +50,8 @@ class Writer:
         self._parser = parser
 
     def completion(self, options: CompletionOptions, rows: Sequence[Completion]) -> wire.ChatCompletion:
-        return wire.ChatCompletion(
-            id=options.id,
-            object="chat.completion",
-            created=options.created,
-            model=options.model,
-            choices=[self._choice(options, row) for row in rows],
-            usage=usage(rows),
-        )
+        choices = [self._choice(options, row) for row in rows]
+        return wire.ChatCompletion(object="chat.completion", choices=choices, usage=usage(rows), **options.head)
 
     def opening(self, options: CompletionOptions) -> Chunk:
         """The first chunk: the role of every choice."""
@@ -115,14 +115,8 @@ def usage(rows: Sequence[Completion]) -> wire.Usage:
 
 
 def _chunk(options: CompletionOptions, choices: list[wire.ChunkChoice], counts: wire.Usage | None = None) -> Chunk:
-    return Chunk(
-        id=options.id,
-        object="chat.completion.chunk",
-        created=options.created,
-        model=options.model,
-        choices=choices,
-        **({"usage": counts} if counts else {}),
-    )
+    used = {"usage": counts} if counts else {}
+    return Chunk(object="chat.completion.chunk", choices=choices, **options.head, **used)
 
 
 def _message(text: str, calls: Sequence[Call]) -> wire.CompletionMessage:

@@ -38,13 +38,9 @@ def router(registry: Registry, jobs: Jobs) -> APIRouter:
         model = str(registry.model(str(model_id)).id)
         checkpoints = registry.page(model, _step(model, after), limit + 1, order == "desc")
         page = checkpoints[:limit]
-        return wire.CheckpointList(
-            object="list",
-            data=page,
-            first_id=page[0].id if page else None,
-            last_id=page[-1].id if page else None,
-            has_more=len(checkpoints) > limit,
-        )
+        first, last = (page[0].id, page[-1].id) if page else (None, None)
+        has_more = len(checkpoints) > limit
+        return wire.CheckpointList(object="list", data=page, first_id=first, last_id=last, has_more=has_more)
 
     @routes.delete("/{model_id}/checkpoints", openapi_extra=describe(wire.DeleteCheckpoints))
     def delete_checkpoints(

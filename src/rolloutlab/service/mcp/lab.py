@@ -67,10 +67,8 @@ class LabTools:
         """A whole trajectory; NotFoundError when there is none of that name."""
         collection, trajectory = self._find(name)
         shown = ("reward", "source", "components", "model", "step", "created_at", "row", "messages")
-        return {
-            "id": _stable_name(collection, trajectory.name),
-            **{name: getattr(trajectory, name) for name in shown},
-        }
+        values = {name: getattr(trajectory, name) for name in shown}
+        return {"id": _stable_name(collection, trajectory.name), **values}
 
     def collections(self, limit: int, offset: int) -> Plain:
         """The collections, newest first."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -19,24 +20,16 @@ _MAX_QUERY = 1 << 14
 """Characters: the consent form carries the whole request."""
 
 
+@dataclass(frozen=True)
 class AuthorizationEndpoint:
     """Checks client and redirect URI first; only then may an error be sent to that URI (OAuth 2.1, 4.1.2.1)."""
 
-    def __init__(
-        self,
-        issuer: str,
-        resources: tuple[Resource, ...],
-        registration: ClientRegistration,
-        documents: ClientDocuments,
-        consent: ConsentPage,
-        pages: Pages,
-    ) -> None:
-        self._issuer = issuer
-        self._resources = resources
-        self._registration = registration
-        self._documents = documents
-        self._consent = consent
-        self._pages = pages
+    issuer: str
+    resources: tuple[Resource, ...]
+    registration: ClientRegistration
+    documents: ClientDocuments
+    consent: ConsentPage
+    pages: Pages
 
     async def authorize(self, request: Request) -> Response:
         """The consent page, an error page, or a redirect with an error."""
@@ -45,27 +38,25 @@ class AuthorizationEndpoint:
             client = await self._client(query)
             redirect_uri = client.check_redirect(single_param(query, "redirect_uri"))
         except OAuthError as error:
-            return self._pages.error(error)
+            return self.pages.error(error)
         try:
-            authorization = parse_authorization(parse_params(query), client, redirect_uri, self._resources)
+            authorization = parse_authorization(parse_params(query), client, redirect_uri, self.resources)
         except OAuthError as error:
             params = {"error": error.error, "error_description": error.description}
-            url = response_url(redirect_uri, self._issuer, single_param(query, "state"), **params)
+            url = response_url(redirect_uri, self.issuer, single_param(query, "state"), **params)
             return RedirectResponse(url, 303, headers={"Cache-Control": "no-store"})
-        return self._consent.show(authorization)
+        return self.consent.show(authorization)
 
     async def _client(self, query: str) -> Client:
         if len(query) > _MAX_QUERY:
             raise OAuthError("invalid_request", "the URL is too long")
-        client_id = single_param(query, "client_id")
-        if client_id is None:
+        if (client_id := single_param(query, "client_id")) is None:
             raise OAuthError("invalid_request", "the parameter client_id is missing")
         if client_id.startswith("https:"):
-            return await self._documents.get(client_id)
-        client = self._registration.get(client_id)
-        if client is None:
-            raise OAuthError("invalid_client", "no client with this id is registered here")
-        return client
+            return await self.documents.get(client_id)
+        if client := self.registration.get(client_id):
+            return client
+        raise OAuthError("invalid_client", "no client with this id is registered here")
 
 
 def parse_authorization(

@@ -35,10 +35,9 @@ class Guard:
             raise self._error(401)
         if self._key is not None and secrets.compare_digest(token.encode(), self._key.encode()):
             return TokenInfo(OWNER, OWNER, self._resource.scopes)
-        info = await run_in_threadpool(self._grants.access, token, self._resource.uri)
-        if info is None:
-            raise self._error(401, "invalid_token", "the token is expired, revoked or not valid for this resource")
-        return info
+        if info := await run_in_threadpool(self._grants.access, token, self._resource.uri):
+            return info
+        raise self._error(401, "invalid_token", "the token is expired, revoked or not valid for this resource")
 
     def require(self, info: TokenInfo, scopes: Collection[str]) -> None:
         """Check scopes.

@@ -60,14 +60,8 @@ class ClientDocuments:
 
     async def _fetch(self, url: str) -> Fetched:
         try:
-            response = await fetch_untrusted(
-                "GET",
-                url,
-                headers={"Accept": "application/json"},
-                is_allowed_ip=self._reachable,
-                max_bytes=_MAX_BYTES,
-                timeout=_TIMEOUT,
-            )
+            limits: dict[str, Any] = {"is_allowed_ip": self._reachable, "max_bytes": _MAX_BYTES, "timeout": _TIMEOUT}
+            response = await fetch_untrusted("GET", url, headers={"Accept": "application/json"}, **limits)
         except ServiceError as error:
             raise OAuthError("invalid_client", f"{url} cannot be fetched: {error.message}") from error
         if response.status != 200:

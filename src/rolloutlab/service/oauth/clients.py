@@ -79,14 +79,8 @@ def parse_client(client_id: str, metadata: Mapping[str, Any], *, is_document: bo
     name = metadata.get("client_name") or _NO_NAME
     if not isinstance(name, str):
         raise OAuthError("invalid_client_metadata", "client_name must be a string")
-    return Client(
-        id=client_id,
-        name=clean_name(name),
-        redirect_uris=tuple(map(check_redirect_uri, uris)),
-        auth_method=method,
-        renews="refresh_token" in grants,
-        document=is_document,
-    )
+    redirect_uris = tuple(map(check_redirect_uri, uris))
+    return Client(client_id, clean_name(name), redirect_uris, method, "refresh_token" in grants, is_document)
 
 
 def check_redirect_uri(uri: Any) -> str:
@@ -176,8 +170,7 @@ class ClientRegistration:
 
     def get(self, client_id: str) -> Client | None:
         """A registered client."""
-        content = self._signer.verify(client_id)
-        if content is None:
+        if (content := self._signer.verify(client_id)) is None:
             return None
         _, name, redirect_uris, auth_method, renews = from_json(content)
         return Client(client_id, name, tuple(redirect_uris), auth_method, renews)

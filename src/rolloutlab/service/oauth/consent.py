@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pydantic import TypeAdapter
@@ -143,15 +144,9 @@ class ConsentPage:
         name = secrets.token_urlsafe(16)
         pending = _PendingRequest(name, self._clock() + _LIFETIME, replace(authorization, client=client))
         page = self._page(pending)
-        page.set_cookie(
-            f"{COOKIE}{name}",
-            self._cookie(name),
-            max_age=_LIFETIME,
-            path=CONSENT,
-            secure=self._issuer.startswith("https:"),
-            httponly=True,
-            samesite="strict",
-        )
+        cookie, https = f"{COOKIE}{name}", self._issuer.startswith("https:")
+        options: dict[str, Any] = {"path": CONSENT, "secure": https, "httponly": True, "samesite": "strict"}
+        page.set_cookie(cookie, self._cookie(name), max_age=_LIFETIME, **options)
         return page
 
     async def decide(self, request: Request) -> Response:

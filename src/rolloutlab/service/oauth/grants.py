@@ -115,11 +115,9 @@ class Grants:
             for row in connection.execute(_FIND, (sha256(token), REFRESH)).fetchall():
                 if row["client_id"] == client_id:
                     connection.execute("DELETE FROM oauth_grants WHERE id = ?", (row["grant_id"],))
-            connection.execute(
-                "DELETE FROM oauth_tokens WHERE hash = ? AND kind = ?"
-                " AND grant_id IN (SELECT id FROM oauth_grants WHERE client_id = ?)",
-                (sha256(token), ACCESS, client_id),
-            )
+            own = "SELECT id FROM oauth_grants WHERE client_id = ?"
+            sql = f"DELETE FROM oauth_tokens WHERE hash = ? AND kind = ? AND grant_id IN ({own})"
+            connection.execute(sql, (sha256(token), ACCESS, client_id))
 
     def _unused(self, secret: str, kind: str) -> Row:
         """The row of a code or refresh token; if it has been used, its grant is deleted."""
@@ -158,11 +156,8 @@ class Grants:
         """Delete expired tokens and finished grants. Used codes of live grants stay, so that reuse is noticed."""
         now = self._clock()
         connection.execute("DELETE FROM oauth_tokens WHERE kind != ? AND expires_at <= ?", (CODE, now))
-        connection.execute(
-            "DELETE FROM oauth_grants WHERE id NOT IN"
-            " (SELECT grant_id FROM oauth_tokens WHERE expires_at > ? AND used = 0)",
-            (now,),
-        )
+        live = "SELECT grant_id FROM oauth_tokens WHERE expires_at > ? AND used = 0"
+        connection.execute(f"DELETE FROM oauth_grants WHERE id NOT IN ({live})", (now,))
 
 
 def sha256(secret: str) -> str:

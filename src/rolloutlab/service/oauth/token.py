@@ -5,7 +5,6 @@ import binascii
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote_plus
 
 from starlette.concurrency import run_in_threadpool
@@ -79,7 +78,10 @@ class TokenEndpoint:
         """Tokens for a code or a refresh token."""
         params = await read_form(request)
         issued = await run_in_threadpool(self._issue, request, params)
-        return JSONResponse(_token_response(issued), headers=NO_STORE)
+        lifetime, scope = issued.lifetime, " ".join(issued.scopes)
+        content = {"access_token": issued.access, "token_type": "Bearer", "expires_in": lifetime, "scope": scope}
+        renewal = {"refresh_token": issued.refresh} if issued.refresh else {}
+        return JSONResponse(content | renewal, headers=NO_STORE)
 
     async def revoke(self, request: Request) -> Response:
         """Revoke a token; 200 also for an unknown one (RFC 7009, 2.2)."""
@@ -118,13 +120,3 @@ def _required(params: dict[str, str], name: str) -> str:
     if name not in params:
         raise OAuthError("invalid_request", f"the parameter {name} is missing")
     return params[name]
-
-
-def _token_response(issued: Issued) -> dict[str, Any]:
-    return {
-        "access_token": issued.access,
-        "token_type": "Bearer",
-        "expires_in": issued.lifetime,
-        "scope": " ".join(issued.scopes),
-        **({"refresh_token": issued.refresh} if issued.refresh else {}),
-    }
