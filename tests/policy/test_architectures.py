@@ -9,8 +9,9 @@ from transformers import FalconH1Config, GPT2Config, Lfm2Config, MixtralConfig
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy.capabilities import Probe
-from rolloutlab.policy.decode import CompletionRequest, Decoder, decode
+from rolloutlab.policy.decode import CompletionRequest, Decoder
 from rolloutlab.policy.model import write_adapter
+from tests.decoding import decode
 
 LFM2 = Lfm2Config, {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
 KINDS = [

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, decode, gumbel
+from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, gumbel
 from rolloutlab.policy.model import Policy, load_policy
+from tests.decoding import decode
 
 NEVER_ENDS: frozenset[int] = frozenset()
 PROMPT = (1, 20, 30, 40, 50)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.decode import Completion, CompletionRequest, decode
+from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import Adapter, Policy, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.sampler import Sampler
+from tests.decoding import decode
 
 SOON = 10
 """Seconds after which a test gives up on what should come at once."""

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from rolloutlab.errors import RenderingError
-from rolloutlab.policy.decode import CompletionRequest, decode
+from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.model import write_adapter
 from rolloutlab.policy.rendering import TokenSequence
+from tests.decoding import decode
 
 
 def naive(policy, adapter, sequence):

@@ -20,11 +20,12 @@ from torch import Tensor
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
-from rolloutlab.policy.decode import CompletionRequest, decode
+from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.trainer import State, TrainingSequence, pack, train
+from tests.decoding import decode
 
 Event = tuple[str, dict[str, Any]]
 MODEL_ID = UUID(int=1)

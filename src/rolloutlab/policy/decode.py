@@ -174,19 +174,6 @@ class Decoder:
         self._logits_BV = out.logits[:, -1].float()
 
 
-def decode(
-    model: PreTrainedModel | PeftModel, requests: Iterable[CompletionRequest], end_ids: frozenset[int]
-) -> list[Completion]:
-    """All completions of `asks`, in their order."""
-    decoder = Decoder(model, end_ids)
-    requests = list(requests)
-    decoder.admit(requests)
-    done: dict[int, Completion] = {}
-    while len(decoder):
-        done.update({id(row.request): row for row in decoder.step()})
-    return [done[id(request)] for request in requests]
-
-
 class _Noise:
     """Sampling settings of each request as tensors, with a key for its random numbers."""
 

@@ -34,11 +34,10 @@ class Garbled:
 
 
 Item = Trajectory | Garbled
+Groups = Iterable[Iterable[Item]]
 
 
-def read_job(
-    groups: Iterable[Iterable[Item]], renderer: Renderer, context: int, progress: Callable[[int], None]
-) -> ReadJob:
+def read_job(groups: Groups, renderer: Renderer, context: int, progress: Callable[[int], None]) -> ReadJob:
     """Read groups once, in order; `progress` is called after each trajectory with their number so far."""
     members: list[list[Member]] = []
     sequences: list[list[TokenSequence]] = []

@@ -14,12 +14,11 @@ from peft import PeftModel
 from torch import Tensor
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
 from rolloutlab.policy.forward import Forward
-from rolloutlab.policy.job_reader import Garbled, ReadJob, read_job
+from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
@@ -56,7 +55,7 @@ def train(
     policy: Policy,
     model: PeftModel,
     start: State,
-    groups: Iterable[Iterable[Trajectory | Garbled]],
+    groups: Groups,
     config: ExperimentalTrainingConfig | None,
     step: int,
     report: Report,
@@ -212,22 +211,17 @@ def _metrics(
 ) -> dict[str, float]:
     known_T = ~old_T.isnan()
     known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
+    delta_T = known_2T[1] - known_2T[0]
     return {
         "entropy": float(entropy_T.mean()),
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
-        "kl": _kl(*known_2T),
+        "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
         "old_new_correlation": _correlation(*known_2T.exp()),
         "row_tokens": float(len(new_T)),
     }
-
-
-def _kl(old_T: Tensor, new_T: Tensor) -> float:
-    """KL(old || new) by the k3 estimator: mean of exp(δ) - 1 - δ, never negative."""
-    delta_T = new_T - old_T
-    return float((delta_T.expm1() - delta_T).mean())
 
 
 def _correlation(a_T: Tensor, b_T: Tensor) -> float:

@@ -31,7 +31,7 @@ _CACHED_ADAPTERS = 8
 _MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
 """Columns that the folder of a checkpoint repeats, so that it can be listed again without the database."""
 _CARD_COLUMNS = ("base_model", "newest_step", "checkpoints")
-Columns = Mapping[str, Any]
+Columns, Metrics = Mapping[str, Any], Mapping[str, object]
 
 
 class Registry:
@@ -231,12 +231,8 @@ class Registry:
                 raise NotFoundError(f"the checkpoint {step} has just been deleted") from None
             raise
 
-    def names(self) -> list[str]:
-        """What can be sampled: the base policy and each model by its shortest name."""
-        return [card.id for card in self.cards()]
-
     def cards(self) -> list[ModelCard]:
-        """As `names`, with base model, newest step and number of checkpoints."""
+        """What can be sampled, by shortest name: the base policy and each model; with base, step and checkpoints."""
         rows = self._database.read(
             "SELECT m.*, max(c.step) AS newest_step, count(c.step) AS checkpoints FROM models m"
             " JOIN checkpoints c ON c.model_id = m.id WHERE m.base IS NULL OR m.base = ?"
@@ -245,9 +241,7 @@ class Registry:
         )
         return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in rows)]
 
-    def save(
-        self, model_id: str, step: int, state: State, *, metrics: Mapping[str, object] | None = None, job_id: str = ""
-    ) -> None:
+    def save(self, model_id: str, step: int, state: State, *, metrics: Metrics | None = None, job_id: str = "") -> None:
         """Write a checkpoint's files; it is listed once its row is in the database.
 
         metrics: of the last gradient step of its job. NotFoundError: the model has been deleted.
@@ -255,7 +249,7 @@ class Registry:
         row = self._row(model_id)
         self._write({name: row[name] for name in _MODEL_COLUMNS}, step, state, metrics or {}, job_id)
 
-    def _write(self, model: Columns, step: int, state: State, metrics: Mapping[str, object], job_id: str) -> None:
+    def _write(self, model: Columns, step: int, state: State, metrics: Metrics, job_id: str) -> None:
         path = self._path(model["id"], step)
         if path.exists():  # it was copied there while the service runs
             self.lost.set_aside(path)
@@ -289,7 +283,7 @@ class Registry:
         sql = "SELECT * FROM models WHERE project = ? AND name = ? AND entity = ?"
         rows = self._database.read(sql, *map(parts.get, ("project", "name", "entity")))
         if not rows:
-            raise NotFoundError(f"there is no model {name!r}; there are {', '.join(self.names())}")
+            raise NotFoundError(f"there is no model {name!r}; there are {', '.join(card.id for card in self.cards())}")
         return _model(rows[0]), parts.get("version")
 
     def _path(self, model_id: str, step: int) -> Path:

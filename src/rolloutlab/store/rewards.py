@@ -3,10 +3,10 @@
 import getpass
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import UTC, datetime
 from numbers import Real
+from sqlite3 import Connection
 from typing import Any
 from weakref import WeakMethod
 
@@ -63,7 +63,7 @@ class Rewards:
         """
         edits = []
 
-        def change(connection: sqlite3.Connection) -> _Log:
+        def change(connection: Connection) -> _Log:
             log = _Log(connection, source, who=who)
             for score in scores:
                 had = connection.execute(_STATE, (score.trajectory.id,)).fetchone()
@@ -93,7 +93,7 @@ class Rewards:
         """
         edits = []
 
-        def change(connection: sqlite3.Connection) -> _Log:
+        def change(connection: Connection) -> _Log:
             newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
             undone = max(newest.values(), default=None)
             log = _Log(connection, "undo", undone)
@@ -177,9 +177,7 @@ def finite(value: Any, name: str) -> float:
 class _Log:
     """Writes one change into an open transaction: each reward, and what it was before."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, source: str, undoes: int | None = None, who: str | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, source: str, undoes: int | None = None, who: str | None = None) -> None:
         (self.change,) = connection.execute("SELECT coalesce(max(change), 0) + 1 FROM edits").fetchone()
         self.at, self.who = datetime.now(UTC).isoformat(), who or _user()
         self._connection, self._source, self._undoes = connection, source, undoes

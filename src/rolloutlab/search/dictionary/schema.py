@@ -44,11 +44,14 @@ def json_schema() -> Schema:
 
 def _where() -> Schema:
     parts = {"type": "array", "items": _ref("where"), "minItems": 1}
+    text, regex = {"type": "string"}, {**TEXT, "format": "regex"}
+    id_ = {"anyOf": [text, _single({"$eq": text, "$ne": text, "$in": _list(text), "$nin": _list(text)})]}
+    document = _single({"$contains": TEXT, "$not_contains": TEXT, "$regex": regex, "$not_regex": regex})
     return {
         "description": "conditions; several in one object must all hold",
         "type": "object",
         "minProperties": 1,
-        "properties": {"$and": parts, "$or": parts, ID: _id(), DOCUMENT: _document()},
+        "properties": {"$and": parts, "$or": parts, ID: id_, DOCUMENT: document},
         "patternProperties": {FIELD["pattern"]: _ref("field")},
         "additionalProperties": False,
     }
@@ -60,18 +63,6 @@ def _field() -> Schema:
     order = dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), NUMBER)
     equality = dict.fromkeys(("$eq", "$ne", "$contains", "$not_contains"), value)
     return {"anyOf": [value, _single({**equality, **order, "$in": several, "$nin": several})]}
-
-
-def _id() -> Schema:
-    text = {"type": "string"}
-    return {"anyOf": [text, _single({"$eq": text, "$ne": text, "$in": _list(text), "$nin": _list(text)})]}
-
-
-def _document() -> Schema:
-    return _single({
-        "$contains": TEXT, "$not_contains": TEXT,
-        "$regex": {**TEXT, "format": "regex"}, "$not_regex": {**TEXT, "format": "regex"},
-    })  # fmt: skip
 
 
 def _rank() -> Schema:

@@ -49,9 +49,7 @@ class McpServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._manager.asgi_app(scope, receive, send)
 
-    async def _list(
-        self, _ctx: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
+    async def _list(self, _ctx: object, _params: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_to_wire(tool) for tool in TOOLS.values()])
 
     async def _call(

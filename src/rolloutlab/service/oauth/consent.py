@@ -28,6 +28,7 @@ from rolloutlab.service.oauth.signing import Signer
 
 COOKIE = "rolloutlab_form_"
 """Prefix of the cookie of a request: with one name for all, a second page would replace the first one's."""
+Clock = Callable[[], float]
 _LIFETIME = 600
 _MAX_TRIES = 5
 _MAX_CLOSED = 200
@@ -74,7 +75,7 @@ class Decisions:
     passcode.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._allowed: dict[str, float] = {}
         self._tries: dict[str, int] = {}
@@ -122,12 +123,7 @@ class ConsentPage:
     """
 
     def __init__(
-        self,
-        issuer: str,
-        grants: Grants,
-        read_passcode: Callable[[], str],
-        pages: Pages,
-        clock: Callable[[], float] = time.time,
+        self, issuer: str, grants: Grants, read_passcode: Callable[[], str], pages: Pages, clock: Clock = time.time
     ) -> None:
         self._issuer = issuer
         self._grants = grants

@@ -4,7 +4,6 @@ A grant is one consent, and all codes and tokens that come of it are deleted wit
 deletes the grant, because one of the two users has stolen it (OAuth 2.1, 4.1.3 and 4.3.1).
 """
 
-import base64
 import hashlib
 import secrets
 import time
@@ -15,8 +14,10 @@ from sqlite3 import Connection
 from rolloutlab.service.oauth.clients import Client
 from rolloutlab.service.oauth.errors import OAuthError
 from rolloutlab.service.oauth.metadata import in_order
+from rolloutlab.service.oauth.signing import base64url
 from rolloutlab.store.sqlite import Database, Row
 
+Scopes = tuple[str, ...]
 CODE, ACCESS, REFRESH = "code", "access", "refresh"
 _NAMES = {CODE: "code", REFRESH: "refresh token"}
 _CODE_LIFETIME = 60.0
@@ -54,9 +55,7 @@ class Grants:
         self._lifetime = lifetime
         self._clock = clock
 
-    def grant(
-        self, client: Client, *, resource: str, scopes: tuple[str, ...], redirect_uri: str, challenge: str
-    ) -> str:
+    def grant(self, client: Client, *, resource: str, scopes: Scopes, redirect_uri: str, challenge: str) -> str:
         """A code for what the owner has allowed, valid for a minute and bound to the arguments."""
         with self._database.write() as connection:
             self._delete_expired(connection)
@@ -79,7 +78,8 @@ class Grants:
             raise OAuthError("invalid_grant", "the code was issued to another client")
         if redirect_uri is not None and redirect_uri != row["redirect_uri"]:
             raise OAuthError("invalid_grant", "redirect_uri differs from that of the authorization request")
-        if not secrets.compare_digest(_s256(verifier), row["challenge"]):
+        challenge = base64url(hashlib.sha256(verifier.encode()).digest())  # S256 (RFC 7636, 4.2)
+        if not secrets.compare_digest(challenge, row["challenge"]):
             raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge")
         if resource != row["resource"]:
             raise OAuthError("invalid_target", "the code was issued for another resource")
@@ -163,8 +163,3 @@ class Grants:
 def sha256(secret: str) -> str:
     """The stored form of a secret: 64 hexadecimal digits."""
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _s256(verifier: str) -> str:
-    """The S256 code challenge (RFC 7636, 4.2)."""
-    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()

@@ -11,9 +11,8 @@ from rolloutlab.service.oauth.errors import OAuthError
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
-AUTHORIZE, CONSENT, TOKEN, REGISTER, REVOKE = (
-    f"/oauth/{name}" for name in ("authorize", "consent", "token", "register", "revoke")
-)
+AUTHORIZE, CONSENT = "/oauth/authorize", "/oauth/consent"
+TOKEN, REGISTER, REVOKE = "/oauth/token", "/oauth/register", "/oauth/revoke"
 READ, WRITE, SERVICE = "lab:read", "lab:write", "service"
 
 SCOPES: Mapping[str, str] = {

@@ -13,7 +13,7 @@ class Signer:
 
     def sign(self, content: bytes) -> str:
         """The content, not encrypted, and its signature, in base64url: `CONTENT.SIGNATURE`."""
-        text = _base64url(content)
+        text = base64url(content)
         return f"{text}.{self.signature(text)}"
 
     def verify(self, token: str) -> bytes | None:
@@ -24,8 +24,9 @@ class Signer:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
     def signature(self, text: str) -> str:
-        return _base64url(hmac.digest(self._key, text.encode(), hashlib.sha256))
+        return base64url(hmac.digest(self._key, text.encode(), hashlib.sha256))
 
 
-def _base64url(content: bytes) -> str:
+def base64url(content: bytes) -> str:
+    """Base64url without padding."""
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
