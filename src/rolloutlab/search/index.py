@@ -295,11 +295,8 @@ class Index:
     ) -> None:
         """Index a batch, or its members one by one if that fails; unreadable ones are left out with the reason.
 
-        names: of the trajectories that an id stands for.
-
-        Raises:
-            The error of `take` if it is not one of unreadable data, or if every member of a batch has one: then the
-            reader is wrong, not the data.
+        names: of the trajectories that an id stands for. Raises the error of `take` if it is not one of unreadable
+        data, or if every member of a batch has one: then the reader is wrong, not the data.
         """
         with suppress(*_UNREADABLE):
             take(ids)

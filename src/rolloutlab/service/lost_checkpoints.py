@@ -116,9 +116,8 @@ class LostCheckpoints:
     def _recover(self, path: Path, lost: LostCheckpoint) -> str:
         """Move a checkpoint back and list it; the name of its model.
 
-        Raises:
-            CheckpointError: it is damaged, or of another model or step than its path. ConflictError: it conflicts with
-            a listed checkpoint or a running job. LabError: the disk refuses.
+        Raises CheckpointError: it is damaged, or of another model or step than its path; ConflictError: it conflicts
+        with a listed checkpoint or a running job; LabError: the disk refuses.
         """
         for each in (path.parent, path, *path.rglob("*")):
             if each.is_symlink():
@@ -147,8 +146,7 @@ class LostCheckpoints:
     def _insert(self, connection: Connection, lost: LostCheckpoint, metadata: Metadata, target: Path) -> str:
         """Insert the row of a checkpoint, and of its model if that is not listed; the model's name.
 
-        Raises:
-            ConflictError: a job of the model is running, or it has a checkpoint of this step.
+        Raises ConflictError: a job of the model is running, or it has a checkpoint of this step.
         """
         model_id = str(lost.model_id)
         if connection.execute(_RUNNING, (model_id,)).fetchone():

@@ -31,7 +31,8 @@ _CACHED_ADAPTERS = 8
 _MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
 """Columns that the folder of a checkpoint repeats, so that it can be listed again without the database."""
 _CARD_COLUMNS = ("base_model", "newest_step", "checkpoints")
-Columns, Metrics = Mapping[str, Any], Mapping[str, object]
+Columns = Mapping[str, Any]
+Metrics = Mapping[str, object]
 
 
 class Registry:

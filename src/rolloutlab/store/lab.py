@@ -13,23 +13,13 @@ from pydantic import TypeAdapter
 from rolloutlab.api.wire.chat import Message, MessageOrChoice
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.fsutil import Lock
+from rolloutlab.store import models
 from rolloutlab.store.changes import ChangeFeed
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lifecycle import CollectionLifecycle
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
-from rolloutlab.store.models import (
-    Arrival,
-    CollectionSummary,
-    Group,
-    NewGroup,
-    Placed,
-    StoredCollection,
-    StoredTrajectory,
-    dumped,
-    now,
-    parts_of,
-)
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
@@ -205,7 +195,7 @@ class Lab:
     def put(
         self,
         group: Group,
-        arrivals: Iterable[Arrival],
+        arrivals: Iterable[models.Arrival],
         *,
         model: str,
         step: int | None,
@@ -321,9 +311,9 @@ def _group(row: Row, collection: StoredCollection, members: list[Row]) -> Group:
     return Group(row["id"], name, prompt, json.loads(row["row"]), trajectories, script)
 
 
-def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> StoredTrajectory:
+def _trajectory(row: Row, group: str, prompt: tuple[Message, ...], scenario: dict[str, Any]) -> models.StoredTrajectory:
     as_stored = ("id", "model", "step", "created_at", "reward", "source", "pending")
-    return StoredTrajectory(
+    return models.StoredTrajectory(
         name=f"{group}/{row['position']}",
         items=(*prompt, *_ITEMS.validate_json(row["items"])),
         row=scenario,

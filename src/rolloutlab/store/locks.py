@@ -27,7 +27,10 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
         own(folder)
         with locked(folder / _ONE):
             for path in folder.glob("*.lock"):
-                _remove_unheld(path)
+                other = Lock(path, thread_local=False)
+                if other.try_acquire():
+                    remove(path)
+                    other.release()
             acquired = lock.try_acquire()
     except OSError as error:
         hint = "set ROLLOUTLAB_HOME to a folder you can write to"
@@ -45,11 +48,4 @@ def let_go(lock: Lock) -> None:
         with suppress(LabError), locked(path.parent / _ONE):
             remove(path)
     finally:
-        lock.release()
-
-
-def _remove_unheld(path: Path) -> None:
-    lock = Lock(path, thread_local=False)
-    if lock.try_acquire():
-        remove(path)
         lock.release()

@@ -13,6 +13,7 @@ from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.store.models import StoredCollection, StoredTrajectory, TrajectorySummary, last_user_text
 from rolloutlab.store.sqlite import Database, Row
 
+Items = Sequence[MessageOrChoice]
 PREVIEW = 200
 """Characters of an answer in a preview."""
 _ANSWER = "coalesce(answer, preview)"
@@ -29,16 +30,14 @@ _NARROW = f"""
 _GIVEN = "(SELECT value FROM json_each(?))"
 
 
-def keep_outline(
-    connection: Connection, row_id: int, items: Sequence[MessageOrChoice], extra: Mapping[str, Any]
-) -> None:
+def keep_outline(connection: Connection, row_id: int, items: Items, extra: Mapping[str, Any]) -> None:
     """Store the summary of a trajectory in the transaction that writes it. items: all after its prompt."""
     columns = "trajectory_id, tokens, finish_reason, preview, answer"
     sql = f"INSERT OR REPLACE INTO outlines ({columns}) VALUES (?, ?, ?, ?, ?)"
     connection.execute(sql, (row_id, *outline_of(items, extra)))
 
 
-def outline_of(items: Sequence[MessageOrChoice], extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
+def outline_of(items: Items, extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
     """Tokens of each history as JSON, finish reason, preview of the answer, and the whole answer if longer."""
     whole = StoredTrajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
     answer = whole.answer

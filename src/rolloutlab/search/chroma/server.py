@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from rolloutlab.errors import InputError
+from rolloutlab.search import where as conditions
 from rolloutlab.search.chroma.api import Chroma, ServedCollection
 from rolloutlab.search.dictionary import dump_where
 from rolloutlab.search.engine.backend import MISSING, Hits, Places, Snapshot
@@ -21,19 +22,7 @@ from rolloutlab.search.engine.execute import SearchOutcome, execute
 from rolloutlab.search.engine.plan import ExecutionPlan
 from rolloutlab.search.query import Search
 from rolloutlab.search.rank import EMBEDDING, Knn
-from rolloutlab.search.where import (
-    DOCUMENT,
-    ID,
-    All,
-    Among,
-    AnyOf,
-    Compare,
-    Contains,
-    Matches,
-    Scalar,
-    Where,
-    conditions_of,
-)
+from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 Clause = dict[str, Any]
 _LONG = 2**63
@@ -60,7 +49,7 @@ def narrowed(where: Where) -> Narrowed | None:
 
 def of_ids(where: Where) -> bool:
     """Whether a condition uses ids."""
-    return any(getattr(each, "field", None) == ID for each in conditions_of(where))
+    return any(getattr(each, "field", None) == ID for each in conditions.conditions_of(where))
 
 
 def qualifies(identity: str, where: Where) -> bool:
@@ -110,7 +99,7 @@ def _named(where: Where) -> frozenset[str] | None:
     return None
 
 
-def _spellings(value: Scalar) -> list[Scalar]:
+def _spellings(value: conditions.Scalar) -> list[conditions.Scalar]:
     """Representations of a value in a list: 1 also as 1.0."""
     if isinstance(value, bool | str):
         return [value]

@@ -55,7 +55,10 @@ class JsonStream:
         for _ in self._elements(b"{", b"}"):
             if self.peek() != b'"':
                 raise self._unexpected("a name in quotes")
-            name = self._name()
+            try:
+                name = str(from_json(self.value()))
+            except ValueError as error:
+                raise MalformedJsonError(tuple(self.path), f"invalid name: {error}") from error
             if name in seen:
                 raise MalformedJsonError((*self.path, name), "duplicate name")
             seen.add(name)
@@ -108,12 +111,6 @@ class JsonStream:
                 if match is None:
                     raise self._unexpected("a value")
                 return match.end() - self._position
-
-    def _name(self) -> str:
-        try:
-            return str(from_json(self.value()))
-        except ValueError as error:
-            raise MalformedJsonError(tuple(self.path), f"invalid name: {error}") from error
 
     def _elements(self, opening: bytes, closing: bytes) -> Iterator[int]:
         self._consume(opening)

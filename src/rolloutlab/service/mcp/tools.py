@@ -22,10 +22,10 @@ class Tool:
     """arguments: their model; None for a search dictionary."""
 
     name: str
-    description: str
     arguments: type[BaseModel] | None
     run: Callable[[LabTools, Any, str], Plain]
     """Implementation: lab, valid arguments and the caller's name to a JSON-ready result."""
+    description: str
     scope: str = READ
 
     @property
@@ -95,47 +95,23 @@ def _add(lab: LabTools, new: _AddTrajectory, caller: str) -> Plain:
     return lab.add(new.into, new.messages, new.model or caller, new.reward, new.note, caller)
 
 
-TOOLS = {
-    tool.name: tool
-    for tool in (
-        Tool(
-            "search_trajectories",
-            "Search every conversation of this lab by metadata, words and meaning. Answers with id, score (lower is"
-            ' better), a passage and metadata. Examples: {"rank": {"$knn": {"query": "answers in the wrong language"}},'
-            ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
-            " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
-            " row.COLUMN.",
-            None,
-            lambda lab, dictionary, _caller: lab.search(dictionary),
-        ),
-        Tool(
-            "get_trajectory",
-            "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for.",
-            _GetTrajectory,
-            lambda lab, trajectory, _caller: lab.trajectory(trajectory.id),
-        ),
-        Tool(
-            "list_groups",
-            "The collections of this lab, newest first; or, with a collection, its groups: each a prompt and the"
-            " rewards of its answers.",
-            _ListGroups,
-            _list,
-        ),
-        Tool(
-            "add_trajectory",
-            "Store a conversation in this lab, with a reward if it has one. Answers with its id and its group, into"
-            " which further answers to the same prompt can be put.",
-            _AddTrajectory,
-            _add,
-            WRITE,
-        ),
-        Tool(
-            "set_reward",
-            "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
-            " take it back.",
-            _SetReward,
-            lambda lab, new, caller: lab.set_reward(new.id, new.reward, new.note, caller),
-            WRITE,
-        ),
-    )
-}
+_TOOLS = (
+    Tool("search_trajectories", None, lambda lab, dictionary, _caller: lab.search(dictionary),
+         "Search every conversation of this lab by metadata, words and meaning. Answers with id, score (lower is"
+         ' better), a passage and metadata. Examples: {"rank": {"$knn": {"query": "answers in the wrong language"}},'
+         ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
+         " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
+         " row.COLUMN."),
+    Tool("get_trajectory", _GetTrajectory, lambda lab, trajectory, _caller: lab.trajectory(trajectory.id),
+         "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for."),
+    Tool("list_groups", _ListGroups, _list,
+         "The collections of this lab, newest first; or, with a collection, its groups: each a prompt and the"
+         " rewards of its answers."),
+    Tool("add_trajectory", _AddTrajectory, _add,
+         "Store a conversation in this lab, with a reward if it has one. Answers with its id and its group, into"
+         " which further answers to the same prompt can be put.", WRITE),
+    Tool("set_reward", _SetReward, lambda lab, new, caller: lab.set_reward(new.id, new.reward, new.note, caller),
+         "Set the reward of one conversation, unless its owner gave it one by hand. It is logged, and the owner can"
+         " take it back.", WRITE),
+)  # fmt: skip
+TOOLS = {tool.name: tool for tool in _TOOLS}
