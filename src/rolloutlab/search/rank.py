@@ -1,6 +1,7 @@
 """Rank expressions: vector distances, fields and arithmetic on them. Lower scores are better."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -237,10 +238,8 @@ def _combined(operator: str, *operands: Rank | float) -> Rank:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(values, Mapping):
+            return tuple(map(float, values))
     hint = 'Knn("text"), Knn([0.1, 0.2]) or Knn(SparseVector([3, 17], [0.5, 1.5]))'
-    if isinstance(values, Mapping):
-        raise InputError(f"{values!r} is not a query", hint=hint)
-    try:
-        return tuple(map(float, values))
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{values!r} is not a query", hint=hint) from None
+    raise InputError(f"{values!r} is not a query", hint=hint)
