@@ -11,6 +11,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rolloutlab"
 PAGE = ROOT / "docs" / "architecture.md"
 
+WIDTH = 31
+"""Columns of a name with its indentation: one more than the longest."""
+
 HEAD = """\
 # Architecture
 
@@ -35,13 +38,13 @@ def first_line(path: Path) -> str:
 def listing(folder: Path, depth: int = 1) -> list[str]:
     """The modules of a folder, then its sub-packages, one line each."""
     lines = [
-        f"{'  ' * depth}{path.name:<{28 - 2 * depth}}{first_line(path)}"
+        f"{'  ' * depth}{path.name:<{WIDTH - 2 * depth}}{first_line(path)}"
         for path in sorted(folder.glob("*.py"))
         if path.name != "__init__.py" or folder == PACKAGE
     ]
     for path in sorted(folder.iterdir()):
         if (path / "__init__.py").exists():
-            lines.append(f"{'  ' * depth}{path.name + '/':<{28 - 2 * depth}}{first_line(path / '__init__.py')}")
+            lines.append(f"{'  ' * depth}{path.name + '/':<{WIDTH - 2 * depth}}{first_line(path / '__init__.py')}")
             lines += listing(path, depth + 1)
     return lines
 

@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "rolloutlab"
 MODULES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
-MODULE_NAMES = {".".join(("rolloutlab", *path.with_suffix("").parts)) for path in MODULES}
+MODULE_NAMES = {".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
 SERVICE = {"service", "policy", "cli"}
 WIRE = Path("api") / "wire"
 """Wire models keep the specification's names, whatever a room calls its own classes."""
 LONGEST = 400
 SESSION_LONGEST = 850
+ESCAPERS = {"html", "markupsafe", "xml.sax.saxutils", "cgi", "jinja2", "tornado.escape"}
 MOST_ROOMS, MOST_ROOT_FILES = 13, 8
 
 
@@ -96,16 +97,23 @@ def test_what_runs_inside_the_jupyter_server_imports_the_standard_library_and_to
 
 def test_no_imports_go_in_a_circle_not_even_late_ones():
     names = {path: ".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
-    graph = {name: imported(path) & set(names.values()) - {name} for path, name in names.items()}
+    graph = {name: imported(path) & MODULE_NAMES - {name} for path, name in names.items()}
     TopologicalSorter(graph).prepare()  # which raises a CycleError
 
 
 def test_only_one_module_of_the_notebook_side_turns_text_into_html():
-    escaping = {str(path) for path in MODULES if path.parts[0] not in SERVICE and "html" in imported(path)}
+    escaping = {str(path) for path in MODULES if path.parts[0] not in SERVICE and imported(path) & ESCAPERS}
     assert escaping == {"widgets/html.py"}
     assert {name for name in imported(Path("widgets") / "html.py") if name.startswith("rolloutlab")} == {
         "rolloutlab.sanitize"
     }
+
+
+def test_views_in_the_browser_make_nodes_not_markup():
+    scripts = [path for kind in ("*.js", "*.ts") for path in (PACKAGE / "widgets" / "js").rglob(kind)]
+    assert scripts
+    markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser")
+    assert [f"{path.name}: {name}" for path in scripts for name in markup if name in path.read_text()] == []
 
 
 def test_a_room_of_widgets_has_one_alias():

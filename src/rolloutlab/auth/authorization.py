@@ -1,32 +1,20 @@
-"""Authorization code flow with PKCE (OAuth 2.1, 4.1): discovery, client, consent of a person, code exchange."""
+"""Authorization code flow (OAuth 2.1, 4.1): discovery, client, consent of a person, code exchange."""
 
-import hashlib
 import secrets
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode, urlsplit
 
 from rolloutlab.auth.challenges import Challenge, first_scopes, stepped_up
-from rolloutlab.auth.discovery import METHOD, DiscoveredResource, ServerMetadata, discover
+from rolloutlab.auth.discovery import DiscoveredResource, ServerMetadata, discover
+from rolloutlab.auth.pkce import METHOD, challenge_of, new_verifier
 from rolloutlab.auth.prompt import AuthorizationRequest, Question, UserPrompt
 from rolloutlab.auth.registration import NAME, RegisteredClient, registered
 from rolloutlab.auth.sans_io import Transport, error_code, probe_server
 from rolloutlab.auth.tokens import Grant, TokenRefusedError, exchange_code
 from rolloutlab.auth.urls import host
 from rolloutlab.errors import SignInError
-
-
-def new_verifier() -> str:
-    """The code verifier of PKCE (RFC 7636, 4.1): 64 random characters of 43 to 128."""
-    return secrets.token_urlsafe(48)
-
-
-def challenge_of(verifier: str) -> str:
-    """The S256 challenge of a code verifier (RFC 7636, 4.2)."""
-    return urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-
 
 _MAX_CODE = 40
 _ERRORS = {

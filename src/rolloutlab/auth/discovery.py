@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.challenges import Challenge
+from rolloutlab.auth.pkce import METHOD
 from rolloutlab.auth.sans_io import Flow, Request
 from rolloutlab.auth.urls import checked_endpoint, covers, host, origin
 from rolloutlab.errors import InputError, ServiceError, SignInError
@@ -69,7 +70,6 @@ class TokenAnswer(Document):
     scope: str | None = None
 
 
-METHOD = "S256"
 """The code challenge method of PKCE (RFC 7636)."""
 
 D = TypeVar("D", bound=Document)
