@@ -38,6 +38,25 @@ def test_the_same_documents_match_as_by_pythons_own_re(pattern: str) -> None:
     assert list(TimedSearch(30)(pattern, documents)) == list(TimedSearch()(pattern, documents)) == matching
 
 
+BLOWN_UP = [
+    "[ab]{3000000}", "a{1000000000}", "(?:(?:ab){1000}){1000}", "(a{400}b{2,400}){200}", "x{100001,}",
+    "([)]|[]{9]){99999999}",
+]  # fmt: skip
+COUNTED = [r"\d{4}-\d{2}-\d{2}", ".{0,200}a.{0,200}b.{0,200}", "(?:[ab]{3}){1,1000}", r"\(a{99999}"]
+
+
+@pytest.mark.parametrize("pattern", BLOWN_UP)
+def test_a_pattern_that_compiling_would_blow_up_is_refused(pattern: str) -> None:
+    with pytest.raises(InputError, match="repeats its parts") as caught:
+        list(TimedSearch(3)(pattern, [(0, "a")]))
+    assert caught.value.hint == r"at most 100,000, as \w{1,100}"
+
+
+@pytest.mark.parametrize("pattern", COUNTED)
+def test_a_pattern_with_counts_of_a_usual_size_is_compiled(pattern: str) -> None:
+    list(TimedSearch(3)(pattern, [(0, "a")]))
+
+
 def test_many_documents_are_looked_through_in_parts() -> None:
     documents = [(i, "x" * (1 << 20) + ("." if i % 5 else "!")) for i in range(20)]
     assert list(TimedSearch(60)("x!$", documents)) == [0, 5, 10, 15]
@@ -95,6 +114,6 @@ def test_a_pattern_that_needs_too_much_memory_is_an_error_that_names_it(monkeypa
         def search(self, *_, **__):
             raise MemoryError
 
-    monkeypatch.setattr("regex.compile", lambda *_: Exhausting())
+    monkeypatch.setattr("regex.compile", lambda *_, **__: Exhausting())
     with pytest.raises(InputError, match=r"'a\+' needs too much memory"):
         list(TimedSearch(1.0)("a+", [(0, "aa")]))

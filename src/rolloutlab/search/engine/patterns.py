@@ -19,6 +19,10 @@ _WITH_GIL = 0.01
 for each of them while another thread computes."""
 _BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
 """A brace that begins no repetition, as in `\\frac{d}`: a character for `re`, limits of a fuzzy match for `regex`."""
+_MAX_SIZE = 100_000
+"""Parts of a pattern once its counted repeats are written out, as `regex` does when it compiles: 400 bytes each."""
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<repeat>\{(?P<least>\d*),?(?P<most>\d*)\})|.", re.DOTALL)
+
 _SIMPLER = '{"where": {"#document": {"$contains": "Paris"}}}'
 
 
@@ -73,9 +77,32 @@ class TimedSearch:
 def _compiled(pattern: str) -> Any:
     import regex  # 150 ms, which most searches need not spend
 
+    plain = _BRACE.sub(lambda brace: brace[1] or r"\{", pattern)
+    if (size := _size(plain)) > _MAX_SIZE:  # compiling holds the GIL and cannot be timed
+        problem = f"repeats its parts {size:,} times" if size < 10**15 else "repeats its parts without end"
+        raise InputError(f"the regular expression {pattern[:100]!r} {problem}", hint=r"at most 100,000, as \w{1,100}")
     try:
         with warnings.catch_warnings(action="ignore"):  # about what a later version may read in another way
-            return regex.compile(_BRACE.sub(lambda brace: brace[1] or r"\{", pattern))
+            return regex.compile(plain, cache_pattern=False)
     except (regex.error, OverflowError, RecursionError) as error:
         message = f"{pattern!r} is not a regular expression: {error}"
         raise InputError(message, hint=r'F.document.regex(r"\d+")') from error
+
+
+def _size(pattern: str) -> int:
+    """How many parts a pattern has once `{m,n}` is written out n times (m times where n is open), at any depth."""
+    sizes, last = [0], 0
+    for part in _PART.finditer(pattern):
+        if part["repeat"]:
+            times = max(int(part["least"] or 0), int(part["most"] or 0), 1)
+            sizes[-1] += last * (times - 1)
+            last *= times
+        elif part[0] == "(":
+            sizes.append(0)
+        elif part[0] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        elif part[0] not in "*+?|":
+            last = 1
+            sizes[-1] += 1
+    return sum(sizes)
