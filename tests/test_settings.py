@@ -348,3 +348,28 @@ def test_a_url_that_is_read_once_is_not_shortened_again(with_file):
     settings = with_file("", ROLLOUTLAB_URL="https://e.example/v1/v1", ROLLOUTLAB_PROJECT="team/rivers")
     assert settings.service is not None
     assert settings.service.base_url == "https://e.example/v1"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ROLLOUTLAB_CLIENT_METADATA_URL", "https://[::1"),
+        ("ROLLOUTLAB_HOME", "~no-such-user/lab"),
+        ("ROLLOUTLAB_POLICY", "~no-such-user/policy"),
+        ("ROLLOUTLAB_HOME", "lab\0"),
+        ("ROLLOUTLAB_LINGER", "9" * 400),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_an_error_that_names_its_variable(variable, value):
+    with pytest.raises(InputError, match=variable):
+        read_settings({variable: value})
+
+
+@pytest.mark.parametrize("text", ["linger = " + "9" * 400, "x = " + "[" * 3000 + "]" * 3000, 'home = "~no-such-user"'])
+def test_an_odd_file_is_an_error_that_names_it(with_file, text):
+    with pytest.raises(InputError, match=r"mine\.toml"):
+        with_file(text)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(with_file):
+    assert with_file("\ufeffpolicy = 'tiny'").policy == "tiny"

@@ -21,8 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
 
-EMBEDDED = "embedded"
-"""Name of the embedded service, whose address changes with every start."""
+EMBEDDED = "embedded"  # the service whose address changes with every start
 
 
 class TokenSource(Protocol):
@@ -50,19 +49,16 @@ class Address:
 
     base_url: str
     inference_base_url: str
-    token: str | Bearers | None = None
-    project: str | None = None
-    key_env: str | None = field(default=None, compare=False)
-    key_keyring: bool = field(default=False, compare=False)
+    token: str | Bearers | None = field(default=None, repr=False)
+    project: str | None = field(default=None, repr=False)
+    key_env: str | None = field(default=None, compare=False, repr=False)
+    key_keyring: bool = field(default=False, compare=False, repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every request besides its token."""
         # the specification leaves the brand out of the header's name; OpenAI's clients send the second
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
-
-    def __repr__(self) -> str:
-        return f"Address({self.base_url!r}, {self.inference_base_url!r})"
 
 
 @dataclass(frozen=True)
@@ -88,23 +84,27 @@ def some_text(value: Any) -> str:
     return value.strip()
 
 
+def _path(value: Any) -> str:
+    if "\0" in (text := some_text(value)):
+        raise ValueError("it contains a NUL character")
+    Path(text).expanduser()  # raises where there is no such user
+    return text
+
+
 def _amount(value: Any, unit: str, example: str) -> float:
     if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):  # as a variable holds it
         value = float(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
         raise InputError(f"must be a number of {unit} ≥ 0, not {value!r}", hint=example)
     return float(value)
 
 
 def service_url(value: Any) -> str:
     """The base URL of a service, without spaces, final slashes and /v1; the hint of an error is a URL that would do."""
-    url = str(value).strip()
-    try:
+    host, url = None, str(value).strip()
+    with suppress(ValueError):
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
     if host and "@" in parts.netloc:
         raise InputError("a service URL must not contain a user name or password", hint=f"https://{host}")
     if "://" not in url and re.fullmatch(r"[\w.-]+(:\d+)?(/\S*)?", url):
@@ -124,10 +124,8 @@ def variable_name(value: Any) -> str:
     """The name of an environment variable."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
         # a wrong value may be the key itself: the message must not quote it
-        problem = (
-            "a key is given by the name of the environment variable that holds it, in capitals; this is not a name"
-        )
-        raise InputError(problem, hint="ROLLOUTLAB_API_KEY")
+        rule = "a key is given by the name of the environment variable that holds it, in capitals"
+        raise InputError(f"{rule}; this is not a name", hint="ROLLOUTLAB_API_KEY")
     return value
 
 
@@ -151,7 +149,10 @@ def _checked_by(check: Callable[[Any], Any]) -> PlainValidator:
         try:
             return check(value)
         except InputError as error:
-            raise PydanticCustomError("setting", "{error}", {"error": error.message, "hint": error.hint}) from None
+            context = {"error": error.message, "hint": error.hint}
+        except (ValueError, OverflowError, RuntimeError) as error:  # no URL; too large; no such user in ~user
+            context = {"error": f"{str(value)[:100]!r} cannot be used: {error}", "hint": "..."}
+        raise PydanticCustomError("setting", "{error}", context)
 
     return PlainValidator(validate)
 
@@ -189,8 +190,8 @@ class _Values(BaseModel):
     """What the settings file may set and, but for profiles and prices, the variables ROLLOUTLAB_... as well."""
 
     model_config = ConfigDict(extra="forbid")
-    home: _Text | None = None
-    policy: _Text = "practice"
+    home: Annotated[str, _checked_by(_path)] | None = None
+    policy: Annotated[str, _checked_by(_path)] = "practice"
     linger: _Seconds = 60.0
     project: _Project | None = None
     profile: _Text = EMBEDDED
@@ -339,7 +340,7 @@ def _read_variables(environment: Mapping[str, str]) -> _Variables:
 def _read_file(path: Path, *, required: bool) -> _Values:
     """The settings of a file; defaults when it does not exist, unless it is `required`. Errors have the line."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # as Windows editors write it
     except FileNotFoundError:
         if required:
             raise InputError(f"there is no settings file {path}", hint="ROLLOUTLAB_SETTINGS names one") from None
@@ -352,13 +353,12 @@ def _read_file(path: Path, *, required: bool) -> _Values:
 
     try:
         values = _Values.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem, _, place = str(error).partition(" (at ")
         line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
         raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
     except ValidationError as error:
-        problems = [_problem(each) for each in error.errors()]
-        raise wrong(*min(problems, key=lambda each: _line_of(text, each[0]))) from None
+        raise wrong(*min(map(_problem, error.errors()), key=lambda each: _line_of(text, each[0]))) from None
     if EMBEDDED in values.profiles:
         raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
     if values.profile not in {*values.profiles, EMBEDDED}:
