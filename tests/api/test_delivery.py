@@ -35,6 +35,8 @@ class Proxy(httpx.AsyncBaseTransport):
         """What becomes of the answers to the next jobs; None passes one back."""
         self.bodies: list[bytes] = []
         self.keys: list[str] = []
+        self.foreign = False
+        """Whether it has no health check of rolloutlab."""
         self.lookups: list[Any] = []
         """What becomes of the next questions for a job."""
 
@@ -42,6 +44,8 @@ class Proxy(httpx.AsyncBaseTransport):
         path = request.url.path
         if request.method == "GET" and path.startswith(JOBS) and self.lookups:
             return _spoilt(self.lookups.pop(0))
+        if self.foreign and path == "/v1/health":
+            return _spoilt(404)
         if request.method != "POST" or path != JOBS:
             return await self.behind.handle_async_request(request)
         self.bodies.append(await request.aread())
@@ -53,6 +57,8 @@ class Proxy(httpx.AsyncBaseTransport):
 
 
 def _spoilt(trouble: Any) -> httpx.Response:
+    if isinstance(trouble, httpx.Response):
+        return trouble
     if not isinstance(trouble, int):
         raise trouble("on the way")
     return httpx.Response(trouble, json={"detail": "no"})
@@ -119,6 +125,22 @@ def test_where_nothing_more_can_be_learned_the_job_stays_listed_and_is_found_lat
     assert scored.job(key[:8]).wait().step == 1
     assert scored.jobs().index.tolist() == [key[:8]]
     assert jobs_of(service) == 1
+
+
+@pytest.mark.parametrize("lookup", [404, 405])
+def test_a_service_that_is_not_rolloutlabs_gets_a_lost_job_no_second_time(scored, service, proxy, lookup):
+    proxy.foreign, proxy.after, proxy.lookups = True, [LOST], [lookup] * 4
+    with pytest.raises(BrokenOffError, match="may have been accepted"):
+        train(scored)
+    assert len(proxy.bodies) == jobs_of(service) == 1
+
+
+@pytest.mark.parametrize("body", [{"id": None}, {"job_id": "x"}, []])
+def test_an_answer_without_the_id_of_the_job_leaves_it_listed(scored, service, proxy, body):
+    proxy.after, proxy.lookups = [httpx.Response(200, json=body)], [500] * 4
+    with pytest.raises(BrokenOffError, match="may have been accepted"):
+        train(scored)
+    assert scored.jobs().index.tolist() == [key[:8] for key in proxy.keys]
 
 
 def test_a_job_that_is_lost_twice_stays_listed(scored, proxy):

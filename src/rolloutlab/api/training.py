@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
@@ -24,6 +27,8 @@ from rolloutlab.errors import (
 )
 from rolloutlab.settings import Address
 
+W = TypeVar("W", bound=Wire)
+
 _PAGE = 1000
 _CHUNK_BYTES = 256 * 1024
 _NO_LOST = "keeps no lost checkpoints"
@@ -34,7 +39,7 @@ async def register_model(http: HttpClient, address: Address, model: wire.Registe
     body, again = model.to_wire(), model.return_existing
     does, hint = "registers no models", SELECT
     answer = await _call(http, address, "POST", "models", json=body, retry=again, lacks=does, hint=hint)
-    return wire.Model.model_validate(answer)
+    return _parsed(wire.Model, answer)
 
 
 async def checkpoints(http: HttpClient, address: Address, model_id: str) -> list[wire.Checkpoint]:
@@ -50,7 +55,7 @@ async def delete_checkpoints(
     body = wire.DeleteCheckpoints(steps=list(steps)).to_wire()
     path = f"models/{model_id}/checkpoints"
     answer = await _call(http, address, "DELETE", path, json=body, lacks="deletes no checkpoints")
-    return wire.DeletedCheckpoints.model_validate(answer)
+    return _parsed(wire.DeletedCheckpoints, answer)
 
 
 async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
@@ -59,19 +64,19 @@ async def lost_checkpoints(http: HttpClient, address: Address) -> list[wire.Lost
         answer = await _call(http, address, "GET", "lost-checkpoints", retry=False, lacks=_NO_LOST)
     except NotFoundError:
         return []
-    return wire.LostCheckpointList.model_validate(answer).data
+    return _parsed(wire.LostCheckpointList, answer).data
 
 
 async def recover_checkpoints(http: HttpClient, address: Address) -> wire.RecoveredCheckpoints:
     """POST /v1/preview/lost-checkpoints/recover; embedded service only."""
     answer = await _call(http, address, "POST", "lost-checkpoints/recover", timeout=300.0, lacks=_NO_LOST)
-    return wire.RecoveredCheckpoints.model_validate(answer)
+    return _parsed(wire.RecoveredCheckpoints, answer)
 
 
 async def purge_checkpoints(http: HttpClient, address: Address) -> list[wire.LostCheckpoint]:
     """DELETE /v1/preview/lost-checkpoints: what was removed; embedded service only."""
     answer = await _call(http, address, "DELETE", "lost-checkpoints", timeout=300.0, retry=False, lacks=_NO_LOST)
-    return wire.LostCheckpointList.model_validate(answer).data
+    return _parsed(wire.LostCheckpointList, answer).data
 
 
 async def delete_model(http: HttpClient, address: Address, model_id: str) -> None:
@@ -96,7 +101,7 @@ async def create_job(
     answer = await _call(
         http, address, "POST", "training-jobs", content=body, headers=headers, timeout=300.0, lacks="trains no models"
     )
-    return str(wire.TrainingJobResponse.model_validate(answer).id)
+    return str(_parsed(wire.TrainingJobResponse, answer).id)
 
 
 async def job(
@@ -105,14 +110,14 @@ async def job(
     """GET /v1/preview/training-jobs/{id}."""
     path = f"training-jobs/{job_id}"
     answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
-    return wire.TrainingJob.model_validate(answer)
+    return _parsed(wire.TrainingJob, answer)
 
 
 async def cancel_job(http: HttpClient, address: Address, job_id: str) -> wire.TrainingJob:
     """POST /v1/preview/training-jobs/{id}/cancel; embedded service only."""
     path = f"training-jobs/{job_id}/cancel"
     answer = await _call(http, address, "POST", path, retry=True, lacks="cancels no jobs")
-    return wire.TrainingJob.model_validate(answer)
+    return _parsed(wire.TrainingJob, answer)
 
 
 async def events(http: HttpClient, address: Address, job_id: str, after: str | None = None) -> list[wire.Event]:
@@ -130,7 +135,7 @@ async def _pages(
     while more:
         last = listed[-1].id if listed else after
         params = {"limit": _PAGE, **({"after": last} if last else {})}
-        page = kind.model_validate(await _call(http, address, "GET", path, params=params, lacks=lacks))
+        page = _parsed(kind, await _call(http, address, "GET", path, params=params, lacks=lacks))
         listed += page.data
         more = page.has_more
     return listed
@@ -153,6 +158,15 @@ async def _call(
         return await http.request(method, url, token=address.token, headers=headers, **options)
     except NotOfferedError as error:
         raise NotOfferedError(f"{address.base_url} {lacks}", hint=hint, status=error.status) from error
+
+
+def _parsed(kind: type[W], answer: Any) -> W:
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, (kind.__name__, *first["loc"])))
+        raise ServiceError(f"the service answered in another form: {where}: {first['msg']}") from error
 
 
 def _under_both_names(job: wire.CreateTrainingJob) -> wire.CreateTrainingJob:
@@ -207,7 +221,7 @@ async def deliver(
     """Create a job exactly once, also when a response is lost; its id. key: a UUID. groups: as in `create_job`.
 
     After a lost response the job is looked up by its key. If it is missing it is sent again, but only to a service on
-    this machine: rolloutlab's own, for which the key is idempotent.
+    this machine that is rolloutlab's own, as its health check shows: for it the key is idempotent.
 
     Raises:
         BrokenOffError: it is unknown whether the job was accepted; and as `create_job`.
@@ -222,7 +236,7 @@ async def deliver(
     try:
         return str((await job(http, address, key)).id)
     except NotFoundError as error:
-        if not on_this_machine(address.base_url):
+        if isinstance(error, NotOfferedError) or not await _is_rolloutlab(http, address):
             raise lost from error
     except ServiceError as error:
         raise lost from error
@@ -232,6 +246,16 @@ async def deliver(
         raise
     except (ServiceError, NotFoundError) as error:
         raise lost from error
+
+
+async def _is_rolloutlab(http: HttpClient, address: Address) -> bool:
+    if not on_this_machine(address.base_url):
+        return False
+    try:
+        health = await http.request("GET", f"{address.base_url}/v1/health", params={"nonce": token_hex(16)})
+    except RolloutlabError:
+        return False
+    return isinstance(health, Mapping) and "proof" in health
 
 
 def never_arrived(error: RolloutlabError) -> bool:

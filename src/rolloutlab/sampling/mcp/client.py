@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, Tool
 
 from rolloutlab.api.http.secrecy import Unencrypted
-from rolloutlab.api.http.transport import proxy_of
+from rolloutlab.api.http.transport import IDLE_SECONDS, proxy_of
 from rolloutlab.auth.session import OAuthSession
 from rolloutlab.errors import BrokenOffError, RefusedError, RolloutlabError, SignInError, UnreachableError
 from rolloutlab.sampling.mcp.tools import ContextTool
@@ -272,7 +272,9 @@ class McpConnection:
 
 def _transport(url: str) -> BoundedStream:
     trusted = httpx2.create_ssl_context()  # by SSL_CERT_FILE too
-    return BoundedStream(httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url)), _MAX_BYTES)
+    limits = httpx2.Limits(keepalive_expiry=IDLE_SECONDS)
+    connections = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy_of(url), limits=limits)
+    return BoundedStream(connections, _MAX_BYTES)
 
 
 def _as_text(result: CallToolResult) -> str:
