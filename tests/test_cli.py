@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from rolloutlab.cli import main
+from rolloutlab.cli.commands import main
 from rolloutlab.fsutil import Lock
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from rolloutlab.cli import main
+from rolloutlab.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,7 +14,7 @@ os.environ["ROLLOUTLAB_SETTINGS"] = os.devnull
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it would complain of the fork
 
 import rolloutlab.service.serve  # noqa: F401 - before the forks
-from rolloutlab.cli import main as command_line
+from rolloutlab.cli.commands import main as command_line
 
 
 def fork(work: Callable[[], object], log: Path) -> int:

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from rolloutlab.cli import main
+from rolloutlab.cli.commands import main
 from rolloutlab.errors import InputError
 from rolloutlab.service.listen import ListenAddress
 

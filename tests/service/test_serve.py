@@ -90,7 +90,7 @@ def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses
 
 def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_some_again(tiny_policy, tmp_path):
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); " + (
-        "from rolloutlab.cli import main; sys.exit(main())"
+        "from rolloutlab.cli.commands import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, "serve", "--home", str(tmp_path), "--policy", str(tiny_policy)]
     with (

@@ -17,7 +17,7 @@ from rolloutlab.api import training
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.training import ENDINGS, RegisterModel
-from rolloutlab.cli import main
+from rolloutlab.cli.commands import main
 from rolloutlab.errors import RolloutlabError
 from rolloutlab.policy.checkpoints import read_checkpoint
 from rolloutlab.settings import Address, Settings

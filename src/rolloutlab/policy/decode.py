@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.caches import empty_cache, joined, select, trim
+from rolloutlab.policy.cache_rows import empty_cache, joined, select, trim
 
 Finish = Literal["stop", "length", "abandoned"]
 

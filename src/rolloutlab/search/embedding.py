@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.errors import InputError, ServiceError
 from rolloutlab.fsutil import Lock
-from rolloutlab.search.engine.mirror import MirroredRecords
+from rolloutlab.search.engine.lab_sync import MirroredRecords
 from rolloutlab.search.engine.records import EmbeddingModel
 
 Vectors = Sequence[Sequence[float]]

@@ -18,9 +18,9 @@ from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewa
 from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.explain import Breakdown, breakdown
-from rolloutlab.search.engine.mirror import MirroredRecords
+from rolloutlab.search.engine.in_memory import REBUILD
+from rolloutlab.search.engine.lab_sync import MirroredRecords
 from rolloutlab.search.engine.records import discard
-from rolloutlab.search.engine.table import REBUILD
 from rolloutlab.search.query import METADATA, SCORE, Search, resolved, texts_of
 from rolloutlab.search.rank import EMBEDDING, Knn, terms_of
 from rolloutlab.search.result import Answer, odd_conditions

@@ -16,8 +16,8 @@ from rolloutlab.api.wire.training import Event, TrainingJob
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.policy.trainer import train
-from rolloutlab.service.bodies import Bodies
 from rolloutlab.service.endpoints import job_upload
+from rolloutlab.service.job_bodies import Bodies
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row

@@ -19,7 +19,7 @@ from rolloutlab.fsutil import flush, remove
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.checkpoints import CheckpointMetadata, check_checkpoint, read_checkpoint, read_metadata
 from rolloutlab.policy.model import Adapter, Policy
-from rolloutlab.service.aside import UNLISTED, note_of, reason_of, set_aside
+from rolloutlab.service.quarantine import UNLISTED, note_of, reason_of, set_aside
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database
 

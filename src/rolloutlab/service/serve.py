@@ -29,7 +29,7 @@ from rolloutlab.settings import named_policy, read_settings
 from rolloutlab.store.sqlite import Database
 
 _BACKLOG = 2048
-_IDLE_SECONDS = 60
+_IDLE_SECONDS = 15
 """Longer than clients keep an unused connection (httpx: 5 s), so that no request meets one that is being closed."""
 
 

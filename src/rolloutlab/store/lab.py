@@ -15,15 +15,15 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.fsutil import Lock
 from rolloutlab.store import models
 from rolloutlab.store.changes import ChangeFeed
+from rolloutlab.store.deletion import CollectionLifecycle
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.lifecycle import CollectionLifecycle
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
-from rolloutlab.store.summaries import TrajectorySummaries, outline_of
+from rolloutlab.store.trajectory_summaries import TrajectorySummaries, outline_of
 
 T = TypeVar("T")
 _NAME = re.compile(r"[\w.-]+")

@@ -16,7 +16,7 @@ from rolloutlab.fsutil import Lock
 from rolloutlab.store.locks import let_go, lock_for_sampling
 from rolloutlab.store.models import Recorded, dumped, now
 from rolloutlab.store.sqlite import Database
-from rolloutlab.store.summaries import keep_outline
+from rolloutlab.store.trajectory_summaries import keep_outline
 
 _BATCH = 256
 

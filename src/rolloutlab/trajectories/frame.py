@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -12,6 +12,9 @@ from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
 from rolloutlab.store.rewards import Rewards
 from rolloutlab.widgets.html import for_notebook
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
 
 BEFORE = ("reward", "advantage")
 """Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
@@ -34,11 +37,21 @@ def frame(
 
 
 class Frame(pd.DataFrame):
-    """Every `to_frame()` and every table of rolloutlab, and what pandas derives from it."""
+    """Every `to_frame()` and every table of rolloutlab, and the frames that pandas slices or copies from it.
+
+    A Series, and `describe()`, are those of pandas, which escape HTML but show invisible characters as they are.
+    """
 
     @property
     def _constructor(self) -> "type[Frame]":
         return Frame
+
+    @property
+    def style(self) -> "Styler":
+        """A Styler of pandas that escapes HTML in cells, index and columns; a `format` of your own replaces that."""
+        shown = self.map(_visible).rename(index=_visible, columns=_visible)
+        styler = pd.DataFrame(shown).style.format(escape="html")
+        return styler.format_index(escape="html").format_index(escape="html", axis=1)
 
     def __repr__(self) -> str:
         return escape_control_chars(super().__repr__())
@@ -47,6 +60,10 @@ class Frame(pd.DataFrame):
         """None where pandas is told to show text."""
         html: str | None = super()._repr_html_()  # type: ignore[misc]  # which the stubs of pandas leave out
         return html and for_notebook(html)
+
+
+def _visible(value: Any) -> Any:
+    return escape_control_chars(value) if isinstance(value, str) else value
 
 
 _COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")

@@ -14,7 +14,7 @@ from rolloutlab.objective.preflight import WHY
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
-from rolloutlab.store.summaries import PREVIEW
+from rolloutlab.store.trajectory_summaries import PREVIEW
 from rolloutlab.trajectories.frame import frame
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged

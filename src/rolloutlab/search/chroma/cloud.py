@@ -10,7 +10,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.chroma.api import Chroma, ServedCollection
 from rolloutlab.search.dictionary import dump, parse
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
-from rolloutlab.search.engine.plan import ServerPlan
+from rolloutlab.search.engine.plan_text import ServerPlan
 from rolloutlab.search.query import SCORE, Search
 
 Column = list[list[Any] | None] | None

@@ -19,7 +19,7 @@ from rolloutlab.search.chroma.api import Chroma, ServedCollection
 from rolloutlab.search.dictionary import dump_where
 from rolloutlab.search.engine.backend import MISSING, Hits, Places, Snapshot
 from rolloutlab.search.engine.execute import SearchOutcome, execute
-from rolloutlab.search.engine.plan import ExecutionPlan
+from rolloutlab.search.engine.plan_text import ExecutionPlan
 from rolloutlab.search.query import Search
 from rolloutlab.search.rank import EMBEDDING, Knn
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where

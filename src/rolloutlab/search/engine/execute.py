@@ -12,7 +12,7 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.algebra import Scores, Scoring
 from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
-from rolloutlab.search.engine.plan import ExecutionPlan, ServerPlan, warnings
+from rolloutlab.search.engine.plan_text import ExecutionPlan, ServerPlan, warnings
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, GroupBy, MaxK, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
 from rolloutlab.search.where import DOCUMENT, ID

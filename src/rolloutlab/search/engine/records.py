@@ -13,9 +13,9 @@ import numpy as np
 
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search.engine.backend import Snapshot
+from rolloutlab.search.engine.in_memory import REBUILD, Table
 from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
-from rolloutlab.search.engine.table import REBUILD, Table
 from rolloutlab.search.engine.vectors import Space, coordinates
 from rolloutlab.search.rank import EMBEDDING, SparseVector
 from rolloutlab.store.file_thread import Turns

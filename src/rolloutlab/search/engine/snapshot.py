@@ -11,8 +11,8 @@ import numpy as np
 from rolloutlab.errors import InputError
 from rolloutlab.search.engine.backend import MISSING, Hits, Places
 from rolloutlab.search.engine.filters import Filter
+from rolloutlab.search.engine.in_memory import Table, damaged
 from rolloutlab.search.engine.patterns import TimedSearch
-from rolloutlab.search.engine.table import Table, damaged
 from rolloutlab.search.engine.vectors import Space, coordinates, rounded
 from rolloutlab.search.query import METADATA
 from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector

@@ -23,7 +23,7 @@ from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints.body import describe, reads
-from rolloutlab.service.endpoints.completions import CompletionOptions, Writer, usage
+from rolloutlab.service.endpoints.completion_format import CompletionOptions, Writer, usage
 from rolloutlab.service.endpoints.sampling_settings import header, ignored_fields
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.store.sqlite import Database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rolloutlab.errors import LabError
 from rolloutlab.fsutil import remove
-from rolloutlab.service.aside import UNLISTED, note_of, set_aside
+from rolloutlab.service.quarantine import UNLISTED, note_of, set_aside
 from rolloutlab.store.sqlite import Database
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -1,0 +1,103 @@
+"""Commands of the command line: `rolloutlab serve`, `rolloutlab passcode`, `rolloutlab client-metadata`."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
+from rolloutlab.settings import read_settings
+
+if TYPE_CHECKING:
+    from rolloutlab.service.lifecycle import Folder
+    from rolloutlab.service.listen import ListenAddress
+
+_PROBE_TIMEOUT = 0.5
+"""Seconds within which a client that only tests the folder's lock has released it."""
+_PREDECESSOR_TIMEOUT = 60.0
+"""Seconds that a service started by a notebook waits for the one before it to end."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Exit status: 0 for success, 2 for an error of ours, 130 for an interrupt."""
+    try:
+        options = _parser().parse_args(arguments)
+        options.command(options)
+    except RolloutlabError as error:
+        print("\n".join(error._render_traceback_()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    settings = read_settings()
+    parser = argparse.ArgumentParser(prog="rolloutlab", description="Reinforcement learning on language models.")
+    commands = parser.add_subparsers(required=True)
+    serve = commands.add_parser("serve", help="serve a policy over HTTP: chat completions and training")
+    serve.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
+    serve.add_argument("--policy", default=settings.policy, help="practice, a folder or a hub name (%(default)s)")
+    serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")
+    serve.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="its key (PEM); other hosts than this machine need both"
+    )
+    serve.add_argument("--linger", type=float, help="stop after this many seconds without a client (default: never)")
+    serve.add_argument(
+        "--start-empty",
+        action="store_true",
+        help="set checkpoints aside where the database lists no model, instead of refusing to start",
+    )
+    serve.set_defaults(command=_serve)
+    passcode = commands.add_parser("passcode", help="show the passcode for the sign-in page of this lab")
+    passcode.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
+    passcode.set_defaults(command=_passcode)
+    document = commands.add_parser("client-metadata", help="print the client ID metadata document of notebooks")
+    document.add_argument("url", help="the https URL where you will publish it")
+    document.add_argument("--redirect", action="append", metavar="URI", help="a redirect URI of a notebook")
+    document.set_defaults(command=_client_metadata)
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from rolloutlab.service.lifecycle import Folder
+    from rolloutlab.service.listen import ListenAddress
+
+    address = ListenAddress(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
+    folder = Folder(options.home.expanduser().absolute() / "service")
+    try:
+        # before the imports of the service, which take seconds in which another kernel may start one too
+        folder.claim(timeout=_PROBE_TIMEOUT if options.linger is None else _PREDECESSOR_TIMEOUT)
+        _serve_claimed(folder, address, options)
+    except OSError as error:
+        raise LabError(f"{folder.path} cannot be used: {error}", hint="--home DIR") from error
+
+
+def _serve_claimed(folder: "Folder", address: "ListenAddress", options: argparse.Namespace) -> None:
+    # torch's threads otherwise spin for long while they wait for each other, and take the cores from other processes
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    try:
+        from rolloutlab.service.serve import serve
+    except ModuleNotFoundError as error:
+        raise PolicyError(f"the embedded service needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
+    lifetime, start_empty = options.token_lifetime, options.start_empty
+    serve(folder, address, options.port, options.policy, options.linger, lifetime, start_empty=start_empty)
+
+
+def _passcode(options: argparse.Namespace) -> None:
+    from rolloutlab.service.lifecycle import Folder
+
+    print(Folder(options.home.expanduser().absolute() / "service").passcode())
+
+
+def _client_metadata(options: argparse.Namespace) -> None:
+    try:
+        from rolloutlab.service.oauth.client_documents import REDIRECTS, notebook_document
+    except ModuleNotFoundError as error:
+        raise InputError(f"this needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
+    print(json.dumps(notebook_document(options.url, options.redirect or REDIRECTS), indent=2))
