@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rolloutlab.auth.authorization import challenge_of, new_verifier
+from rolloutlab.auth.pkce import challenge_of, new_verifier
 
 
 @pytest.mark.clause("J3")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -52,10 +53,10 @@ class Jupyter:
 
     @property
     def url(self) -> str:
-        """Where the server listens, once it does."""
+        """Where the server listens, once it does; its file is written before the port is bound."""
         published = self._runtime / f"jpserver-{self._process.pid}.json"
         end = time.monotonic() + LONGEST_START
-        while not (published.exists() and (text := published.read_text())):
+        while not (published.exists() and (text := published.read_text()) and _listens(json.loads(text)["port"])):
             assert self._process.poll() is None, f"jupyter lab has ended:\n{self.log.read_text()}"
             assert time.monotonic() < end, f"jupyter lab does not start:\n{self.log.read_text()}"
             time.sleep(0.05)
@@ -73,6 +74,11 @@ class Jupyter:
         except subprocess.TimeoutExpired:  # on a busy machine it may wait for a kernel for minutes
             self._process.kill()
             self._process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def surroundings(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

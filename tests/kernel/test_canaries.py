@@ -22,7 +22,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LONGEST_CELL = 300
 KINDS = {
     "rolloutlab.auth.authorization.prepare": "state",
-    "rolloutlab.auth.authorization.new_verifier": "verifier",
+    "rolloutlab.auth.pkce.new_verifier": "verifier",
     "rolloutlab.auth.redirect.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.show": "form of the consent page",
     "rolloutlab.service.oauth.grants._token": "code or token",

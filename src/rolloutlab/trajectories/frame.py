@@ -50,7 +50,7 @@ class Frame(pd.DataFrame):
     def style(self) -> "Styler":
         """A Styler of pandas that escapes HTML in cells, index and columns; a `format` of your own replaces that."""
         shown = self.map(_visible).rename(index=_visible, columns=_visible)
-        styler = pd.DataFrame(shown).style.format(escape="html")
+        styler: Styler = super(Frame, shown).style.format(escape="html")
         return styler.format_index(escape="html").format_index(escape="html", axis=1)
 
     def __repr__(self) -> str:
