@@ -54,7 +54,9 @@ def test_a_pattern_that_compiling_would_blow_up_is_refused(pattern: str) -> None
 
 @pytest.mark.parametrize("pattern", COUNTED)
 def test_a_pattern_with_counts_of_a_usual_size_is_compiled(pattern: str) -> None:
-    list(TimedSearch(3)(pattern, [(0, "a")]))
+    texts = ["2026-11-22", "xaxbx", "aba", "(aaa", ""]
+    matching = [place for place, text in enumerate(texts) if re.search(pattern, text)]
+    assert list(TimedSearch(3)(pattern, enumerate(texts))) == matching
 
 
 def test_many_documents_are_looked_through_in_parts() -> None:

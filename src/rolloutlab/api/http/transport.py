@@ -16,6 +16,10 @@ from rolloutlab.api.http.secrecy import Unencrypted
 from rolloutlab.errors import BrokenOffError, UnreachableError
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE
 
+IDLE_SECONDS = 1.5
+"""After which an unused connection is closed, before the server closes it under a new request: gunicorn does after 2 s,
+uvicorn after 5 s."""
+
 
 def proxy_of(url: str) -> str | None:
     """The proxy in `HTTP_PROXY` or `HTTPS_PROXY` (else `ALL_PROXY`), unless `NO_PROXY` has the host.
@@ -54,11 +58,6 @@ def _split(address: str) -> SplitResult:
         return urlsplit(address if "://" in address else f"http://{address}")
     except ValueError:
         return urlsplit("")
-
-
-IDLE_SECONDS = 1.5
-"""After which an unused connection is closed, before the server closes it under a new request: gunicorn does after 2 s,
-uvicorn after 5 s."""
 
 
 class ProxyRouter(httpx.AsyncBaseTransport):
