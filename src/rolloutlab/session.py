@@ -50,7 +50,7 @@ from rolloutlab.trajectories.frame import catalogue, reward_history
 from rolloutlab.trajectories.judge import Judge, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
-from rolloutlab.trajectories.scoring import Functions, Scorers, give, score, undo
+from rolloutlab.trajectories.scoring.functions import Functions, Scorers, give, score, undo
 from rolloutlab.trajectories.search_view import SearchResult
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable

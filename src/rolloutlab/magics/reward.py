@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rolloutlab.trajectories.collection import Collection
     from rolloutlab.trajectories.rewards_view import RewardsView
-    from rolloutlab.trajectories.scoring import Functions, RewardFunction
+    from rolloutlab.trajectories.scoring.functions import Functions, RewardFunction
 
 
 @magics_class

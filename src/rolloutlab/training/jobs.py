@@ -20,7 +20,7 @@ from rolloutlab.store.models import SubmittedJob, minute
 from rolloutlab.training.job import Job
 from rolloutlab.training.models import SelectedModel
 from rolloutlab.trajectories.frame import Frame
-from rolloutlab.trajectories.scoring import Scorers
+from rolloutlab.trajectories.scoring.functions import Scorers
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNKNOWN, UNREACHABLE = "unknown", "unreachable"

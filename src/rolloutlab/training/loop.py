@@ -18,7 +18,7 @@ from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
 from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.judge import Judge, dialogs_of
-from rolloutlab.trajectories.scoring import Functions, check_functions
+from rolloutlab.trajectories.scoring.functions import Functions, check_functions
 from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.loop import Round

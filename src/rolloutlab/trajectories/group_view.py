@@ -14,7 +14,7 @@ from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.rewards_data import uncollected
-from rolloutlab.trajectories.scoring import reward_of
+from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.widgets import group as render
 from rolloutlab.widgets.base import NotebookView
 

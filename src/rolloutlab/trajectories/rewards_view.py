@@ -15,7 +15,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
 from rolloutlab.trajectories.rewards_data import AT_ONCE, SOURCES, TRAINS, RewardsData, first_page, title
 from rolloutlab.trajectories.rewards_rows import RewardsRows
-from rolloutlab.trajectories.scoring import reward_of
+from rolloutlab.trajectories.scoring.functions import reward_of
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
 from rolloutlab.widgets import rewards as render
 from rolloutlab.widgets.base import NotebookView

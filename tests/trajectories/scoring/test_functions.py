@@ -11,7 +11,7 @@ import pytest
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import StoredTrajectory
-from rolloutlab.trajectories.scoring import score
+from rolloutlab.trajectories.scoring.functions import score
 
 
 def trajectory(answer: str = "Paris", place: int = 0) -> StoredTrajectory:

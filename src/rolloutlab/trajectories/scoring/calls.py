@@ -1,0 +1,188 @@
+"""Arguments of reward functions by parameter name, as pytest passes fixtures: names of a trajectory, and columns."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from rolloutlab.api.wire.chat import Choice
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.trajectories.scoring.cells import RewardCell
+
+POSITIONAL = ("trajectory", "answer", "messages", "row")
+"""Arguments of a function whose parameters have names of its own."""
+_OF_ONE: Mapping[str, Callable[[StoredTrajectory], Any]] = {
+    "trajectory": lambda t: t,
+    "answer": lambda t: t.answer,
+    "reasoning": lambda t: _reasoning(t),
+    "messages": lambda t: t.messages,
+    "row": lambda t: t.row,
+    "prompt": lambda t: t.messages[: _first_completion(t)],
+    "completion": lambda t: t.messages[_first_completion(t) :],
+    "info": lambda t: _info(t.row),
+}
+_OF_GROUP: Mapping[str, Callable[[Sequence[StoredTrajectory], Group], Any]] = {
+    "group": lambda members, _: list(members),
+    "answers": lambda members, _: [t.answer for t in members],
+    "row": lambda _, group: group.row,
+    "prompt": lambda _, group: [message.to_wire() for message in group.prompt],
+    "info": lambda _, group: _info(group.row),
+}
+NAMES = (*_OF_ONE, "group", "answers")
+"""What a parameter can be named, besides the columns of the row."""
+_STATEFUL = {"trajectory", "group", "answers"}
+"""Arguments that change while a trajectory stays the same: rewards, and other members of a group."""
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Arguments(NamedTuple):
+    """Arguments of one call."""
+
+    positional: tuple[Any, ...]
+    by_name: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RewardCall:
+    """A reward function, ready to be called.
+
+    name: empty for a function that was given by itself. per: called for each trajectory, or for each group, where it
+    returns a value for each member, in order. A value is a number, or a mapping of components to numbers. style: the
+    library whose signature it has, for a note; else empty. asynchronous: a coroutine function. arguments: of the
+    trajectory (a sequence of one) or all members of the group; pure. cache: a result of the same function for the same
+    trajectory stays valid.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    per: Literal["trajectory", "group"]
+    style: str
+    asynchronous: bool
+    arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments]
+    cache: bool = True
+
+
+def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
+    """The call of a function whose parameters are names of a trajectory or group (`NAMES`), or columns of the row.
+
+    A parameter with a default that is neither keeps the default; `**kwargs` gets every column. A function of four
+    positional parameters with names of its own, or of `*args`, is called with `POSITIONAL`. `group` and `answers` make
+    it a function of a group. A name of a trajectory precedes a column of the same name, which is in `row`.
+
+    Raises:
+        InputError: it is not callable, or a parameter without a default has an unknown name.
+    """
+    if isinstance(function, RewardCell):
+        function = function.compiled(NAMES, columns)
+    if not callable(function):
+        raise InputError(f"{function!r} is not a reward function", hint="lambda answer: float(len(answer) < 80)")
+    asynchronous = _is_asynchronous(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+    if _is_positional(parameters, columns):
+        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False)
+    names = {p.name for p in parameters}
+    if names & {"group", "answers"}:
+        _check(name, parameters, [*_OF_GROUP, *columns])
+        arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments] = partial(_of_group, parameters)
+        return RewardCall(name, function, "group", "", asynchronous, arguments, cache=False)
+    _check(name, parameters, [*_OF_ONE, "group", "answers", *columns])
+    cache = not names & _STATEFUL
+    return RewardCall(name, function, "trajectory", "", asynchronous, partial(_of_one, parameters), cache=cache)
+
+
+def _is_asynchronous(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variable
+
+
+def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> bool:
+    """Whether a function takes `POSITIONAL` by position: its own names, or most of these names in their places."""
+    named = [p.name for p in parameters if p.kind in _BY_POSITION]
+    first, required = named[: len(POSITIONAL)], [p.name for p in parameters if _required(p)]
+    open_ended = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    if len(required) > len(POSITIONAL) or not set(required) <= set(first) or (len(first) < 4 and not open_ended):
+        return False
+    in_place = sum(name == usual for name, usual in zip(first, POSITIONAL, strict=False))
+    known = sum(name in NAMES for name in first)
+    of_row = sum(name in columns and name not in NAMES for name in first)
+    unknown = len(first) - known - of_row
+    if open_ended and len(first) < len(POSITIONAL):
+        return known == in_place and of_row == 0
+    if not unknown or all(name in NAMES or name in columns for name in required):
+        return in_place >= len(POSITIONAL) - 1 and of_row == 0
+    return known == in_place and unknown > of_row
+
+
+def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+    (trajectory,) = members
+    return Arguments((trajectory, trajectory.answer, trajectory.messages, trajectory.row), {})
+
+
+def _of_one(parameters: Sequence[inspect.Parameter], members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+    (trajectory,) = members
+    return _bound(parameters, {name: partial(get, trajectory) for name, get in _OF_ONE.items()}, trajectory.row)
+
+
+def _of_group(parameters: Sequence[inspect.Parameter], members: Sequence[StoredTrajectory], group: Group) -> Arguments:
+    return _bound(parameters, {name: partial(get, members, group) for name, get in _OF_GROUP.items()}, group.row)
+
+
+def _bound(
+    parameters: Sequence[inspect.Parameter], known: Mapping[str, Callable[[], Any]], row: Mapping[str, Any]
+) -> Arguments:
+    positional: list[Any] = []
+    by_name: dict[str, Any] = {}
+    for parameter in parameters:
+        name = parameter.name
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            taken = {p.name for p in parameters}
+            by_name |= {column: value for column, value in row.items() if column not in taken}
+        elif name in known or name in row:
+            value = known[name]() if name in known else row[name]
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                by_name[name] = value
+        elif _required(parameter):
+            raise RewardError(f"its row has no column {name!r}", hint=f"{name}=None in the function's parameters")
+    return Arguments(tuple(positional), by_name)
+
+
+def _check(function: str, parameters: Sequence[inspect.Parameter], known: Sequence[str]) -> None:
+    """InputError for a parameter without a default whose name is unknown; it lists the names there are."""
+    for name in (p.name for p in parameters if _required(p) and p.name not in known):
+        who = f"the reward function {function}" if function else "the reward function"
+        listed = ", ".join(dict.fromkeys(known))
+        if name in NAMES:
+            message = f"{who} is called once per group, which has no {name!r}; there are {listed}"
+        else:
+            message = f"{who} has a parameter {name!r}, which is neither a name nor a column; there are {listed}"
+        close = get_close_matches(name, known, n=1)
+        raise InputError(message, hint=close[0] if close else f"{name}=None, or row.get({name!r})")
+
+
+def _first_completion(trajectory: StoredTrajectory) -> int:
+    """The index of the first completion among the messages."""
+    if trajectory.given is not None and not trajectory.choices:
+        return trajectory.given
+    return next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), len(trajectory.items))
+
+
+def _reasoning(trajectory: StoredTrajectory) -> str:
+    """The reasoning of the last completion, in the field of vLLM and DeepSeek (`reasoning_content`) or `reasoning`."""
+    message = trajectory.choices[-1].message.to_wire() if trajectory.choices else {}
+    return str(message.get("reasoning_content") or message.get("reasoning") or "")
+
+
+def _info(row: Mapping[str, Any]) -> Any:
+    return row.get("info") or {}
