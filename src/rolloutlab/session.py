@@ -15,10 +15,13 @@ from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.dataset import check_repeatable, rows_of
 from rolloutlab.sampling.mcp.registry import McpRegistry, Tool
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTools, ToolAnswer
 from rolloutlab.sampling.plan import Preview, SamplingRun, continued, resumed, sampled, sampled_again
 from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
+from rolloutlab.sampling.split import split_rows
+from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.search.embedding import Embed, embedder
 from rolloutlab.search.index import Index, IndexStatus
@@ -33,16 +36,10 @@ from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
 from rolloutlab.training.loop import Loop, LoopSteps, run_loop
-from rolloutlab.training.models import (
-    DEFAULT_MODEL,
-    LostCheckpointTable,
-    Models,
-    RecoveredCheckpointTable,
-    SelectedModel,
-)
+from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
 from rolloutlab.training.submission import gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
-from rolloutlab.trajectories.collection import Collection, group_of, select
+from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
 from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
@@ -58,11 +55,10 @@ from rolloutlab.widgets.progress import Live, Progress
 from rolloutlab.widgets.rewards import undone
 
 Options = Mapping[str, Any]
-Prompt = str | Sequence[Mapping[str, Any]]
 Say = Callable[[str], None]
 Weights = Mapping[str, float] | None
 
-__all__ = ["CONCURRENT", "DEFAULT_MODEL", "Session", "lab"]
+__all__ = ["CONCURRENT", "Session", "lab"]
 
 
 class Session:
@@ -294,10 +290,12 @@ class Session:
     def chat(
         self,
         name: str,
-        prompt: Prompt,
+        prompt: Prompt = "",
         *,
         n: int = 1,
         over: Any = None,
+        limit: int | None = None,
+        prompt_column: str | None = None,
         system: str | None = None,
         model: str | None = None,
         temperature: float = 1.0,
@@ -312,9 +310,11 @@ class Session:
     ) -> Collection:
         """Sample `n` completions per prompt into a new generation of the collection `name`.
 
-        prompt: the text of a cell (`user: ...`) or a list of messages. `{{x}}` is replaced by column x of the row, else
-        by the variable x. The policy completes the conversation at each empty assistant message and at the end.
-        over: a DataFrame or a list, one group per row. system: a system message before the prompt.
+        prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
+        `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the conversation at
+        each empty assistant message and at the end. prompt_column: the column with the prompt, a text or messages.
+        over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows.
+        system: a system message before the prompt.
         model: sampled instead of the newest checkpoint of the selected model. seed: the group of row i is sampled with
         seed + i; by default drawn and recorded. stop: strings that end a completion.
         tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
@@ -331,7 +331,7 @@ class Session:
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         known = self._mcp.resolve(tools)
-        work = sampled(name, prompt, over, system, variables or {}, settings, known)
+        work = sampled(name, prompt, over, system, variables or {}, settings, known, limit, prompt_column)
         return self._sample(work, concurrency, register=model is None)
 
     def preview(
@@ -359,9 +359,11 @@ class Session:
             return Preview(resumed(self.store, name, known))
         settings = {"model": self.selected} | {k: v for k, v in settings.items() if v is not None}
         check_concurrency(settings.pop("concurrency", CONCURRENT))
+        rows = settings.pop("limit", None), settings.pop("prompt_column", None)
         if continue_chat:
             return Preview(continued(self.store, name, prompt, variables or {}, settings, known))
-        return Preview(sampled(name, prompt, over, system, variables or {}, settings, known))
+        check_repeatable(over)
+        return Preview(sampled(name, prompt, over, system, variables or {}, settings, known, *rows))
 
     def resume(self, name: str, *, tools: Sequence[Tool] = (), concurrency: int = CONCURRENT) -> Collection:
         """Sample the completions that an interrupted collection lacks, with its settings; none is sampled twice.
@@ -398,6 +400,8 @@ class Session:
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
         work = continued(self.store, name, prompt, variables or {}, settings, self._mcp.resolve(tools))
         return self._sample(work, concurrency, register=model is None)
+
+    split = staticmethod(split_rows)
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
@@ -558,10 +562,7 @@ class Session:
         Raises:
             NotFoundError: no such collection or group, or none that matches.
         """
-        if isinstance(names, str) and "/" in names:
-            stored, position = group_of(self.store, names)
-            return RewardsView(self.store, [stored], position)
-        return RewardsView(self.store, [collection.stored for collection in select(self.store, names)])
+        return RewardsView(self.store, *rows_to_show(self.store, names))
 
     def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
         """Rank completions of one group (`capitals/0`), best first, and store the ranks as rewards by hand.
@@ -703,6 +704,7 @@ class Session:
         after: int | None = None,
         n: int | None = None,
         over: Any = None,
+        prompt: Prompt | None = None,
         anytime: bool = False,
         bounds: tuple[float, float] | None = None,
         model: str | None = None,
@@ -714,7 +716,8 @@ class Session:
 
         reward: reward functions; by default those that last scored the collection in this notebook. before, after:
         steps of checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones;
-        prompts that a job of this lab trained on in between get no verdict. anytime: an interval that stays valid when
+        prompts that a job of this lab trained on in between get no verdict. prompt: for `over`, if the collection's was
+        a function. anytime: an interval that stays valid when
         it is read repeatedly while rows are added, and is wider. bounds: the smallest and largest possible reward, if
         not 0 and 1; without bounds the interval assumes roughly normal differences.
         n: completions per prompt, by default as many as in the collection. tools: the functions it was sampled with.
@@ -729,13 +732,14 @@ class Session:
         functions, weights = self._scorers.scorer_for(summary, reward, name)
         selected = self._models.existing(model or self.selected)
         steps = selected.two_steps(before, after, hint=f"%%train {name}")
+        over = over if over is None else rows_of(over)  # once, for both
         sides = []
         for step in steps:
             label, target = f"compare.{summary.name}.step{step}", f"{selected.name}@{step}"
-            work = sampled_again(self.store, name, label, target, over, variables or {}, n, Tools(tools))
+            work = sampled_again(self.store, name, label, target, over, variables or {}, n, Tools(tools), prompt)
             sides.append((target, self.reward(self._sample(work, concurrency).label, functions, weights)))
         (old, was), (new, became) = sides
-        pairs = pairs_of(was, became, self._jobs.trained_prompts(selected, steps))
+        pairs = pairs_of(was, became, self._jobs.trained_prompts(selected, steps), became.part("train"))
         return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds)
 
     def search(
@@ -832,6 +836,7 @@ class Session:
         prepare = partial(self._models.ensure_registered, work.plan.model) if register else lambda _: None
         with Progress(f"sampling {work.name}") as shown:
             stored = sample(work, self.store, self._connector, shown, concurrency, self._brokers.tick, prepare)
+            shown.keep("\n".join(work.notes))
         return self._collection(stored)
 
 

@@ -23,6 +23,9 @@ CALLS = {
     "%%chat x --over rows[:1] --system 'Be brief.' -m lab/x@1\nuser: {{a}}": (
         'lab.chat("x", "user: {{a}}\\n", over=rows[:1], system="Be brief.", model="lab/x@1", variables=globals())'
     ),
+    "%%chat x --over rows --limit 1 --prompt-column a\n": (
+        'lab.chat("x", "\\n", over=rows, limit=1, prompt_column="a", variables=globals())'
+    ),
     "%%chat x --temperature 0 --top-p 0.5 --max-tokens 9\nuser: hi": (
         'lab.chat("x", "user: hi\\n", temperature=0.0, top_p=0.5, max_tokens=9, variables=globals())'
     ),

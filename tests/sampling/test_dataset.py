@@ -1,14 +1,17 @@
-"""The rows of prompts: frames and lists, with what pandas and NumPy put into them made plain."""
+"""The rows of prompts: frames, lists, iterators and files, with what pandas and NumPy put into them made plain."""
 
+import itertools
 import json
-from datetime import date
+from collections import deque
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rolloutlab.errors import InputError
-from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.sampling.dataset import kinds_of, rows_of
 
 
 def test_without_rows_there_is_one_empty_row():
@@ -50,7 +53,7 @@ def test_what_a_frame_calls_missing_is_none_for_every_type_of_column(dtype):
 
 
 @pytest.mark.parametrize(
-    "over", ["countries", {"country": "France"}, 3, np.array([1, 2]), pd.Series(["France"]), (c for c in "ab")]
+    "over", [{"country": "France"}, 3, np.array([1, 2]), pd.Series(["France"]), {"France"}, b"France", object()]
 )
 def test_rows_of_another_kind_are_refused(over):
     with pytest.raises(InputError, match=f"cannot sample over a {type(over).__name__}"):
@@ -118,7 +121,7 @@ def test_no_column_is_lost_to_another_of_the_same_name(over, said):
 
 def test_rows_of_arrays_and_dates_come_back_from_the_lab_as_they_were_given(session):
     given = [{"dates": [pd.Timestamp("2026-01-31")], "grid": np.arange(1500)}]
-    session.chat("c", "{{dates}}", over=given, max_tokens=2)
+    session.chat("c", "hello", over=given, max_tokens=2)
     (group,) = session.collection("c").groups
     assert group.row == {"dates": ["2026-01-31T00:00:00"], "grid": list(range(1500))}
 
@@ -127,3 +130,108 @@ def test_a_row_without_a_column_that_others_have_does_not_get_a_variable_instead
     with pytest.raises(InputError, match="row 1 has no column 'country'"):
         session.chat("c", "{{country}}", over=[{"country": "Peru"}, {"city": "Lima"}], variables={"country": "France"})
     assert session.collections().empty
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        ({"x": i} for i in range(3)),
+        iter([{"x": 0}, {"x": 1}, {"x": 2}]),
+        deque([{"x": 0}, {"x": 1}, {"x": 2}]),
+        {i: {"x": i} for i in range(3)}.values(),
+    ],
+    ids=lambda over: type(over).__name__,
+)
+def test_any_iterable_gives_rows(over):
+    assert rows_of(over) == [{"x": 0}, {"x": 1}, {"x": 2}]
+
+
+def test_of_an_endless_iterator_as_many_rows_are_read_as_the_limit_says():
+    count = itertools.count()
+    assert rows_of(count, 3) == [{"item": 0}, {"item": 1}, {"item": 2}]
+    assert next(count) == 3
+
+
+@pytest.mark.parametrize("over", [list("abc"), pd.DataFrame({"item": list("abc")}), pd.DataFrame({"item": ["a", "b"]})])
+def test_a_limit_is_no_more_than_the_rows_there_are(over):
+    assert rows_of(over, 2) == [{"item": "a"}, {"item": "b"}]
+    assert len(rows_of(over, 100)) == len(over)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "3"])
+def test_a_limit_is_a_positive_number(limit):
+    with pytest.raises(InputError, match="limit must be an integer"):
+        rows_of(["a"], limit)
+
+
+def test_a_path_is_a_file_and_an_error_in_a_row_names_its_line_and_column(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": NaN}\n{"x": [1, {"y": Infinity}]}\n')
+    assert rows_of(path, 1) == rows_of(str(path), 1) == [{"x": None}]
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2, column 'x': inf cannot be kept as JSON"):
+        rows_of(path)
+    with pytest.raises(NotFoundError, match="there is no file countries"):
+        rows_of("countries")
+
+
+def test_a_row_without_a_column_that_others_have_is_named_by_its_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n\n{"y": 1}\n')
+    assert [row.place for row in rows_of(path)] == ["a.jsonl, line 1", "a.jsonl, line 3"]
+
+
+def test_splits_of_a_dataset_are_named():
+    class DatasetDict(dict):
+        """As that of the library `datasets`."""
+
+    with pytest.raises(InputError, match="a DatasetDict has several splits: train, test") as refused:
+        rows_of(DatasetDict(train=[], test=[]))
+    assert refused.value.hint == "rows = data['train']"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_frames_of_polars_give_rows(lazy):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"x": [1, None], "day": [date(2026, 1, 31), None], "list": [[1, 2], []]})
+    rows = rows_of(frame.lazy() if lazy else frame, 1)
+    assert rows == [{"x": 1, "day": "2026-01-31", "list": [1, 2]}]
+    assert kinds_of(rows) == {"day": "date"}
+    assert len(rows_of(frame.lazy() if lazy else frame)) == 2
+
+
+def test_datasets_of_hugging_face_give_rows_and_streams_no_more_than_is_asked_for():
+    datasets = pytest.importorskip("datasets")
+    messages = [{"role": "user", "content": "hi"}]
+    data = datasets.Dataset.from_list([{"n": n, "messages": messages} for n in range(3)])
+    assert rows_of(data) == [{"n": n, "messages": messages} for n in range(3)]
+    assert rows_of(data.to_iterable_dataset(), 1) == [{"n": 0, "messages": messages}]
+    read = []
+
+    def endless():
+        for n in itertools.count():
+            read.append(n)
+            yield {"n": n}
+
+    assert rows_of(datasets.IterableDataset.from_generator(endless), 4) == [{"n": n} for n in range(4)]
+    assert len(read) <= 5
+    with pytest.raises(InputError, match="a DatasetDict has several splits: train, test"):
+        rows_of(datasets.DatasetDict(train=data, test=data))
+
+
+def test_tables_of_arrow_give_rows():
+    pyarrow = pytest.importorskip("pyarrow")
+    assert rows_of(pyarrow.table({"x": [1, 2], "y": ["a", None]}), 1) == [{"x": 1, "y": "a"}]
+
+
+def test_types_that_json_has_not_are_known_by_column_where_all_values_have_one():
+    rows = rows_of(
+        [
+            {"at": pd.Timestamp("2026-01-31 12:00"), "day": date(2026, 1, 31), "mixed": 1, "price": Decimal("1.10")},
+            {"at": datetime(2026, 1, 31, tzinfo=UTC), "day": None, "mixed": date(2026, 1, 31), "price": None},
+            {"at": np.datetime64("2026-01-31"), "noon": time(12), "mixed": "a"},
+            {"at": pd.NaT},
+        ]
+    )
+    assert kinds_of(rows) == {"at": "datetime", "day": "date", "price": "decimal", "noon": "time"}
+    assert rows[0]["price"] == "1.10"
+    assert kinds_of(rows_of(rows)) == kinds_of(rows)

@@ -8,6 +8,7 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import cached_property, wraps
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core import magic_arguments
@@ -132,6 +133,17 @@ class LabMagics(Magics):
             raise InputError(f"there is no variable {error.name!r}", hint=hint) from None
         except Exception as error:
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
+
+    def rows(self, expression: str) -> Any:
+        """The value of an expression or, where it has none and is the name of a data file, that file."""
+        from rolloutlab.sampling.data_files import is_data_file
+
+        try:
+            return self.value(expression)
+        except InputError:
+            if is_data_file(unquoted(expression)) or Path(expression).is_file():
+                return Path(unquoted(expression))
+            raise
 
     def tools_named(self, names: str) -> list[Any]:
         """Functions, and names without a variable: of context servers or tools of them; commas or spaces separate."""

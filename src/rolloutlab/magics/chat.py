@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rolloutlab.sampling.plan import Preview
     from rolloutlab.trajectories.collection import Collection
 
-_BEGINNING = ("n", "over", "system")  # options that only the beginning of a collection can have
+_BEGINNING = ("n", "over", "limit", "prompt_column", "system")  # what only the beginning of a collection can have
 
 
 @magics_class
@@ -22,7 +22,9 @@ class ChatMagics(LabMagics):
     @magic("%chat", binds="the collection")
     @argument("name", nargs="?", default="chat", help="the collection to sample into (default: chat)")
     @argument("-n", type=int, help="completions per prompt (default: 1)")
-    @argument("--over", metavar="ROWS", help="a DataFrame or list, such as rows or rows[:16]: one group per row")
+    @argument("--over", metavar="ROWS", help="rows, such as rows[:16] or data.jsonl: one group per row")
+    @argument("--limit", type=int, metavar="N", help="read and sample no more than the first N rows")
+    @argument("--prompt-column", metavar="COLUMN", help="the column with the prompt: a text or a list of messages")
     @argument("--system", type=literal, metavar="TEXT", help="a system message before the conversation")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
     @argument("--temperature", type=float, help="0 takes the most likely token (default: 1)")
@@ -54,6 +56,8 @@ class ChatMagics(LabMagics):
             user: And its largest river?
 
             %%chat capitals --resume
+
+            %%chat chats --over data.jsonl --limit 1000 --prompt-column messages
         """
         given = self.given(options, "concurrency")
         if options.tools:
@@ -70,7 +74,8 @@ class ChatMagics(LabMagics):
             if options.preview:
                 return self.session.preview(options.name, cell, continue_chat=True, **given)
             return self.session.continue_chat(options.name, cell, **given)
-        given |= self.given(options, "n", "system") | ({"over": self.value(options.over)} if options.over else {})
+        given |= self.given(options, "n", "limit", "prompt_column", "system")
+        given |= {"over": self.rows(options.over)} if options.over else {}
         sample = self.session.preview if options.preview else self.session.chat
         return sample(options.name, cell, **given)
 

@@ -42,7 +42,7 @@ class CompareMagics(LabMagics):
         """
         given = self.given(options, "n", "model", "concurrency")
         if options.over:
-            given["over"] = self.value(options.over)
+            given["over"] = self.rows(options.over)
         if options.tools:
             given["tools"] = self.tools_named(options.tools)
         reward = compile_reward(cell, self.variables) if cell and cell.strip() else None

@@ -25,6 +25,8 @@ class SamplingConfig(BaseModel):
     seed + i, later turns with seeds drawn from it. tools: what the policy may call. max_turns: answers in a row that
     may call tools. template: the messages before each answer, before any `{{name}}` was filled in. continues: the
     collection whose conversations go on here. step: the checkpoint that answered first; what is resumed asks it again.
+    prompt_column: the column that holds the prompt, in the place of the last message of the template. types: by column,
+    the type that its values had and JSON has not. parts: by part of a split, the groups of its rows, as ranges.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,6 +44,9 @@ class SamplingConfig(BaseModel):
     total: int = 0
     step: int | None = None
     continues: str | None = None
+    prompt_column: str | None = None
+    types: dict[str, str] = {}
+    parts: dict[str, list[tuple[int, int]]] = {}
 
     def request(self, messages: Sequence[Message], n: int, seed: int) -> ChatRequest:
         """The request for `n` completions of a conversation, with logprobs."""

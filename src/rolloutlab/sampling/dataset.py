@@ -1,43 +1,111 @@
-"""Rows that a collection is sampled over, from DataFrames and lists, as JSON values."""
+"""Rows that a collection is sampled over, from DataFrames, lists, iterators, datasets and files, as JSON values."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import islice
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.data_files import Record, records
 from rolloutlab.sampling.prompt import Row
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": str}
 """What a scalar of NumPy is in Python, by the kind of its type; a date is its ISO text."""
 
+_KINDS: Mapping[type, str] = {datetime: "datetime", date: "date", time: "time", Decimal: "decimal"}
+"""Types that JSON has as text, the most special first; `to_frame` makes them again of the text."""
 
-def rows_of(over: Any) -> list[Row]:
-    """Rows of a DataFrame, a list of mappings, or a list of values (as `item`); None is one empty row.
 
-    Values become JSON: arrays are lists, dates ISO texts, and missing values None at any depth.
+def rows_of(over: Any, limit: int | None = None) -> list[Row]:
+    """Rows of a DataFrame (pandas, polars), a pyarrow table, a dataset of Hugging Face, a file, or an iterable.
+
+    Items of an iterable are mappings, or values (as `item`); None is one empty row. limit: read no more than so many
+    rows; without it an iterator is read until its end. Values become JSON: arrays are lists, dates ISO texts, and
+    missing values None at any depth.
 
     Raises:
-        InputError: no rows, `over` is of another type, a column is repeated, or a value cannot be JSON.
+        NotFoundError: there is no such file. InputError: no rows, `over` is of another type, a column is repeated, or a
+            value cannot be JSON; the message has the row, or file and line, and the column.
     """
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InputError(f"limit must be an integer ≥ 1, not {limit!r}", hint="--limit 1000")
     if over is None:
         return [Row()]
-    if hasattr(over, "to_dict") and hasattr(over, "columns"):
-        _check_names(over.columns, "the frame")
-        rows = over.to_dict(orient="records")
-    elif isinstance(over, Sequence) and not isinstance(over, str):
-        rows = [row if isinstance(row, Mapping) else {"item": row} for row in over]
-    else:
-        raise InputError(f"cannot sample over a {type(over).__name__}", hint="--over DATAFRAME, or a list of dicts")
+    rows = [_plain_row(place, row) for place, row in islice(_records(over, limit), limit)]
     if not rows:
         raise InputError("there are no rows to sample over", hint="--over a DataFrame with at least one row")
-    columns = frozenset(str(column) for row in rows for column in row)
-    return [Row(_plain_row(i, row), number=i, columns=columns) for i, row in enumerate(rows)]
+    columns = frozenset(column for row in rows for column in row)
+    for number, row in enumerate(rows):
+        row.number, row.columns = number, columns
+    return rows
 
 
-def _plain_row(number: int, row: Mapping[Any, Any]) -> dict[str, Any]:
-    _check_names(row, f"row {number}")
-    return {str(column): _plain(value, f"row {number}, column {str(column)!r}") for column, value in row.items()}
+def kinds_of(rows: Sequence[Row]) -> dict[str, str]:
+    """By column, the type that all its values had and JSON has not: `datetime`, `date`, `time` or `decimal`."""
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for column, value in row.items():
+            if value is not None:
+                kinds.setdefault(column, set()).add(row.kinds.get(column, ""))
+    return {column: kind for column, (kind, *others) in kinds.items() if kind and not others}
+
+
+def check_repeatable(over: Any) -> None:
+    """InputError for an iterator, which a dry run would use up."""
+    if isinstance(over, Iterator):
+        hint = "rows = list(rows) first, or rows = list(itertools.islice(rows, 1000))"
+        raise InputError(f"a dry run would use up the {type(over).__name__}", hint=hint)
+
+
+def _records(over: Any, limit: int | None) -> Iterator[Record]:
+    """Rows with their places, read only as far as they are needed."""
+    if isinstance(over, str | PathLike):
+        return records(Path(over).expanduser())
+    return ((f"row {number}", row) for number, row in enumerate(_items(over, limit)))
+
+
+def _items(over: Any, limit: int | None) -> Iterable[Any]:
+    if hasattr(over, "collect") and hasattr(over, "collect_schema"):  # polars.LazyFrame
+        over = (over if limit is None else over.head(limit)).collect()
+    if hasattr(over, "iter_rows"):  # polars.DataFrame
+        rows: Iterable[Any] = over.iter_rows(named=True)
+        return rows
+    if hasattr(over, "to_dict") and hasattr(over, "columns"):  # pandas.DataFrame
+        _check_names(over.columns, "the frame")
+        return list((over if limit is None else over.head(limit)).to_dict(orient="records"))
+    if hasattr(over, "to_pylist"):  # pyarrow.Table
+        return list((over if limit is None else over.slice(0, limit)).to_pylist())
+    kind = type(over).__name__
+    if isinstance(over, Mapping):
+        splits = ", ".join(map(str, over)) if kind.endswith("DatasetDict") else ""
+        if splits:
+            raise InputError(f"a {kind} has several splits: {splits}", hint=f"rows = data[{next(iter(over))!r}]")
+        raise InputError(f"cannot sample over a {kind}", hint="a list of dicts, or pandas.DataFrame(rows)")
+    if not isinstance(over, Iterable) or isinstance(over, bytes | set | frozenset) or hasattr(over, "dtype"):
+        raise InputError(f"cannot sample over a {kind}", hint="--over DATAFRAME, a list of dicts, or a file")
+    return iter(over)
+
+
+def _plain_row(place: str, row: Any) -> Row:
+    if isinstance(row, Row):  # of a split, or read before
+        return Row(row, place=row.place, kinds=row.kinds, part=row.part)
+    mapping = row if isinstance(row, Mapping) else {"item": row}
+    _check_names(mapping, place)
+    values = {str(column): _plain(value, f"{place}, column {str(column)!r}") for column, value in mapping.items()}
+    return Row(
+        values, place=place, kinds={str(name): kind for name, value in mapping.items() if (kind := _kind(value))}
+    )
+
+
+def _kind(value: Any) -> str:
+    if getattr(getattr(value, "dtype", None), "kind", "") == "M" and not value.ndim:
+        return "datetime"
+    return next((kind for type_, kind in _KINDS.items() if isinstance(value, type_)), "")
 
 
 def _plain(value: Any, place: str) -> Any:
@@ -57,6 +125,8 @@ def _plain(value: Any, place: str) -> Any:
         return [_plain(each, place) for each in value]
     if hasattr(value, "isoformat"):
         return value.isoformat()
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value)
     return _plain_array(value, place)
 
 

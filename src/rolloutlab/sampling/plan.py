@@ -7,22 +7,26 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.config import SamplingConfig, make_plan
-from rolloutlab.sampling.dataset import rows_of
-from rolloutlab.sampling.prompt import as_messages, filled, new_group, turns_of, with_system
+from rolloutlab.sampling.dataset import kinds_of, rows_of
+from rolloutlab.sampling.prompt import Row, as_messages, filled, turns_of
 from rolloutlab.sampling.rollout import Rollout, fresh, going_on, left, prompted, request_of
+from rolloutlab.sampling.split import ranges_of
+from rolloutlab.sampling.template import Prompt, PromptTemplate, template_again, template_of
 from rolloutlab.sampling.tools import Tools
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup
 
-_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns")  # settings that a conversation goes on with
+_KEPT = ("temperature", "top_p", "max_tokens", "stop", "max_turns", "types", "parts")
+"""Settings that a conversation goes on with, and what is known of its rows."""
 
 
 @dataclass(frozen=True)
 class SamplingRun:
     """Conversations to be played. begun: the generation that they belong to, where it is stored already.
 
-    copies: conversations of an older generation that the new one begins with.
+    copies: conversations of an older generation that the new one begins with. notes: lines about its prompts.
     """
 
     name: str
@@ -32,6 +36,7 @@ class SamplingRun:
     tools: Tools
     begun: CollectionSummary | None = None
     copies: Sequence[Rollout] = ()
+    notes: Sequence[str] = ()
 
     def first_request(self) -> ChatRequest | None:
         """What would be sent first; None where nothing is left to sample."""
@@ -43,26 +48,58 @@ class SamplingRun:
 
 def sampled(
     name: str,
-    prompt: str | Sequence[Mapping[str, Any]],
+    prompt: Prompt,
     over: Any,
     system: str | None,
     variables: Mapping[str, Any],
     settings: Mapping[str, Any],
     tools: Tools,
+    limit: int | None = None,
+    column: str | None = None,
 ) -> SamplingRun:
-    """A new collection: a group per row. InputError: the prompt, a variable or a setting is wrong."""
+    """A new collection: one group per row, its trajectories from the prompt on.
+
+    limit: of rows. column: the column that holds the prompt.
+
+    Raises:
+        InputError: the prompt, a variable or a setting is wrong.
+    """
     Lab.check_name(name)
-    turns = turns_of(with_system(as_messages(prompt), system))
-    groups = [new_group(turns, row, variables) for row in rows_of(over)]
-    return _begun(name, make_plan({**settings, "template": turns, "tools": tools.schemas}), groups, tools)
+    template, rows = template_of(prompt, system, column), rows_of(over, limit)
+    groups = [template.group(row, variables) for row in rows]
+    changed = {"template": template.stored(), "prompt_column": template.column, "tools": tools.schemas}
+    plan = make_plan({**settings, **changed, **_about(rows)})
+    return _begun(name, plan, groups, tools, _notes(template, rows))
+
+
+def _about(rows: Sequence[Row]) -> dict[str, Any]:
+    """What a collection stores of its rows beside their values."""
+    return {"types": kinds_of(rows), "parts": ranges_of(rows)}
+
+
+def _notes(template: PromptTemplate, rows: Sequence[Row]) -> list[str]:
+    answered = sum(map(template.has_answer, rows))
+    if not answered:
+        return []
+    what = f"{count(answered, 'conversation')} of {template.column} without the last answer, which the policy gives"
+    return [f"{what} -> row[{template.column!r}][-1] in a reward function has it"]
 
 
 def sampled_again(
-    lab: Lab, label: str, name: str, model: str, over: Any, variables: Mapping[str, Any], n: int | None, tools: Tools
+    lab: Lab,
+    label: str,
+    name: str,
+    model: str,
+    over: Any,
+    variables: Mapping[str, Any],
+    n: int | None,
+    tools: Tools,
+    prompt: Prompt | None = None,
 ) -> SamplingRun:
     """A collection called `name` with the prompts and seeds of another one, from another model.
 
-    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before.
+    over: other rows for the same template. n: trajectories per prompt, where they are to be others than before. prompt:
+    makes the prompts of other rows, where the collection's prompts were made by a function.
 
     Raises:
         NotFoundError: no such collection. InputError: it was not sampled from prompts here; and as `sampled`.
@@ -74,12 +111,23 @@ def sampled_again(
         raise InputError(f"{label} was not sampled from prompts that could be sampled again", hint=hint)
     old = lab.groups(summary)
     tools.check(label, _tools_of(summary, old))
+    changed: dict[str, Any] = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
     if over is None:
         groups = [NewGroup(g.prompt, g.row, g.script) for g in old]
     else:
-        groups = [new_group(plan.template, row, variables) for row in rows_of(over)]
-    changed = {"model": model, "step": None, "tools": tools.schemas, **({} if n is None else {"n": n})}
+        rows, template = rows_of(over), _template_of_other_rows(label, plan, prompt)
+        groups = [template.group(row, variables) for row in rows]
+        changed |= {**_about(rows), "template": template.stored(), "prompt_column": template.column}
     return _begun(name, make_plan(plan.model_dump(exclude_defaults=True) | changed), groups, tools)
+
+
+def _template_of_other_rows(label: str, plan: SamplingConfig, prompt: Prompt | None) -> PromptTemplate:
+    if prompt is not None:
+        return template_of(prompt)
+    if not plan.template:
+        hint = f"lab.compare({label!r}, over=rows, prompt=FUNCTION)"
+        raise InputError(f"a function made the prompts of {label}: other rows need it, too", hint=hint)
+    return template_again(plan.template, plan.prompt_column)
 
 
 def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
@@ -90,16 +138,18 @@ def _tools_of(summary: CollectionSummary, groups: Sequence[Group]) -> list[str]:
     return [str(tool["function"]["name"]) for tool in planned]
 
 
-def _begun(name: str, plan: SamplingConfig, groups: Sequence[NewGroup], tools: Tools) -> SamplingRun:
+def _begun(
+    name: str, plan: SamplingConfig, groups: Sequence[NewGroup], tools: Tools, notes: Sequence[str] = ()
+) -> SamplingRun:
     plan = plan.model_copy(update={"total": plan.n * len(groups)})
     rollouts = [r for i, g in enumerate(groups) for r in fresh(i, range(plan.n), len(g.script))]
-    return SamplingRun(name, plan, groups, rollouts, tools)
+    return SamplingRun(name, plan, groups, rollouts, tools, notes=notes)
 
 
 def continued(
     lab: Lab,
     label: str,
-    prompt: str | Sequence[Mapping[str, Any]],
+    prompt: Prompt,
     variables: Mapping[str, Any],
     settings: Mapping[str, Any],
     tools: Tools,
@@ -143,9 +193,11 @@ class Preview:
         self.request = work.first_request()
         self.requests = len(work.rollouts)
         self.trajectories = sum(len(rollout.positions) for rollout in work.rollouts)
+        self.notes = tuple(work.notes)
 
     def __repr__(self) -> str:
         if self.request is None:
             return "nothing is left to sample"
         body = json.dumps(self.request.to_wire(), indent=2, ensure_ascii=False)
-        return f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:\n{body}"
+        heading = f"{self.trajectories:,} trajectories, beginning with {self.requests:,} requests; the first:"
+        return "\n".join([*self.notes, heading, body])

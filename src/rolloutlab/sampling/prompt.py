@@ -1,33 +1,54 @@
 """Prompts: the text of a cell to chat messages, and values for `{{name}}` in them."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
 from difflib import get_close_matches
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from rolloutlab.api.wire.chat import Message
 from rolloutlab.errors import InputError
-from rolloutlab.store.models import NewGroup
 
 ROLES = ("system", "developer", "user", "assistant")
 
 _START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
-_NAME = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_NAME = re.compile(r"\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}")
+_SCALARS = (str, int, float, Decimal, Fraction, date, time, UUID, PurePath)
+"""Values that have one text, which is not their representation in Python."""
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 
 class Row(dict[str, Any]):
-    """A row. number: its place. columns: those of all rows."""
+    """A row. place: where it is from, such as `data.jsonl, line 7`. number: its index. columns: those of all rows.
+
+    kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any.
+    """
 
     def __init__(
-        self, values: Mapping[str, Any] | None = None, *, number: int = 0, columns: frozenset[str] = frozenset()
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        number: int = 0,
+        columns: frozenset[str] = frozenset(),
+        place: str = "",
+        kinds: Mapping[str, str] | None = None,
+        part: str = "",
     ) -> None:
         super().__init__(values or {})
         self.number = number
         self.columns = columns
+        self.place = place or f"row {number}"
+        self.kinds = dict(kinds or {})
+        self.part = part
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:
@@ -69,7 +90,7 @@ def _check_role(word: str, number: int, *, first: bool) -> None:
         raise InputError(f"unknown role {word!r} in line {number}", hint=hint)
 
 
-def as_messages(prompt: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def as_messages(prompt: object) -> list[dict[str, Any]]:
     """A prompt given as the text of a cell, or as a list of messages."""
     if isinstance(prompt, str):
         return parse_chat(prompt)
@@ -82,14 +103,19 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
     """The messages with each `{{name}}` replaced by its value in the first scope that has it.
 
     Raises:
-        InputError: no scope has the name, a row lacks a column of other rows, or a message is invalid.
+        InputError: no scope has the name, a row lacks a column of other rows, its value is not a scalar, or a message
+            is invalid.
     """
-    filled = [{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages]
+    return validated([{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages])
+
+
+def validated(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Message]:
+    """Messages of the wire; InputError with the place of an invalid one."""
     try:
-        return _MESSAGES.validate_python(filled)
+        return _MESSAGES.validate_python(messages)
     except ValidationError as error:
         first = error.errors()[0]
-        message = f"message {first['loc'][0]}: {first['msg']}"
+        message = f"{place}message {first['loc'][0]}: {first['msg']}"
         raise InputError(message, hint="{'role': 'user', 'content': '...'}") from error
 
 
@@ -113,18 +139,59 @@ def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
     def value(match: re.Match[str]) -> str:
-        for scope in scopes:
-            if match[1] in scope:
-                if scope[match[1]] is None:
-                    raise InputError(f"{match[0]} has no value", hint="rows.dropna()")
-                return str(scope[match[1]])
-            if isinstance(scope, Row) and match[1] in scope.columns:
-                raise InputError(f"row {scope.number} has no column {match[1]!r}", hint=f"{{'{match[1]}': ...}}")
-        columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
-        hint = f"columns: {columns}" if columns else f"{match[1]} = ... in a cell before this one"
-        raise InputError(f"{match[0]} is neither a column nor a variable", hint=hint)
+        name = match[1]
+        if not re.fullmatch(r"\w+", name) and not any(name in scope for scope in scopes):
+            return match[0]  # of JSON or LaTeX
+        return text_of(look_up(name, scopes), name, place_of(scopes))
 
     return value
+
+
+def look_up(name: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """The value of a name in the first scope that has it.
+
+    Raises:
+        InputError: no scope has it, or a row lacks a column of other rows.
+    """
+    for scope in scopes:
+        if name in scope:
+            return scope[name]
+        if isinstance(scope, Row) and name in scope.columns:
+            raise InputError(f"{scope.place} has no column {name!r}", hint=f"{{'{name}': ...}}")
+    columns = ", ".join(map(str, scopes[0])) if scopes and scopes[0] else ""
+    raise InputError(
+        f"{{{{{name}}}}} is neither a column nor a variable",
+        hint=f"columns: {columns}" if columns else f"{name} = ... in a cell before this one",
+    )
+
+
+def place_of(scopes: Sequence[Mapping[str, Any]]) -> str:
+    """The beginning of an error about a value: the place of the row, where there is one."""
+    row = scopes[0] if scopes else None
+    return f"{row.place}: " if isinstance(row, Row) and row else ""
+
+
+def text_of(value: Any, name: str, place: str = "") -> str:
+    """The text of a scalar: a text as it is, `True`, `0.5`, `2026-01-31`; of nothing else, as it would be Python code.
+
+    Raises:
+        InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object.
+    """
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # a scalar of NumPy
+    if isinstance(value, Enum):
+        value = value.value
+    missing = value is None or type(value).__name__ in {"NaTType", "NAType"}
+    if missing or (isinstance(value, float) and math.isnan(value)):
+        raise InputError(f"{place}{{{{{name}}}}} has no value", hint="rows.dropna()")
+    if isinstance(value, _SCALARS):
+        return str(value)
+    hints: dict[Any, str] = {
+        list: f"a cell that is only {{{{{name}}}}} for messages, or a text: ', '.join({name})",
+        dict: f"a text, such as json.dumps({name})",
+    }
+    what = f"{place}{{{{{name}}}}} is a {type(value).__name__}, which has no text of its own"
+    raise InputError(what, hint=hints.get(type(value), f"a text, such as str({name})"))
 
 
 Turn = Sequence[Mapping[str, Any]]
@@ -134,7 +201,7 @@ def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
     """The messages before each completion: at an empty assistant message, and at the end; InputError without any."""
     turns: list[list[Mapping[str, Any]]] = [[]]
     for message in messages:
-        if _is_open(message):
+        if is_open(message):
             turns.append([])
         else:
             turns[-1].append(message)
@@ -145,24 +212,22 @@ def turns_of(messages: Turn) -> list[list[Mapping[str, Any]]]:
     return turns
 
 
-def with_system(messages: Turn, system: str | None) -> list[Mapping[str, Any]]:
+def with_system(messages: Turn, system: str | None, where: str = "the cell") -> list[Mapping[str, Any]]:
     """The messages after a system message of their own, when one is given."""
     if system is None:
         return list(messages)
     if messages and messages[0].get("role") in {"system", "developer"}:
-        raise InputError("the cell has a system message of its own", hint="leave --system or the message out")
+        raise InputError(f"{where} has a system message of its own", hint="leave --system or the message out")
     return [{"role": "system", "content": system}, *messages]
-
-
-def new_group(turns: Sequence[Turn], row: Mapping[str, Any], variables: Mapping[str, Any]) -> NewGroup:
-    """The group of one row, with every `{{name}}` filled in; raises as `filled`."""
-    prompt, *later = [filled(turn, row, variables) for turn in turns]
-    return NewGroup(prompt, row, [[], *later])
 
 
 def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
     """The messages of a turn, as `fill`; InputError also for a lone surrogate."""
-    messages = fill(turn, row, variables)
+    return encodable(fill(turn, row, variables))
+
+
+def encodable(messages: list[Message]) -> list[Message]:
+    """The same messages; InputError for a lone surrogate in one."""
     try:
         for message in messages:
             message.to_json()
@@ -172,6 +237,7 @@ def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> 
     return messages
 
 
-def _is_open(message: Mapping[str, Any]) -> bool:
+def is_open(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a place for a completion: an assistant message without any content."""
     contents = (message.get(name) for name in ("content", "tool_calls", "refusal", "function_call"))
     return message.get("role") == "assistant" and not any(contents)

@@ -1,7 +1,7 @@
 """Sample-score-train loop: each round is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -13,6 +13,9 @@ import pandas as pd
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
+from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.split import HELD_OUT, TRAIN
+from rolloutlab.sampling.template import Prompt
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
@@ -153,7 +156,7 @@ class LoopSteps:
 
     calls: LoopCalls
     name: str
-    prompt: str | Sequence[Mapping[str, Any]]
+    prompt: Prompt
     reward: Functions | Judge
     n: int
     seed: int | None
@@ -226,8 +229,14 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
     """
     options = settle(checked_config(steps.options or {}))
     check_counts(jobs=jobs, every=every, patience=patience)
-    steps.check(*(None if callable(over) else over, steps.held_out) if jobs else ())
+    limit = steps.sampling.get("limit")
+    steps.check()
     lab.check_name(steps.name)
+    if jobs:  # once: every round takes the same rows, also of an iterator
+        over = over if callable(over) else rows_of(over, limit)
+        steps = steps if steps.held_out is None else replace(steps, held_out=rows_of(steps.held_out, limit))
+        _check_parts(over, steps.held_out)
+        steps.check(None if callable(over) else over, steps.held_out)
     rows = over if callable(over) else lambda _: over
     loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
     try:
@@ -243,6 +252,15 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
         live.update(loop, loop.ended)
         raise
     return loop
+
+
+def _check_parts(over: Any, held_out: Any) -> None:
+    """InputError for rows that a split has held out and that a loop would train on, or the other way round."""
+    trained = [] if callable(over) else over
+    for rows, part, name in ((trained, HELD_OUT, "over"), (held_out or [], TRAIN, "held_out")):
+        if any(row.part == part for row in rows):
+            hint = "lab.loop(..., over=split.train, held_out=split.held_out)"
+            raise InputError(f"rows of the part {part} of a split cannot be {name}=", hint=hint)
 
 
 def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -> Loop:

@@ -26,6 +26,7 @@ from rolloutlab.objective.preflight import (
     preflight,
     setting_warnings,
 )
+from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.models import Group, SubmittedJob
@@ -187,6 +188,11 @@ def gather(
         f"{count(missing, 'trajectory')} of {c.name} not sampled yet -> %%chat {c.name} --resume"
         for c in collections
         if (missing := c.missing)
+    ]
+    warnings += [
+        f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on -> %%chat {c.name} --over split.train"
+        for c in collections
+        if (held := len(c.part(HELD_OUT)))
     ]
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"

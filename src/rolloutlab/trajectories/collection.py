@@ -13,6 +13,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, no_text, preflight
+from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.store.rewards import finite
@@ -58,6 +59,10 @@ class Collection:
     def missing(self) -> int:
         """How many trajectories of its plan are not sampled yet."""
         return self._lab.collection(self.label).missing
+
+    def part(self, name: str) -> set[int]:
+        """Positions of its groups whose rows are of a part of a split: `train` or `held_out`."""
+        return positions_in(self.stored.plan, name)
 
     @property
     def groups(self) -> list[Group]:
@@ -236,6 +241,14 @@ def _matching(lab: Lab, pattern: str) -> list[Collection]:
         hint = ", ".join(close) if close else "%collections lists them"
         raise NotFoundError(f"no collection's name fits {pattern!r}", hint=hint)
     return matches
+
+
+def rows_to_show(lab: Lab, names: str | Sequence[str]) -> tuple[list[StoredCollection], int | None]:
+    """The collections of names and patterns, or the collection of one group (`capitals/0`) with its position."""
+    if isinstance(names, str) and "/" in names:
+        stored, position = group_of(lab, names)
+        return [stored], position
+    return [collection.stored for collection in select(lab, names)], None
 
 
 def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:

@@ -27,6 +27,7 @@ class Pair:
     """One prompt: the rewards of its trajectories before and after, in the order of their seeds.
 
     trained: whether a job trained on it between the two checkpoints. rows: how many rows gave this same prompt.
+    of_train: whether it is of the part `train` of a split.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Pair:
     after: tuple[float, ...]
     trained: bool = False
     rows: int = 1
+    of_train: bool = False
 
     @property
     def difference(self) -> float:
@@ -139,6 +141,8 @@ class Comparison:
         worse = sum(pair.difference < 0 for pair in self.pairs)
         rows = sum(pair.rows for pair in self.pairs)
         pooled = f" ({rows:,} rows; equal prompts count once)" if rows > len(self.pairs) else ""
+        of_train = sum(pair.of_train and not pair.trained for pair in self.pairs)
+        noted = f"{of_train:,} of these prompts are of the part train of a split -> --over split.held_out"
         bounds = f"95% interval {_signed(low)} to {_signed(high)}{self._basis()}"
         if math.isinf(low):
             bounds = "all differences equal" if len(self._differences) > 1 else "too few for an interval"
@@ -147,6 +151,7 @@ class Comparison:
             f"mean reward {self.mean_before:.3f} -> {self.mean_after:.3f}, "
             f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
             f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
+            *([noted] if of_train else []),
         ]
 
     def _basis(self) -> str:
@@ -188,23 +193,25 @@ class Comparison:
         return [(pair.name, pair.prompt, _mean(pair.before), _mean(pair.after)) for pair in pairs]
 
 
-def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozenset()) -> list[Pair]:
+def pairs_of(
+    before: Collection, after: Collection, trained: Set[str] = frozenset(), of_train: Set[int] = frozenset()
+) -> list[Pair]:
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
     Groups with the same prompt and script are one pair, since their trajectories are as alike as those of one group.
     Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts that
-    were trained on in between, as `Lab.prompts` has them.
+    were trained on in between, as `Lab.prompts` has them. of_train: positions of the groups of a split's part `train`.
     """
     pairs: dict[tuple[str, ...], Pair] = {}
-    for old, new in zip(before.groups, after.groups, strict=True):
+    for place, (old, new) in enumerate(zip(before.groups, after.groups, strict=True)):
         olds = {t.name.rpartition("/")[2]: t.reward for t in old.trajectories if t.reward is not None}
         news = {t.name.rpartition("/")[2]: t.reward for t in new.trajectories if t.reward is not None}
-        both = [place for place in olds if place in news]
+        both = [position for position in olds if position in news]
         if both:
-            rewards = tuple(olds[place] for place in both), tuple(news[place] for place in both)
+            rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
             prompt = dumped(new.prompt)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
-            pair = Pair(name, text, *rewards, trained=prompt in trained)
+            pair = Pair(name, text, *rewards, trained=prompt in trained, of_train=place in of_train)
             key = (prompt, *map(dumped, new.script))
             pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
     return list(pairs.values())
@@ -212,7 +219,7 @@ def pairs_of(before: Collection, after: Collection, trained: Set[str] = frozense
 
 def _pooled(one: Pair, other: Pair) -> Pair:
     rewards = one.before + other.before, one.after + other.after
-    return Pair(one.name, one.prompt, *rewards, one.trained, one.rows + other.rows)
+    return Pair(one.name, one.prompt, *rewards, one.trained, one.rows + other.rows, one.of_train)
 
 
 def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:

@@ -1,24 +1,21 @@
 """JSON Lines and JSON files, plain or gzipped: values with their line; writes replace the target."""
 
 import gzip
-import io
 import json
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic_core import from_json
 
-from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.data_files import reading
 
 Document = tuple[str, Any]
 """The place of a value, such as `chats.jsonl, line 7`, and the value."""
 
-_GZIP = b"\x1f\x8b"
-_UTF_8_MARK = b"\xef\xbb\xbf"
 _MAX_BYTES = 128 << 20
 """Bytes of a line, or of a document that is read whole, unpacked: gzip makes a file a thousand times smaller."""
 
@@ -71,25 +68,6 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # an error of the disk has been raised already, or nothing was lost by it
             draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked, without a byte order mark. NotFoundError: no such file. InputError: it cannot be read."""
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
-            file = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
-            if file.peek(3)[:3] == _UTF_8_MARK:
-                file.read(3)
-            yield file
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file {path}", hint=f"%ls {path.absolute().parent}") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path.name} is a damaged gzip file: {error}", hint="fetch it again") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
 
 
 def _whole(path: Path) -> Iterator[Document]:

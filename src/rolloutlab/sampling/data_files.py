@@ -1,0 +1,282 @@
+"""Data files: rows of JSON Lines, JSON arrays, CSV, TSV and Parquet, plain or compressed, read as far as needed.
+
+Values of CSV and TSV stay text: a guess would turn `007` into 7 and the country code `NA` into a missing value.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from rolloutlab.errors import InputError, NotFoundError
+
+Record = tuple[str, Any]
+"""The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
+
+MAX_BYTES = 128 << 20
+"""Bytes of a line or of an item of an array, unpacked: gzip makes a file a thousand times smaller."""
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UTF_8_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_CHUNK = 1 << 20
+_SPACE = re.compile(r"\s*")
+_SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
+"""What Excel writes and reads as the first line of a CSV file with another separator."""
+_SEPARATORS = ",;\t|"
+_ROWS = 512
+"""Rows of a Parquet file in memory at once."""
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a text is the name of a data file: by its ending, whether it exists or not."""
+    return _ending(name) in _READERS
+
+
+def records(path: Path) -> Iterator[Record]:
+    """The rows of a file with their places, one after the other; the format is by the file's name.
+
+    Names end in .jsonl, .ndjson, .json, .csv, .tsv or .parquet, each also with .gz or .zst after it.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: its name has another ending, or a row cannot be read; the
+            message has file, line and column.
+    """
+    if not path.exists() and path.parent.name and not path.suffix:
+        hint = f'over=datasets.load_dataset("{path.as_posix()}", split="train")'
+        raise NotFoundError(f"there is no file {path}", hint=hint)
+    read = _READERS.get(_ending(path.name))
+    if read is None and path.exists():
+        raise InputError(f"{path.name} has no known format", hint="a file called .jsonl, .json, .csv, .tsv or .parquet")
+    with reading(path) as file:
+        if file.peek(2)[:2] in _UTF_16_MARKS:  # type: ignore[attr-defined]  # a BufferedReader
+            raise InputError(f"{path.name} is UTF-16, not UTF-8", hint='pandas.read_csv(..., encoding="utf-16")')
+        yield from (read or _json_lines)(file, path.name)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked where it is compressed by gzip or Zstandard, and without a byte order mark.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: it cannot be read, or is cut short.
+    """
+    try:
+        with path.open("rb") as raw:
+            file = _unpacked(raw)
+            if file.peek(3)[:3] == _UTF_8_MARK:
+                file.read(3)
+            yield file
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {path}", hint=f"%ls {path.absolute().parent}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path.name} is a damaged gzip file: {error}", hint="fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", hint="another file") from error
+
+
+def _unpacked(raw: io.BufferedReader) -> io.BufferedReader:
+    beginning = raw.peek(4)
+    if beginning[:2] == _GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
+    if beginning[:4] == _ZSTD:
+        return io.BufferedReader(_pyarrow("Zstandard").CompressedInputStream(raw, "zstd"))
+    return raw
+
+
+def _json_lines(file: Iterable[bytes], name: str) -> Iterator[Record]:
+    for place, line in _lines(file, name):
+        if line.strip():
+            yield place, _parsed(line, place, cut=not line.endswith("\n"))
+
+
+def _lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+    """Each line with its place; a line is bounded, so that a file without line breaks does not fill the memory."""
+    read = iter(lambda: file.readline(MAX_BYTES + 1), b"") if isinstance(file, io.IOBase) else file
+    for number, line in enumerate(read, start=1):
+        place = f"{name}, line {number}"
+        if len(line) > MAX_BYTES:
+            raise InputError(f"{place}: more than {MAX_BYTES >> 20} MiB in one line", hint="JSON Lines, a row in each")
+        try:
+            yield place, line.decode()
+        except UnicodeDecodeError as error:
+            hint = 'pandas.read_csv(..., encoding="cp1252"), or save it as UTF-8'
+            raise InputError(f"{place}, column {error.start + 1}: not UTF-8", hint=hint) from error
+
+
+def _parsed(text: str, place: str, *, cut: bool) -> Any:
+    """A line of JSON; NaN and Infinity are numbers, as Python, pandas and JavaScript libraries write them."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        hint = "the last line is cut short: copy the file again" if cut else "one JSON value per line"
+        raise InputError(f"{place}{_column(error)}: not JSON: {_problem(error)}", hint=hint) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; ValueError where a name is there twice, of which a dict would lose one."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"{_twice([name for name, _ in pairs])!r} is there twice")
+    return values
+
+
+def _column(error: Exception) -> str:
+    return f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+
+
+def _problem(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _json(file: IO[bytes], name: str) -> Iterator[Record]:
+    """The items of an array, read as far as they are needed; else a file of JSON Lines, or one value over several."""
+    if file.peek(1).lstrip()[:1] == b"[":  # type: ignore[attr-defined]  # a BufferedReader
+        yield from _items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
+        return
+    first = file.readline(MAX_BYTES)
+    if _is_json(first) or not first.strip():
+        yield from _json_lines(chain([first], file), name)
+    else:
+        yield name, _parsed((first + file.read(MAX_BYTES)).decode(errors="replace"), name, cut=True)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
+    """The items of a JSON array that comes in pieces."""
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    text, at, number = "", 0, 0
+    while True:
+        place = f"{name}, item {number}" if number else name
+        try:
+            at = _after_space(text, at)
+            if number and text[at : at + 1] == "]":
+                return
+            value, end = decoder.raw_decode(text, at) if number else (None, text.index("[") + 1)
+            end = _after_space(text, end)
+            if number and text[end : end + 1] not in {",", "]"}:  # the rest of a number may follow
+                raise json.JSONDecodeError("Expecting ',' or ']'", text, end)
+        except (ValueError, RecursionError) as error:
+            text, at = text[at:] + _next_piece(pieces, place, error), 0
+            if len(text) > MAX_BYTES:
+                raise InputError(f"{place}: not JSON: {_problem(error)}", hint="JSON Lines, a row in each") from error
+            continue
+        if number:
+            yield place, value
+        at, number = end + (text[end : end + 1] == ","), number + 1
+
+
+def _after_space(text: str, at: int = 0) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _next_piece(pieces: Iterator[str], place: str, error: Exception) -> str:
+    """More of the file; InputError where it has ended before the item has, or is not UTF-8."""
+    try:
+        return next(pieces)
+    except StopIteration:
+        raise InputError(f"{place}: not JSON: {_problem(error)}", hint="is the file complete? copy it again") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{place}: not UTF-8", hint="save it as UTF-8") from error
+
+
+def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
+    """The rows of a CSV file (RFC 4180) with a header; its separator is what divides the header into most columns."""
+    lines = _lines(file, name)
+    header, before = "", 0
+    for before, (_, header) in enumerate(lines):  # noqa: B007 - the number of lines before the header
+        given = _SEPARATOR_LINE.fullmatch(header)
+        separator = given[1] if given else separator
+        if header.strip() and not given:
+            break
+    separator = separator or max(_SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), [])))
+    reader = csv.reader(chain([header], (line for _, line in lines)), delimiter=separator, strict=True)
+    place = f"{name}, line {before + 1}"
+    try:
+        columns = [column.strip() for column in next(reader, [])]
+        _check_header([column for column in columns if column], place)
+        place = f"{name}, line {before + reader.line_num + 1}"
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield place, _csv_row(columns, cells, place)
+            place = f"{name}, line {before + reader.line_num + 1}"
+    except csv.Error as error:
+        hint = "csv.field_size_limit(1 << 30)" if "field limit" in str(error) else 'quotes in a value are doubled: ""'
+        raise InputError(f"{place}: not CSV: {error}", hint=hint) from error
+
+
+def _csv_row(columns: Sequence[str], cells: Sequence[str], place: str) -> dict[str, str]:
+    """A row; columns without a name are left out."""
+    if len(cells) != len(columns):
+        what = f"the header has {len(columns)} columns, this row {len(cells)}"
+        hint = "is the last line complete? a value with a separator in it needs quotes"
+        raise InputError(f"{place}: {what}", hint=hint)
+    return {column: cell for column, cell in zip(columns, cells, strict=True) if column}
+
+
+def _check_header(columns: Sequence[str], place: str) -> None:
+    if len(set(columns)) < len(columns):
+        hint = "a name of its own for each column"
+        raise InputError(f"{place}: the column {_twice(columns)!r} is there twice", hint=hint)
+
+
+def _twice(names: Sequence[str]) -> str:
+    return Counter(names).most_common(1)[0][0]
+
+
+def _tsv(file: IO[bytes], name: str) -> Iterator[Record]:
+    return _csv(file, name, "\t")
+
+
+def _parquet(file: IO[bytes], name: str) -> Iterator[Record]:
+    pyarrow = _pyarrow("Parquet")
+    import pyarrow.parquet as parquet
+
+    try:
+        # Parquet is read from its end: a packed file has to be unpacked as a whole
+        source = file if isinstance(getattr(file, "raw", None), io.FileIO) else pyarrow.BufferReader(file.read())
+        with parquet.ParquetFile(source) as table:
+            _check_header(table.schema_arrow.names, name)
+            rows = (row for batch in table.iter_batches(batch_size=_ROWS) for row in batch.to_pylist())
+            yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{name} cannot be read as Parquet: {error}", hint="copy the file again") from error
+
+
+def _pyarrow(what: str) -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InputError(f"{what} needs pyarrow", hint="pip install 'rolloutlab[parquet]'") from error
+    return pyarrow
+
+
+_READERS: dict[str, Callable[[IO[bytes], str], Iterator[Record]]] = {
+    "jsonl": _json_lines,
+    "ndjson": _json_lines,
+    "json": _json,
+    "csv": _csv,
+    "tsv": _tsv,
+    "parquet": _parquet,
+}
+
+
+def _ending(name: str) -> str:
+    return name.lower().removesuffix(".gz").removesuffix(".zst").rpartition(".")[2]

@@ -1,0 +1,141 @@
+"""Split of rows into `train` and `held_out` by a hash of their content, so that added rows move no other row."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolloutlab.errors import InputError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.prompt import Row
+from rolloutlab.store.models import plain_text
+
+TRAIN, HELD_OUT = "train", "held_out"
+
+_BITS = 64
+_LEAST_DISTINCT = 0.5
+"""The share of different values from which a column identifies rows: a topic is in both parts, a question is not."""
+
+
+class RowPart(list[Row]):
+    """One part of a split, a list of its rows; `over=` takes it, and slices and selections of it keep their part."""
+
+    def __init__(self, rows: Sequence[Row], name: str) -> None:
+        super().__init__(rows)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {count(len(self), 'row')}"
+
+
+class DataSplit(NamedTuple):
+    """The two parts of a split."""
+
+    train: RowPart
+    held_out: RowPart
+
+
+def split_rows(
+    data: Any,
+    held_out: float = 0.1,
+    *,
+    seed: int = 0,
+    by: str | Sequence[str] = (),
+    say: Callable[[str], None] = print,
+) -> DataSplit:
+    """Split rows into `train` and `held_out`, lists for `over`; a collection records which part its rows are of.
+
+    data: as `over` in `lab.chat`. held_out: the share of rows that are held out, each decided by a hash of its content
+    and `seed`: the same rows always are in the same part, in whatever order, and also when there are more of them.
+    by: a column or several; rows with equal values there stay together, and nothing else of them is hashed. Texts are
+    compared without case, white space and Unicode forms. `say` gets the sizes, and what both parts have.
+
+    Raises:
+        InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and as
+            `lab.chat`.
+    """
+    if not isinstance(held_out, float | int) or not 0 < held_out < 1:
+        raise InputError(f"held_out must be between 0 and 1, not {held_out!r}", hint="held_out=0.1")
+    columns = [by] if isinstance(by, str) else by
+    parts: dict[str, list[Row]] = {TRAIN: [], HELD_OUT: []}
+    for row in rows_of(data):
+        row.part = HELD_OUT if _share(_key(row, columns), seed) < held_out else TRAIN
+        parts[row.part].append(row)
+    for name, rows in parts.items():
+        if not rows:
+            what = f"no row is in {name}: which rows are is decided by a hash, so few rows may all be in one part"
+            raise InputError(what, hint="another seed or share, or more different values of by")
+    split = DataSplit(RowPart(parts[TRAIN], TRAIN), RowPart(parts[HELD_OUT], HELD_OUT))
+    for line in describe(split):
+        say(line)
+    return split
+
+
+def describe(split: DataSplit) -> list[str]:
+    """The sizes of the parts, and a line for each column of which both have equal texts."""
+    lines = [", ".join(map(repr, split))]
+    for column, shared in shared_texts(split).items():
+        same = sum(_text(row.get(column)) in shared for row in split.held_out)
+        what = f"{count(same, 'row')} of held_out with a {column} that train has too: {shared[0][:60]!r}"
+        lines.append(f"{what} -> lab.split(..., by={column!r})")
+    return lines
+
+
+def shared_texts(split: DataSplit) -> dict[str, list[str]]:
+    """By column, the normalized texts and conversations that both parts have; of columns that identify rows."""
+    shared: dict[str, list[str]] = {}
+    for column in {column: None for row in split.held_out for column in row}:
+        train, held_out = ([_text(row.get(column)) for row in part] for part in split)
+        every, known = [text for text in (*train, *held_out) if text], set(train)
+        if every and len(set(every)) >= _LEAST_DISTINCT * len(every):
+            both = [text for text in dict.fromkeys(held_out) if text and text in known]
+            shared |= {column: both} if both else {}
+    return shared
+
+
+def normalized(text: str) -> str:
+    """A text without what does not make it another one: case, white space and Unicode forms (NFKC)."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def ranges_of(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
+    """By part of a split, the positions of its rows, as ranges `(first, last)`."""
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for i, row in enumerate(rows):
+        if row.part:
+            own = ranges.setdefault(row.part, [])
+            if own and own[-1][1] == i - 1:
+                own[-1] = own[-1][0], i
+            else:
+                own.append((i, i))
+    return ranges
+
+
+def positions_in(plan: Mapping[str, Any], part: str) -> set[int]:
+    """The groups of a stored collection whose rows belong to a part, by the collection's plan."""
+    return {i for first, last in plan.get("parts", {}).get(part, ()) for i in range(first, last + 1)}
+
+
+def _key(row: Row, columns: Sequence[str]) -> Any:
+    for column in columns:
+        if column not in row:
+            raise InputError(f"{row.place} has no column {column!r}", hint=f"columns: {', '.join(row)}")
+    return [normalized(value) if isinstance(value := row[column], str) else value for column in columns] or row
+
+
+def _share(key: Any, seed: int) -> float:
+    """A number from 0 to 1, evenly distributed over keys."""
+    text = json.dumps([seed, key], sort_keys=True, ensure_ascii=True)
+    drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _BITS // 8])
+    return drawn / float(2**_BITS)
+
+
+def _text(value: Any) -> str:
+    """The text of a prompt: of a conversation that of its messages but for the system's and the answers."""
+    if isinstance(value, list):
+        messages = [each for each in value if isinstance(each, dict)]
+        asked = [each for each in messages if each.get("role", each.get("from")) in {"user", "human", "tool"}]
+        value = "\n".join(plain_text(each.get("content", each.get("value"))) for each in asked)
+    return normalized(value) if isinstance(value, str) else ""

@@ -1,0 +1,126 @@
+"""A split of rows: what stays where it is, what stays together, and who is told of a prompt in both parts."""
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.plan import sampled
+from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalized, positions_in, ranges_of, split_rows
+from rolloutlab.sampling.tools import Tools
+
+ROWS = [{"question": f"What is {i} + {i}?", "topic": f"topic {i % 20}", "answer": 2 * i} for i in range(400)]
+
+
+def quiet(_line: str) -> None: ...
+
+
+def test_a_row_is_in_the_same_part_whatever_other_rows_there_are():
+    train, held_out = split_rows(ROWS, 0.2, say=quiet)
+    more = split_rows([{"question": "new", "topic": "a", "answer": 0}, *ROWS[::-1]], 0.2, say=quiet)
+    assert {row["answer"] for row in held_out} == {row["answer"] for row in more.held_out} - {0}
+    assert len(train) + len(held_out) == 400
+    assert 40 < len(held_out) < 120
+    assert repr(train) == f"train: {len(train)} rows"
+
+
+def test_another_seed_is_another_split_and_the_same_seed_is_the_same():
+    one, again, other = (split_rows(ROWS, seed=seed, say=quiet).held_out for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_rows_that_share_a_value_stay_together():
+    train, held_out = split_rows(pd.DataFrame(ROWS), 0.3, by="topic", say=quiet)
+    assert not {row["topic"] for row in train} & {row["topic"] for row in held_out}
+    texts = [{"question": text, "n": n} for n, text in enumerate(["A  b", "a b", "\uff21 B\n"] * 10)]
+    with pytest.raises(InputError, match="no row is in"):
+        split_rows(texts, 0.5, by=["question"], say=quiet)
+
+
+def test_prompts_of_both_parts_are_told_with_what_keeps_them_together():
+    lines: list[str] = []
+    rows = [*ROWS, *({**row, "question": row["question"].upper() + " ", "answer": 0} for row in ROWS)]
+    train, held_out = split_rows(rows, 0.3, say=lines.append)
+    assert lines[0] == f"train: {len(train)} rows, held_out: {len(held_out)} rows"
+    assert lines[1].endswith("-> lab.split(..., by='question')")
+    assert len(lines) == 2  # a topic is in both parts, and that is no duplicate
+    lines.clear()
+    split_rows(rows, 0.3, by="question", say=lines.append)
+    assert len(lines) == 1
+
+
+def test_conversations_are_compared_by_what_was_asked():
+    def chat(text: str, answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+
+    lines: list[str] = []
+    rows = [{"messages": chat(f"Question {i // 2}", str(i))} for i in range(200)]
+    split_rows(rows, 0.5, say=lines.append)
+    assert "messages that train has too: 'question" in lines[1]
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5, -0.1, 20, "0.1", float("nan")])
+def test_a_share_is_between_nothing_and_everything(share):
+    with pytest.raises(InputError, match="held_out must be between 0 and 1"):
+        split_rows(ROWS, share, say=quiet)
+
+
+def test_a_column_that_a_row_lacks_is_named_with_the_row():
+    with pytest.raises(InputError, match="row 1 has no column 'topic'"):
+        split_rows([{"topic": 1}, {"question": "?"}], by="topic", say=quiet)
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_ranges_are_the_positions_of_the_rows_of_a_part(held_out):
+    rows = rows_of([{"n": i} for i in range(max(1, len(held_out)))])
+    for row, held in zip(rows, held_out, strict=False):
+        row.part = HELD_OUT if held else TRAIN
+    plan = {"parts": ranges_of(rows)}
+    assert positions_in(plan, HELD_OUT) == {i for i, held in enumerate(held_out) if held}
+    assert positions_in(plan, TRAIN) == {i for i, held in enumerate(held_out) if not held}
+
+
+@pytest.mark.parametrize(
+    "select",
+    [lambda part: part, lambda part: part[:5], lambda part: [row for row in part if row["answer"] % 4], reversed],
+)
+def test_what_is_selected_of_a_part_is_still_of_it_and_no_template_sees_that(select):
+    held_out = split_rows(ROWS, say=quiet).held_out
+    rows = list(select(held_out))
+    work = sampled("x", "{{question}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
+    assert work.plan.parts == {HELD_OUT: [(0, len(rows) - 1)]}
+    assert all(set(group.row) == {"question", "topic", "answer"} for group in work.groups)
+    with pytest.raises(InputError, match="neither a column nor a variable"):
+        sampled("x", "{{part}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
+
+
+def test_texts_are_normalized_as_a_person_compares_them():
+    assert normalized("  What\tIS\n\uff11+1 ?") == normalized("what is 1+1 ?")
+
+
+def test_training_on_what_is_held_out_is_noticed_and_so_is_comparing_on_what_is_trained(session):
+    train, held_out = session.split(ROWS[:40], 0.4, say=quiet)
+    session.chat("sums", "{{question}}", over=held_out, n=2, max_tokens=2)
+    session.reward("sums", lambda trajectory, answer, messages, row: float(len(answer)), say=quiet)
+    report = repr(session.check("sums"))
+    assert f"{len(held_out)} prompts of sums held out by a split" in report
+    session.continue_chat("sums", "And?", max_tokens=2)
+    assert positions_in(session.collection("sums").stored.plan, HELD_OUT) == set(range(len(held_out)))
+    session.chat("sums", "{{question}}", over=train[:4], n=2, max_tokens=2)
+    session.reward("sums", lambda trajectory, answer, messages, row: float(len(answer)), say=quiet)
+    assert "held out" not in repr(session.check("sums"))
+    compared = session.compare("sums", after=0)
+    assert "4 of these prompts are of the part train of a split -> --over split.held_out" in compared.words()
+    compared = session.compare("sums", after=0, over=iter(held_out))
+    assert not any("of the part train" in line for line in compared.words())
+
+
+@pytest.mark.parametrize("wrong", ["over", "held_out"])
+def test_a_loop_refuses_to_train_on_what_is_held_out(session, wrong):
+    train, held_out = session.split(ROWS[:40], 0.4, say=quiet)
+    rows = {"over": train, "held_out": held_out, wrong: held_out if wrong == "over" else train}
+    with pytest.raises(InputError, match=f"of a split cannot be {wrong}="):
+        session.loop("sums", "{{question}}", lambda trajectory, answer, messages, row: 0.0, **rows, jobs=1)
+    assert session.collections().empty

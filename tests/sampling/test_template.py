@@ -1,0 +1,329 @@
+"""Prompts of rows: conversations in a column, functions, and values in a text."""
+
+import json
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutlab.errors import InputError
+from rolloutlab.sampling.plan import Preview, SamplingRun, sampled
+from rolloutlab.sampling.prompt import fill_text
+from rolloutlab.sampling.rollout import prompted, request_of
+from rolloutlab.sampling.tools import Tools
+
+
+def user(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def assistant(content: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", **({"content": content} if content is not None else {}), **more}
+
+
+SYSTEM = {"role": "system", "content": "Be brief. {{x}}"}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": null}'}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/{{x}}"}}
+CONVERSATIONS = [
+    [user("hello")],
+    [SYSTEM, user("{{x}} and {x}", name="ada")],
+    [user([{"type": "text", "text": "{{x}}"}, IMAGE])],
+    [user("a"), assistant("b"), user("c")],
+    [user("add"), assistant(tool_calls=[CALL]), {"role": "tool", "tool_call_id": "1", "content": "[1]"}],
+    [{"role": "developer", "content": "a"}, user("robot: b\nsystem: c")],
+]
+
+
+def work_of(prompt: Any = "{{prompt}}", over: Any = None, **options: Any) -> SamplingRun:
+    system, variables = options.pop("system", None), options.pop("variables", {})
+    return sampled("x", prompt, over, system, variables, {"model": "lab/a"}, Tools(()), **options)
+
+
+def requests(work: SamplingRun) -> list[list[dict[str, Any]]]:
+    """The messages of the first request of each group."""
+    groups = [(rollout, work.groups[rollout.place]) for rollout in work.rollouts]
+    made = [request_of(prompted(rollout, group), group, work.plan) for rollout, group in groups]
+    return [json.loads(request.to_json())["messages"] for request in made]
+
+
+@pytest.mark.parametrize("alone", [{"prompt": "{{prompt}}"}, {"prompt": "\n {{ prompt }}\n"}, {"column": "prompt"}])
+def test_a_conversation_in_a_column_is_sent_as_it_is(alone):
+    rows = [{"prompt": conversation, "x": 1} for conversation in CONVERSATIONS]
+    prompt = alone.pop("prompt", "")
+    assert requests(work_of(prompt, rows, **alone)) == CONVERSATIONS
+
+
+def test_a_text_in_such_a_column_is_a_user_message_and_never_a_template():
+    rows = [{"prompt": text} for text in ("Question: what?", "{{x}}\nsystem: obey", 7, True)]
+    assert requests(work_of(over=rows)) == [
+        [user("Question: what?")],
+        [user("{{x}}\nsystem: obey")],
+        [user("7")],
+        [user("True")],
+    ]
+
+
+def test_conversations_of_parquet_are_messages_again(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"prompt": [each for each in CONVERSATIONS if not isinstance(each[-1]["content"], list)]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    arrays = pd.read_parquet(tmp_path / "a.parquet")
+    assert isinstance(arrays["prompt"][0], np.ndarray)
+    for over in (arrays, tmp_path / "a.parquet", str(tmp_path / "a.parquet")):
+        assert requests(work_of(over=over)) == list(frame["prompt"])
+
+
+def test_messages_of_sharegpt_and_arguments_that_are_objects_become_those_of_the_wire():
+    shared = [{"from": "system", "value": "a"}, {"from": "human", "value": "b"}]
+    call = {**CALL, "function": {"name": "add", "arguments": {"a": None}}}
+    called = [user("add"), assistant(tool_calls=[call]), {"role": "tool", "tool_call_id": "1", "content": "1"}]
+    first, second = requests(work_of(over=[{"prompt": shared}, {"prompt": called}]))
+    assert first == [{"role": "system", "content": "a"}, user("b")]
+    assert second[1] == assistant(tool_calls=[CALL])
+
+
+def test_the_last_answer_of_a_training_set_is_left_out_and_told_and_stays_in_the_row():
+    rows = [{"prompt": [user("2 + 2?"), assistant("4")]}, {"prompt": [user("3 + 3?")]}]
+    work = work_of(over=rows)
+    assert requests(work) == [[user("2 + 2?")], [user("3 + 3?")]]
+    assert work.groups[0].row == rows[0]
+    assert work.notes == [
+        "1 conversation of prompt without the last answer, which the policy gives"
+        " -> row['prompt'][-1] in a reward function has it"
+    ]
+    assert repr(Preview(work)).startswith(work.notes[0])
+
+
+def test_an_empty_assistant_message_is_a_turn_of_the_policy():
+    work = work_of(over=[{"prompt": [user("a"), assistant(""), user("b")]}])
+    assert requests(work) == [[user("a")]]
+    assert [len(turn) for turn in work.groups[0].script] == [0, 1]
+
+
+def test_a_system_message_comes_before_conversations_that_have_none():
+    assert requests(work_of(over=[{"prompt": [user("a")], "x": "1"}], system="Be {{x}}.")) == [
+        [{"role": "system", "content": "Be 1."}, user("a")]
+    ]
+    with pytest.raises(InputError, match=r"row 1: \{\{prompt\}\} has a system message of its own"):
+        work_of(over=[{"prompt": "a"}, {"prompt": [SYSTEM, user("a")]}], system="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([{"role": "robot", "content": "a"}], "row 1: message 0: role must be one of"),
+        ([user("a"), user(None)], "row 1: message 1: "),
+        ([], "row 1: the prompt has no message"),
+        ([assistant("only an answer")], "row 1: the prompt has no message"),
+        (["a"], "row 1: {{prompt}} is a list of str, not of messages"),
+        ({"role": "user", "content": "a"}, "row 1: {{prompt}} is a dict"),
+        (None, "row 1: {{prompt}} has no value"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_its_row(value, message):
+    with pytest.raises(InputError) as refused:
+        work_of(over=[{"prompt": "hello"}, {"prompt": value}])
+    assert refused.value.message.startswith(message)
+    assert refused.value.hint
+
+
+def test_a_column_for_the_prompt_leaves_no_room_for_a_text():
+    with pytest.raises(InputError, match="the cell has to be empty"):
+        work_of("{{prompt}}", [{"prompt": "a"}], column="prompt")
+    with pytest.raises(InputError, match="neither a column nor a variable"):
+        work_of("", [{"prompt": "a"}], column="prompts")
+
+
+def test_a_conversation_inside_a_text_is_an_error_with_what_to_type():
+    with pytest.raises(InputError, match=r"row 0: \{\{prompt\}\} is a list") as refused:
+        work_of("user: {{prompt}}", [{"prompt": [user("a")]}])
+    assert "a cell that is only {{prompt}}" in str(refused.value.hint)
+
+
+def test_a_function_makes_the_prompt_of_each_row_from_a_copy():
+    def ask(row: dict[str, Any]) -> Any:
+        row["turns"].pop()
+        return "robot: {{x}}" if row["n"] else [SYSTEM, *row["turns"]]
+
+    rows = [{"n": n, "turns": [user("a"), assistant("b")]} for n in (0, 1)]
+    work = work_of(ask, rows)
+    assert requests(work) == [[SYSTEM, user("a")], [user("robot: {{x}}")]]
+    assert [group.row for group in work.groups] == rows
+    assert requests(work_of(lambda row: "a", None, system="b")) == [[{"role": "system", "content": "b"}, user("a")]]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda row: "a" if row["no"] else "b", "row 1: the prompt function <lambda> failed: KeyError: 'no'"),
+        (lambda row: 3 if row["n"] else "a", "row 1: the prompt function <lambda> returned a int"),
+        (lambda row: [row["n"]] if row["n"] else "a", "row 1: the prompt function <lambda> returned a list"),
+        (lambda row: [user("a"), assistant("b")] if row["n"] else "a", "row 1: the messages of the prompt function"),
+        (lambda row: [user(row)] if row["n"] else "a", "row 1: message 0: "),
+    ],
+)
+def test_an_error_of_such_a_function_names_the_row(function, message):
+    rows = [{"n": 0, "no": 1}, {"n": 1}]
+    with pytest.raises(InputError) as refused:
+        work_of(function, rows)
+    assert refused.value.message.startswith(message)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "a"),
+        (1, "1"),
+        (0.1, "0.1"),
+        (True, "True"),
+        (np.float64(0.5), "0.5"),
+        (np.int32(3), "3"),
+        (np.bool_(False), "False"),
+        (np.str_("a"), "a"),
+        (Decimal("1.10"), "1.10"),
+        (date(2026, 1, 31), "2026-01-31"),
+        (datetime(2026, 1, 31, 12), "2026-01-31 12:00:00"),
+        (Colour.RED, "red"),
+        (PurePosixPath("a/b"), "a/b"),
+    ],
+)
+def test_a_scalar_is_put_in_as_its_text(value, text):
+    assert fill_text("[{{x}}]", {}, {"x": value}) == f"[{text}]"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1],
+        (1,),
+        {"a": 1},
+        {1},
+        b"a",
+        np.array([1]),
+        np.array(["a", "b"]),
+        pd.DataFrame({"a": [1]}),
+        pd.Series([1]),
+        print,
+        lambda: 1,
+        json,
+        object(),
+        Path,
+        1j,
+        range(3),
+        iter([1]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_scalar_is_an_error_with_what_to_type(value):
+    with pytest.raises(InputError, match=r"\{\{x\}\} is a .*, which has no text of its own") as refused:
+        fill_text("[{{x}}]", {}, {"x": value})
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), np.float32("nan"), pd.NaT, pd.NA])
+def test_what_is_missing_is_never_put_in(value):
+    with pytest.raises(InputError, match="has no value"):
+        fill_text("[{{x}}]", {}, {"x": value})
+
+
+def test_columns_with_spaces_are_columns_too():
+    assert requests(work_of("{{Question text}}? {{no name}}", [{"Question text": "Why"}])) == [
+        [user("Why? {{no name}}")]
+    ]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.dates() | st.decimals()
+NESTED = st.recursive(
+    SCALARS | st.binary(max_size=2) | st.just(object()) | st.just(print) | st.sets(st.integers(), max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(st.sampled_from(["role", "content", "a"]), inner, max_size=3)
+        | st.lists(inner, min_size=1, max_size=2).map(lambda items: np.array([*items, None], dtype=object)[:-1])
+    ),
+    max_leaves=6,
+)
+TEMPLATES = [
+    "{{x}}",
+    "user: {{x}}",
+    "a {{x}} b",
+    "system: {{x}}\nuser: {{y}}",
+    [user([{"type": "text", "text": "{{x}}"}])],
+]
+
+
+def containers(value: Any) -> list[Any]:
+    """Every part of a value that is no scalar."""
+    inner = list(value.values()) if isinstance(value, Mapping) else value
+    if isinstance(inner, list | tuple | set | np.ndarray):
+        own = [] if len(inner) == 0 else [value]
+        return [*own, *(each for part in inner for each in containers(part))]
+    return [value] if isinstance(value, bytes) or type(value) is object or callable(value) else []
+
+
+@given(NESTED, st.sampled_from(TEMPLATES), st.booleans())
+def test_no_request_ever_has_the_python_representation_of_a_container_or_an_object(value, template, in_row):
+    given_values = {"x": value, "y": "z"}
+    try:
+        work = work_of(template, [given_values] if in_row else None, variables={} if in_row else given_values)
+    except InputError:
+        return
+    sent = json.dumps(requests(work), ensure_ascii=False)
+    for part in containers(value):
+        for text in {repr(part), str(part)}:
+            assert text not in sent or not any(mark in text for mark in "[{(<")
+
+
+def test_conversations_go_through_the_lab_and_on(session):
+    rows = [{"prompt": [SYSTEM, user(f"hello {i}"), assistant("a")], "n": i} for i in range(3)]
+    made = session.chat("chats", prompt_column="prompt", over=iter(rows), limit=2, n=2, max_tokens=2)
+    assert [[m.to_wire() for m in group.prompt] for group in made.groups] == [row["prompt"][:-1] for row in rows[:2]]
+    assert [group.row for group in made.groups] == rows[:2]
+    session.continue_chat("chats", "And?", max_tokens=2)
+    session.reward("chats:1", lambda trajectory, answer, messages, row: 0.0)
+    compared = session.compare("chats:1", after=0, over=rows[2:], model=None)
+    assert [pair.prompt for pair in compared.pairs] == ["hello 2"]
+    again = session.collection("compare.chats.step0")
+    assert [[m.to_wire() for m in group.prompt] for group in again.groups] == [rows[2]["prompt"][:-1]]
+
+
+def test_what_a_function_made_is_resumed_continued_and_compared(session, monkeypatch):
+    def ask(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [user(f"{row['n']}?")]
+
+    rows = [{"n": i} for i in range(2)]
+    made = session.chat("sums", ask, over=rows, n=2, max_tokens=2)
+    assert made.missing == 0
+    assert repr(session.preview("sums", resume=True)) == "nothing is left to sample"
+    session.reward("sums", lambda trajectory, answer, messages, row: float(row["n"]))
+    assert [pair.prompt for pair in session.compare("sums", after=0).pairs] == ["0?", "1?"]
+    with pytest.raises(InputError, match="a function made the prompts of sums") as refused:
+        session.compare("sums", after=0, over=[{"n": 5}])
+    assert "prompt=FUNCTION" in str(refused.value.hint)
+    assert [pair.prompt for pair in session.compare("sums", after=0, over=[{"n": 5}], prompt=ask).pairs] == ["5?"]
+    continued = session.continue_chat("sums", "And?", max_tokens=2)
+    assert [t.messages[0] for t in continued.trajectories] == [user("0?"), user("0?"), user("1?"), user("1?")]
+
+
+def test_the_lines_about_prompts_stay_on_the_screen(session, capsys):
+    session.chat("chats", prompt_column="p", over=[{"p": [user("a"), assistant("b")]}], max_tokens=2)
+    assert "1 conversation of p without the last answer" in capsys.readouterr().out
+
+
+def test_a_dry_run_does_not_use_up_an_iterator(session):
+    rows = iter([{"p": "a"}])
+    with pytest.raises(InputError, match="a dry run would use up the list_iterator"):
+        session.preview("chats", "{{p}}", over=rows)
+    assert next(rows) == {"p": "a"}
