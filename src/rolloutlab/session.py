@@ -44,10 +44,12 @@ from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
 from rolloutlab.trajectories.frame import catalogue, reward_history
-from rolloutlab.trajectories.judge import Judge, judge_collection
+from rolloutlab.trajectories.judge import Judge, give, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
-from rolloutlab.trajectories.scoring.functions import Functions, Scorers, give, score, undo
+from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
+from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
+from rolloutlab.trajectories.scoring.workers import scoring_options
 from rolloutlab.trajectories.search_view import SearchResult
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
@@ -500,24 +502,24 @@ class Session:
         return self.collection(outcome.label or name)
 
     def reward(
-        self, name: str, function: Functions, weights: Weights = None, *, overwrite: bool = False, say: Say = print
-    ) -> Collection:
-        """Score every trajectory of a collection with a function; if it fails on one, none is scored.
+        self, name: str, function: Functions | None = None, weights: Weights = None, *, say: Say = print, **options: Any
+    ) -> Any:
+        """Score every trajectory of a collection with functions; returns the collection.
 
-        function: one function; a list, each a component under its name; or a dict of names and functions. The reward
-        is the sum of the components, times their `weights`. overwrite: also replace rewards by hand; by default they
-        are kept, and `say` gets their number.
+        function: of any of `trajectory, answer, reasoning, messages, row, prompt, completion, info` and columns of the
+        row, by name; of `group` or `answers` for a value for each member of a group. One function; a list, each a
+        component under its name; or a dict of names and functions. The reward is the sum of the components, times their
+        `weights`. options: those of `ScoringOptions`: `concurrency` (32), `timeout` (seconds), `retries`, `processes`,
+        `overwrite`, `resume`, `cache`, `dry_run`. Outcomes are stored as they come, as one change. `say` gets how many
+        trajectories failed, which have no reward then, and how many rewards by hand were kept.
 
         Raises:
-            NotFoundError: no such collection. InputError: a weight without a component, or not a function.
-            RewardError: a function raised or returned no finite number; the message names the trajectory.
+            NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
+            RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
         """
-        self.store.check_writable()
-        collection = self.collection(name)
-        wanted = (t for t in collection.each_trajectory() if overwrite or t.source != "hand")
-        give(self.store, collection.label, score(wanted, function, weights), "function", overwrite=overwrite, say=say)
-        self._scorers.add(collection.label, function, weights)
-        return collection
+        collection, request = self.collection(name), ScoringRequest(function, weights, scoring_options(options))
+        with Progress(f"scoring {name}") as shown:
+            return score_collection(self.store, collection, request, self._scorers, shown, say)
 
     def judge(
         self,
@@ -551,7 +553,7 @@ class Session:
             )
         if disagreement:
             say(disagreement)
-        give(self.store, collection.label, scores, "judge", overwrite=overwrite, say=say)
+        give(self.store, collection.label, scores, judge, overwrite=overwrite, say=say)
         return collection
 
     def rewards(self, names: str | Sequence[str]) -> RewardsView:

@@ -47,6 +47,11 @@ CALLS = {
     "%%reward x --with add,upper --weight add=2 --weight upper=.5 --overwrite": (
         'lab.reward("x", {"add": add, "upper": upper}, {"add": 2.0, "upper": 0.5}, overwrite=True)'
     ),
+    "%%reward x --with add --concurrency 8 --timeout 2.5 --retries 1 --processes 2 --no-cache": (
+        'lab.reward("x", {"add": add}, {}, concurrency=8, timeout=2.5, retries=1, processes=2, cache=False)'
+    ),
+    "%%reward x --resume": 'lab.reward("x", None, {}, resume=True)',
+    "%%reward x --dry-run\nreturn 0.5": 'lab.reward("x", Returns(0.5), {}, dry_run=True)',
     "%%reward x --with add\nreturn 2": 'lab.reward("x", {"add": add, "cell": Returns(2)}, {})',
     "%%reward x --judge lab/judge --samples 3 --overwrite\nShort is best.": (
         'lab.judge("x", "Short is best.\\n", model="lab/judge", samples=3, overwrite=True, variables=globals())'

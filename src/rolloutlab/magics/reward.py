@@ -1,7 +1,5 @@
 """`%%reward` and `%rewards`."""
 
-import ast
-import linecache
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,9 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
     from rolloutlab.trajectories.rewards_view import RewardsView
     from rolloutlab.trajectories.scoring.functions import Functions, RewardFunction
+
+_CALLS = ("concurrency", "timeout", "retries", "processes")
+_SWITCHES = {"overwrite": True, "resume": True, "dry_run": True, "cache": False}
 
 
 @magics_class
@@ -36,20 +37,29 @@ class RewardMagics(LabMagics):
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
+    @argument("--concurrency", type=int, help="calls at a time (default: 32)")
+    @argument("--timeout", type=float, metavar="SECONDS", help="for a call, which has failed then")
+    @argument("--retries", type=int, help="how often a call that failed is made again (default: 0)")
+    @argument("--processes", type=int, help="call in so many processes, for functions of a module that compute long")
+    @argument("--resume", action="store_true", help="score only what the last scoring left out or failed on")
+    @argument("--dry-run", dest="dry_run", action="store_true", help="try three trajectories and store nothing")
+    @argument("--no-cache", dest="cache", action="store_false", help="call functions again whose results are stored")
     @cell_magic
-    def reward(self, options: Namespace, cell: str) -> "Collection":
+    def reward(self, options: Namespace, cell: str) -> "Collection | pd.DataFrame":
         """Score every trajectory of a collection.
 
-        The cell is the body of a Python function of `trajectory, answer, messages, row` that returns a number, or a
-        dict of components whose sum is the reward. For example:
+        The cell is the body of a Python function that returns a number, or a dict of components whose sum is the
+        reward. It may use `trajectory, answer, reasoning, messages, row, prompt, completion, info` and the columns of
+        the row; with `group` or `answers` it returns a list, a value for each member of a group. For example:
 
             %%reward capitals
-            return float(answer.strip() == row["capital"])
+            return float(answer.strip() == capital)
 
         Functions of the notebook can be used instead of a cell, or beside one, which is then the component `cell`:
 
             %%reward capitals --with exact,brief --weight exact=1 --weight brief=0.2
 
+        What fails has no reward and is counted; `%%reward capitals --resume` scores only that.
         With --judge a model compares the completions of each group by the rubric in the cell, {{x}} being a column:
 
             %%reward capitals --judge lab/judge
@@ -59,14 +69,14 @@ class RewardMagics(LabMagics):
             return self._judge(options, cell)
         if options.samples is not None:
             raise InputError("--samples is for a judge", hint=f"%%reward {options.name} --judge MODEL")
-        functions: Functions
-        if options.function:
-            functions = self._named(options.function)
-            functions |= {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
-        else:
-            functions = compile_reward(cell, self.variables)
-        weights = parse_weights(options.weights or [])
-        return self.session.reward(options.name, functions, weights, overwrite=options.overwrite)
+        result: Collection | pd.DataFrame = self.session.reward(
+            options.name,
+            self._functions(options, cell),
+            parse_weights(options.weights or []),
+            **self.given(options, *_CALLS),
+            **{name: value for name, value in _SWITCHES.items() if getattr(options, name) is value},
+        )
+        return result
 
     @magic(binds="the table")
     @argument("names", nargs="+", metavar="name", help="collections, patterns such as 'cap*', or one group")
@@ -91,6 +101,10 @@ class RewardMagics(LabMagics):
         return self.session.rewards(names[0] if len(names) == 1 else names)
 
     def _judge(self, options: Namespace, rubric: str) -> "Collection":
+        if options.resume or options.dry_run or not options.cache or self.given(options, *_CALLS):
+            names = ", ".join(f"--{name}" for name in _CALLS)
+            message = f"a judge scores all groups at once: --resume, --dry-run, --no-cache, {names} are for functions"
+            raise InputError(message, hint=f"%%reward {options.name} --judge {options.judge}")
         if options.function or options.weights:
             hint = 'return {"judge": trajectory.components["judge"], ...} in a %%reward after it'
             raise InputError("a judge gives the whole reward: --with and --weight are for functions", hint=hint)
@@ -102,6 +116,13 @@ class RewardMagics(LabMagics):
             overwrite=options.overwrite,
             **self.given(options, "samples"),
         )
+
+    def _functions(self, options: Namespace, cell: str) -> "Functions | None":
+        """What scores; None for what scored last, with --resume and an empty cell."""
+        if options.function:
+            body = {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
+            return self._named(options.function) | body
+        return None if options.resume and not cell.strip() else compile_reward(cell, self.variables)
 
     def _named(self, functions: str) -> "dict[str, RewardFunction]":
         """The functions of `exact,brief`, or of `metrics.exact,brief`, under their last names."""
@@ -125,24 +146,12 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def compile_reward(body: str, namespace: dict[str, Any]) -> "RewardFunction":
-    """The function whose body is the cell. InputError: it is empty, is not Python, or returns nothing."""
-    if not body.strip():
-        raise InputError("the cell is empty: there is no reward function", hint="return float(len(answer) > 0)")
-    filename = "<%%reward>"
-    try:
-        module = ast.parse("def reward(trajectory, answer, messages, row): pass")
-        function = module.body[0]
-        assert isinstance(function, ast.FunctionDef)
-        function.body = ast.parse(body, filename).body  # so that its lines are those of the cell
-        code = compile(module, filename, "exec")
-    except SyntaxError as error:
-        problem = f"{error.msg} (line {error.lineno})"
-        raise InputError(f"the reward function is not Python: {problem}", hint="%%reward? shows an example") from None
-    if not any(isinstance(node, ast.Return) and node.value for node in ast.walk(function)):
-        raise InputError("the reward function returns nothing", hint="return float(...) in the last line")
-    linecache.cache[filename] = (len(body), None, body.splitlines(keepends=True), filename)
-    scope: dict[str, Any] = {}
-    exec(code, namespace, scope)
-    made: RewardFunction = scope["reward"]
-    return made
+def compile_reward(body: str, variables: dict[str, Any]) -> "RewardFunction":
+    """The function whose body is the cell; it sees the notebook's variables.
+
+    Raises:
+        InputError: the cell is empty, is not Python, or returns nothing.
+    """
+    from rolloutlab.trajectories.scoring.cells import RewardCell
+
+    return RewardCell(body, variables)

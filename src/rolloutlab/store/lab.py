@@ -21,6 +21,7 @@ from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS
 from rolloutlab.store.models import CollectionSummary, Group, NewGroup, Placed, StoredCollection, dumped, now, parts_of
 from rolloutlab.store.rewards import Rewards
+from rolloutlab.store.scorings import Scorings
 from rolloutlab.store.sqlite import Database, Row
 from rolloutlab.store.staging import Draft
 from rolloutlab.store.trajectory_summaries import TrajectorySummaries, outline_of
@@ -80,6 +81,7 @@ class Lab:
     def __init__(self, path: Path) -> None:
         self._database = Database(path, MIGRATIONS, durable=True)
         self.rewards = Rewards(self._database)
+        self.scorings = Scorings(self._database, self.rewards)
         self.outlines = TrajectorySummaries(self._database)
         self.jobs = SubmittedJobs(self._database)
         self.lifecycle = CollectionLifecycle(self._database)

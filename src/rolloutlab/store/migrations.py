@@ -77,4 +77,44 @@ EVENTS_OF_JOBS = """
     )
 """
 
-MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS]
+SCORINGS = """
+    CREATE TABLE scorings (
+        id INTEGER PRIMARY KEY, change INTEGER NOT NULL, collection_id INTEGER NOT NULL REFERENCES collections
+            ON DELETE CASCADE,
+        at TEXT NOT NULL, who TEXT NOT NULL, source TEXT NOT NULL, names TEXT NOT NULL, code TEXT NOT NULL,
+        options TEXT NOT NULL, style TEXT NOT NULL
+    );
+    CREATE INDEX scorings_of_collection ON scorings (collection_id, id);
+    CREATE INDEX scorings_of_change ON scorings (change);
+    CREATE TABLE reward_outcomes (
+        trajectory_id INTEGER PRIMARY KEY REFERENCES trajectories ON DELETE CASCADE, change INTEGER NOT NULL,
+        function TEXT, error TEXT, message TEXT, line TEXT, at TEXT
+    );
+    CREATE INDEX outcomes_of_change ON reward_outcomes (change);
+    CREATE TRIGGER failure_has_a_reward AFTER UPDATE OF reward ON trajectories WHEN NEW.reward IS NOT NULL
+    BEGIN
+        UPDATE reward_outcomes SET function = NULL, error = NULL, message = NULL, line = NULL
+        WHERE trajectory_id = NEW.id AND error IS NOT NULL;
+    END;
+    CREATE TABLE reward_functions (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, used_at TEXT NOT NULL);
+    CREATE TABLE reward_results (
+        trajectory_id INTEGER NOT NULL REFERENCES trajectories ON DELETE CASCADE,
+        function_id INTEGER NOT NULL REFERENCES reward_functions ON DELETE CASCADE,
+        result TEXT NOT NULL, PRIMARY KEY (trajectory_id, function_id)
+    ) WITHOUT ROWID;
+    ALTER TABLE edits RENAME TO first_edits;
+    CREATE TABLE edits (
+        id INTEGER PRIMARY KEY, trajectory_id INTEGER NOT NULL REFERENCES trajectories ON DELETE CASCADE,
+        change INTEGER NOT NULL, at TEXT NOT NULL, who TEXT NOT NULL, source TEXT, note TEXT, undoes INTEGER,
+        old REAL, old_components TEXT NOT NULL, old_source TEXT, new REAL, components TEXT NOT NULL,
+        CHECK (new IS NOT NULL OR undoes IS NOT NULL OR note IS NOT NULL)
+    );
+    INSERT INTO edits SELECT * FROM first_edits;
+    DROP TABLE first_edits;
+    CREATE INDEX edits_of_trajectory ON edits (trajectory_id, id);
+    CREATE INDEX edits_of_change ON edits (change);
+    CREATE INDEX edits_that_undo ON edits (undoes) WHERE undoes IS NOT NULL
+"""
+"""A reward can be cleared by an edit that has a note."""
+
+MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS]

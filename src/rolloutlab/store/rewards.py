@@ -15,9 +15,8 @@ from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.sqlite import Database, Row
 
 _STATE = """
-    SELECT reward, components, source,
-        (SELECT note FROM edits WHERE trajectory_id = t.id ORDER BY id DESC LIMIT 1) AS note
-    FROM trajectories t WHERE id = ?
+    SELECT t.reward, t.components, t.source, e.note, e.change FROM trajectories t
+    LEFT JOIN edits e ON e.id = (SELECT max(id) FROM edits WHERE trajectory_id = t.id) WHERE t.id = ?
 """
 
 _EDITS = """
@@ -32,6 +31,11 @@ _UNDOABLE = """
         SELECT 1 FROM edits u JOIN trajectories ut ON ut.id = u.trajectory_id JOIN groups ug ON ug.id = ut.group_id
         WHERE u.undoes = e.change AND ug.collection_id = ?1)
     ORDER BY e.change DESC LIMIT 1
+"""
+
+_FORGET = """
+    DELETE FROM reward_outcomes WHERE change = ? AND trajectory_id IN (
+        SELECT t.id FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?)
 """
 
 Listener = Callable[[Set[int]], None]
@@ -63,22 +67,17 @@ class Rewards:
         """
         edits = []
 
-        def change(connection: Connection) -> _Log:
-            log = _Log(connection, source, who=who)
+        def change(connection: Connection) -> RewardLog:
+            log = RewardLog(connection, source, who=who)
             for score in scores:
-                had = connection.execute(_STATE, (score.trajectory.id,)).fetchone()
-                parts = dict(score.components)
-                same = had["reward"] == score.reward and json.loads(had["components"]) == parts
-                same = same and (had["source"], had["note"]) == (source, score.note)
-                if same or (keep_hand and had["source"] == "hand"):
-                    continue
-                log.write(score.trajectory.id, score.reward, json.dumps(parts), source, note=score.note)
-                old, new = had["reward"], score.reward
-                name = score.trajectory.name
-                edits.append(Edit(name, log.at, log.who, source, old, new, parts, log.change, score.note))
+                had = log.give(score, keep_hand=keep_hand)
+                if had is not None:
+                    name, parts = score.trajectory.name, dict(score.components)
+                    values = log.at, log.who, source, had["reward"], score.reward, parts, log.change, score.note
+                    edits.append(Edit(name, *values))
             return log
 
-        self._notify(self._database.change(change))
+        self.notify(self._database.change(change))
         return edits
 
     def undoable(self, collection: StoredCollection) -> int | None:
@@ -93,10 +92,10 @@ class Rewards:
         """
         edits = []
 
-        def change(connection: Connection) -> _Log:
+        def change(connection: Connection) -> RewardLog:
             newest = {c.id: change for c in collections if (change := self.undoable(c)) is not None}
             undone = max(newest.values(), default=None)
-            log = _Log(connection, "undo", undone)
+            log = RewardLog(connection, "undo", undone)
             for collection in (c for c in collections if undone is not None and newest.get(c.id) == undone):
                 sql = f"{_EDITS} AND change = ? ORDER BY e.id DESC"
                 for row in connection.execute(sql, (collection.id, undone)).fetchall():
@@ -104,9 +103,10 @@ class Rewards:
                     log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
                     values = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
                     edits.append(Edit(_name(collection, row), *values, undoes=undone))
+                connection.execute(_FORGET, (undone, collection.id))
             return log
 
-        self._notify(self._database.change(change))
+        self.notify(self._database.change(change))
         return edits[::-1]
 
     def newest_edit(self) -> int:
@@ -155,7 +155,7 @@ class Rewards:
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
 
-    def _notify(self, log: "_Log") -> None:
+    def notify(self, log: "RewardLog") -> None:
         """Notify the listeners. No lock: an interrupt between two instructions would leave it held."""
         if log.edited:
             for listener in list(self._listeners.values()):
@@ -174,14 +174,50 @@ def finite(value: Any, name: str) -> float:
     raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
 
 
-class _Log:
-    """Writes one change into an open transaction: each reward, and what it was before."""
+class RewardLog:
+    """Writes one change into an open transaction: each reward, and what it was before.
 
-    def __init__(self, connection: Connection, source: str, undoes: int | None = None, who: str | None = None) -> None:
-        (self.change,) = connection.execute("SELECT coalesce(max(change), 0) + 1 FROM edits").fetchone()
-        self.at, self.who = datetime.now(UTC).isoformat(), who or _user()
-        self._connection, self._source, self._undoes = connection, source, undoes
+    change: the number of a change that was begun; by default a new one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: str,
+        undoes: int | None = None,
+        who: str | None = None,
+        change: int | None = None,
+    ) -> None:
+        self.change = new_change(connection) if change is None else change
+        self.at, self.who = datetime.now(UTC).isoformat(), who or user()
+        self._connection = connection
+        self._source = source
+        self._undoes = undoes
         self.edited: set[int] = set()
+
+    def give(self, score: Score, *, keep_hand: bool) -> Row | None:
+        """Set a reward; its state before, or None if nothing was changed.
+
+        It is kept where it is the same already, was given by a later change, or by hand with `keep_hand`.
+        """
+        had: Row = self._connection.execute(_STATE, (score.trajectory.id,)).fetchone()
+        parts = dict(score.components)
+        same = had["reward"] == score.reward and json.loads(had["components"]) == parts
+        if self._kept(had, keep_hand) or (same and (had["source"], had["note"]) == (self._source, score.note)):
+            return None
+        self.write(score.trajectory.id, score.reward, json.dumps(parts), self._source, note=score.note)
+        return had
+
+    def clear(self, row_id: int, note: str, *, keep_hand: bool) -> bool:
+        """Take a reward away, with the reason; False where it is kept as by `give`."""
+        kept = self._kept(self._connection.execute(_STATE, (row_id,)).fetchone(), keep_hand)
+        if not kept:
+            self.write(row_id, None, "{}", None, note=note)
+        return not kept
+
+    def _kept(self, had: Row, keep_hand: bool) -> bool:
+        later = had["reward"] is not None and (had["change"] or 0) > self.change
+        return later or (keep_hand and had["source"] == "hand")
 
     def write(
         self, row_id: int, reward: float | None, components: str, source: str | None, note: str | None = None
@@ -197,6 +233,12 @@ class _Log:
         sql = "UPDATE trajectories SET reward = ?, components = ?, source = ? WHERE id = ?"
         self._connection.execute(sql, (reward, components, source, row_id))
         self.edited.add(row_id)
+
+
+def new_change(connection: Connection) -> int:
+    """The number of a new change: after those of all edits, and of all scorings, which may have no edit yet."""
+    sql = "SELECT max(coalesce((SELECT max(change) FROM edits), 0), coalesce((SELECT max(change) FROM scorings), 0))"
+    return int(connection.execute(sql).fetchone()[0]) + 1
 
 
 def _before_hand(newest_first: Sequence[Row]) -> float | None:
@@ -217,7 +259,8 @@ def _name(collection: StoredCollection, row: Row) -> str:
     return f"{collection.label}/{row['place']}/{row['seat']}"
 
 
-def _user() -> str:
+def user() -> str:
+    """The user of this process, for the log."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may have no user database

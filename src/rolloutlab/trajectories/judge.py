@@ -25,7 +25,9 @@ from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Score, StoredTrajectory
+from rolloutlab.store.scorings import NewScoring
 from rolloutlab.trajectories.collection import Collection
+from rolloutlab.trajectories.scoring.functions import say_kept
 
 RUBRIC = """\
 - What does what was asked, completely, scores well above what does not.
@@ -150,6 +152,16 @@ def judge_collection(
         for trajectory, of_trajectory in zip(group.trajectories, zip(*samples_of, strict=True), strict=True)
     ]
     return scores, disagreement_line(verdicts)
+
+
+def give(
+    lab: Lab, label: str, scores: Sequence[Score], judge: Judge, *, overwrite: bool, say: Callable[[str], None]
+) -> None:
+    """Store the scores of a judge as one change; `say` gets a line where rewards given by hand were kept."""
+    options = {"samples": judge.samples, "seed": judge.seed}
+    change = lab.scorings.begin(lab.find(label), NewScoring("judge", [judge.model], judge.rubric, options))
+    lab.scorings.store(change, "judge", scores, keep_hand=not overwrite)
+    say_kept(lab, label, overwrite=overwrite, say=say)
 
 
 async def judge_all(

@@ -10,8 +10,13 @@ import pytest
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, RewardError
-from rolloutlab.store.models import StoredTrajectory
-from rolloutlab.trajectories.scoring.functions import score
+from rolloutlab.store.models import Group, Score, StoredTrajectory
+from rolloutlab.trajectories.scoring.calls import reward_call
+from rolloutlab.trajectories.scoring.functions import by_name, weights_of
+from rolloutlab.trajectories.scoring.run import ScoringRun
+from rolloutlab.trajectories.scoring.score import report, wait_for
+from rolloutlab.trajectories.scoring.workers import ScoringOptions
+from rolloutlab.widgets.progress import Progress
 
 
 def trajectory(answer: str = "Paris", place: int = 0) -> StoredTrajectory:
@@ -22,6 +27,17 @@ def trajectory(answer: str = "Paris", place: int = 0) -> StoredTrajectory:
 
 
 ONE = [trajectory()]
+
+
+def score(trajectories: list[StoredTrajectory], functions: Any, weights: Any = None) -> list[Score]:
+    """The scores that would be stored of one group, or the error that a cell would stop with."""
+    scores: list[Score] = []
+    calls = [reward_call(name, function, ["capital"]) for name, function in by_name(functions).items()]
+    group = Group(0, "capitals/0", (), {"capital": "Paris"}, tuple(trajectories))
+    run = ScoringRun([group], calls, weights_of(weights), ScoringOptions(), lambda some, *_: scores.extend(some))
+    wait_for(run, len(trajectories), "capitals", Progress("scoring"))
+    report(run, len(trajectories), "capitals", lambda _: None)
+    return sorted(scores, key=lambda each: each.trajectory.id)
 
 
 def returns(outcome: Any):

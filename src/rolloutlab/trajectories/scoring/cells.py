@@ -33,6 +33,10 @@ class RewardCell:
         if not any(isinstance(node, ast.Return) and node.value for node in self._nodes()):
             raise InputError("the reward function returns nothing", hint="return float(...) in the last line")
 
+    def __call__(self, trajectory: Any, answer: Any, messages: Any, row: Any) -> Any:
+        """Call the body with the arguments of a function of before; `compiled` has all names."""
+        return self._function(_USUAL)(trajectory, answer, messages, row)
+
     def compiled(self, names: Sequence[str], columns: Sequence[str]) -> Callable[..., Any]:
         """The function whose parameters are those of the names and columns that the body uses.
 

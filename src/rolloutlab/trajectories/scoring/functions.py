@@ -2,22 +2,24 @@
 
 import math
 import re
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rolloutlab.errors import InputError, NotFoundError, RewardError, RolloutlabError, interrupted
+from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Ref, Score, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.frame import AFTER, BEFORE
 from rolloutlab.trajectories.table_query import number_of
 
-RewardFunction = Callable[[StoredTrajectory, str, list[dict[str, Any]], Mapping[str, Any]], Any]
-"""Called with (trajectory, answer, messages, row); returns a number, or a mapping of components to numbers."""
+RewardFunction = Callable[..., Any]
+"""Called with what its parameters name (`calls.reward_call`); returns a number, or components and their numbers."""
+
+Outcome = float | dict[str, float]
+"""A number, or a number per component, as a function returned it for a trajectory."""
 
 Functions = RewardFunction | Sequence[RewardFunction] | Mapping[str, RewardFunction]
 """One function, several under their own names, or under names given to them."""
@@ -28,41 +30,23 @@ Scorer = tuple[Functions, Mapping[str, float] | None]
 _Parts = tuple[dict[str, float], dict[str, float]]
 """Components that count towards the reward, and those that are only stored."""
 
-_UNNAMED = ""  # the name of a function that was given by itself: its number is the reward, not a component of it
+UNNAMED = ""  # the name of a function that was given by itself: its number is the reward, not a component of it
 
 
-def score(
-    trajectories: Iterable[StoredTrajectory], functions: Functions, weights: Mapping[str, float] | None = None
-) -> list[Score]:
-    """The score of each trajectory: the weighted sum of its components, with weight 1 where none is given.
-
-    Components are stored as the functions gave them, unweighted. Nothing else of a trajectory is kept in memory, so
-    that those of a large collection can be read one after the other.
-
-    Raises:
-        InputError: a function or a weight is not valid, or a weight is for an unknown component.
-        RewardError: a function failed or returned no finite number; the message names the trajectory.
-    """
-    named, factors = _by_name(functions), {name: _weight(name, w) for name, w in (weights or {}).items()}
-    components = [(Ref(t.id, t.name), _components(named, t)) for t in trajectories]
-    if components:
-        _check_known(factors, [*dict.fromkeys(name for _, (counted, _) in components for name in counted if name)])
-    return [_weighed(ref, counted, extra, factors) for ref, (counted, extra) in components]
+def required(functions: Functions | None) -> Functions:
+    """The functions; InputError if there are none."""
+    if functions is None:
+        raise InputError("there is no reward function", hint="lambda answer: float(len(answer) < 80)")
+    return functions
 
 
 def check_functions(functions: Functions) -> None:
     """InputError or RewardError unless these can score; none is called."""
-    _by_name(functions)
+    by_name(functions)
 
 
-def give(
-    lab: Lab, label: str, scores: Sequence[Score], source: str, *, overwrite: bool, say: Callable[[str], None]
-) -> None:
-    """Store the scores of a collection; `say` gets a line where rewards given by hand were kept.
-
-    source: `function` or `judge`. overwrite: replace those, too.
-    """
-    lab.rewards.give(scores, source, keep_hand=not overwrite)
+def say_kept(lab: Lab, label: str, *, overwrite: bool, say: Callable[[str], None]) -> None:
+    """A line where rewards given by hand were kept."""
     by_hand = 0 if overwrite else lab.rewards.by_hand(lab.collection(label))
     if by_hand:
         say(f"{count(by_hand, 'reward')} given by hand kept -> --overwrite (overwrite=True) replaces them")
@@ -98,12 +82,21 @@ class Scorers:
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
         return scorer
 
+    def to_resume(self, collection: StoredCollection, functions: Functions | None, name: str) -> Scorer:
+        """These functions, else what last scored this generation; InputError when that is not known here."""
+        label = f"{collection.name}:{collection.generation}"
+        scorer = (functions, None) if functions else self._last.get(label)
+        if scorer is None:
+            hint = f"%%reward {name} --resume, with the reward function as its body or --with"
+            raise InputError(f"what scored {name} is not known in this notebook", hint=hint)
+        return scorer
+
     def rename(self, old: str, new: str) -> None:
         """Follow a renamed collection."""
         self._last = {re.sub(rf"^{re.escape(old)}(?=:|$)", new, label): by for label, by in self._last.items()}
 
 
-def _by_name(functions: Functions) -> dict[str, RewardFunction]:
+def by_name(functions: Functions) -> dict[str, RewardFunction]:
     """The functions under their names; one that was given by itself has none."""
     if isinstance(functions, Mapping):
         named = {str(name): function for name, function in functions.items()}
@@ -114,7 +107,7 @@ def _by_name(functions: Functions) -> dict[str, RewardFunction]:
             raise InputError("each reward function needs a name of its own", hint='{"exact": f, "brief": g}')
         named = dict(zip(names, functions, strict=True))
     else:
-        return {_UNNAMED: _callable(functions)}
+        return {UNNAMED: _callable(functions)}
     if not named:
         raise InputError("there is no reward function", hint='{"exact": f, "brief": g}')
     for name in named:
@@ -134,6 +127,11 @@ def _check_name(name: str) -> None:
         raise RewardError(f"a component cannot be called {name!r}, as a column is", hint=f"right_{name}: ...")
 
 
+def weights_of(weights: Mapping[str, float] | None) -> dict[str, float]:
+    """Weights as numbers; InputError for one that is not finite."""
+    return {name: _weight(name, w) for name, w in (weights or {}).items()}
+
+
 def _weight(name: str, value: Any) -> float:
     try:
         return finite(value, name)
@@ -142,70 +140,71 @@ def _weight(name: str, value: Any) -> float:
         raise InputError(message, hint=f"{name}=1.0") from None
 
 
-def _check_known(weights: Mapping[str, float], known: Sequence[str]) -> None:
+def check_known(weights: Mapping[str, float], known: Sequence[str]) -> None:
+    """InputError for a weight of an unknown component."""
     for name in weights:
         if name not in known:
-            close = get_close_matches(name, known, n=1) or [", ".join(known) or "a function that returns components"]
-            raise InputError(f"a weight is given for {name!r}, which is not a component of the reward", hint=close[0])
+            close = near_miss(name, known) or ", ".join(known) or "a function that returns components"
+            raise InputError(f"a weight is given for {name!r}, which is not a component of the reward", hint=close)
 
 
-def _components(named: Mapping[str, RewardFunction], trajectory: StoredTrajectory) -> _Parts:
+def near_miss(name: str, known: Sequence[str]) -> str:
+    """The known name that is closest to another; empty if none is close."""
+    return next(iter(get_close_matches(name, known, n=1)), "")
+
+
+def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights: Mapping[str, float]) -> Score:
+    """The score of a trajectory: the weighted sum of what its functions returned, with weight 1 where none is given.
+
+    Components are stored as the functions gave them, unweighted.
+
+    Raises:
+        RewardError: two functions gave the same component, or the sum is too large.
+    """
     counted: dict[str, float] = {}
     stored: dict[str, float] = {}
-    for name, function in named.items():
-        new_counted, new_stored = _parts(name, _apply(name, function, trajectory), trajectory)
+    for name, outcome in outcomes.items():
+        new_counted, new_stored = _parts(name, outcome)
         for twice in (new_counted.keys() | new_stored.keys()) & (counted.keys() | stored.keys()):
             message = f"two reward functions give a component {twice!r} to {trajectory.name}"
             raise RewardError(message, hint=f"{name}_{twice}: ...")
         counted |= new_counted
         stored |= new_stored
-    return counted, stored
+    total = sum(weights.get(name, 1.0) * value for name, value in counted.items())
+    parts = {name: value for name, value in {**counted, **stored}.items() if name != UNNAMED}
+    return Score(trajectory, finite(total, trajectory.name), parts)
 
 
-def _apply(name: str, function: RewardFunction, trajectory: StoredTrajectory) -> Any:
-    try:
-        return function(trajectory, trajectory.answer, trajectory.messages, trajectory.row)
-    except RolloutlabError:
-        raise
-    except KeyboardInterrupt as error:
-        interrupted(error, f"it was scoring {trajectory.name}; no reward was changed", "run the cell again")
-        raise
-    except (Exception, SystemExit) as error:
-        who = " ".join(filter(None, ("the reward function", name)))
-        raise RewardError(
-            f"{who} failed on {trajectory.name}: {type(error).__name__}: {error}{_line_of(error)}",
-            hint=f"%group {trajectory.name.rpartition('/')[0]} shows it; no reward was changed",
-        ) from error
+def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """The components of the reward that weights may be for."""
+    return [part for name, outcome in outcomes.items() for part in _parts(name, outcome)[0] if part]
 
 
-def _line_of(error: BaseException) -> str:
-    """The line of the reward function that raised, when its source is at hand."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" (line {frames[1].lineno}: {frames[1].line})" if len(frames) > 1 and frames[1].line else ""
+def outcome_of(name: str, value: Any, trajectory: str) -> Outcome:
+    """What a function returned for a trajectory as a number, or as components and their numbers.
+
+    Raises:
+        RewardError: it is neither, or a component has no valid name.
+    """
+    if not isinstance(value, Mapping):
+        return finite(value, f"{trajectory} ({name})" if name else trajectory)
+    if not value:
+        raise RewardError(f"the reward of {trajectory} has no components", hint="return 0.0, or a component")
+    parts = {str(k): finite(v, f"{trajectory} ({k})") for k, v in value.items()}
+    for part in parts.keys() - {"reward"}:
+        _check_name(part)
+    return parts
 
 
-def _parts(name: str, outcome: Any, trajectory: StoredTrajectory) -> _Parts:
+def _parts(name: str, outcome: Outcome) -> _Parts:
     """The result of one function: a number under its own name, or components, all of which count.
 
     A component `reward` counts as the function's number; the others are then only stored.
     """
     if not isinstance(outcome, Mapping):
-        return {name: finite(outcome, f"{trajectory.name} ({name})" if name else trajectory.name)}, {}
-    if not outcome:
-        raise RewardError(f"the reward of {trajectory.name} has no components", hint="return 0.0, or a component")
-    parts = {str(k): finite(v, f"{trajectory.name} ({k})") for k, v in outcome.items()}
-    own = {name: parts.pop("reward")} if "reward" in parts else {}
-    for part in parts:
-        _check_name(part)
-    return (own, parts) if own else (parts, {})
-
-
-def _weighed(
-    trajectory: Ref, counted: Mapping[str, float], stored: Mapping[str, float], weights: Mapping[str, float]
-) -> Score:
-    total = sum(weights.get(name, 1.0) * value for name, value in counted.items())
-    parts = {name: value for name, value in {**counted, **stored}.items() if name != _UNNAMED}
-    return Score(trajectory, finite(total, trajectory.name), parts)
+        return {name: outcome}, {}
+    others = {part: value for part, value in outcome.items() if part != "reward"}
+    return ({name: outcome["reward"]}, others) if "reward" in outcome else (others, {})
 
 
 def reward_of(value: Any, name: str) -> float:
