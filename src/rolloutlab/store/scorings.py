@@ -32,7 +32,7 @@ class NewScoring:
 
 
 @dataclass(frozen=True)
-class Scoring(NewScoring):
+class StoredScoring(NewScoring):
     """A stored scoring. change: the number that its edits share, also with the scorings that resumed it."""
 
     change: int = 0
@@ -127,11 +127,11 @@ class Scorings:
         sql = "SELECT trajectory_id FROM reward_outcomes WHERE change = ? AND error IS NULL"
         return {row[0] for row in self._database.read(sql, change)}
 
-    def last(self, collection: StoredCollection) -> Scoring | None:
+    def last(self, collection: StoredCollection) -> StoredScoring | None:
         """The newest scoring of a collection that is not undone."""
         return next((scoring for scoring in self.history(collection) if not scoring.undone), None)
 
-    def history(self, collection: StoredCollection) -> list[Scoring]:
+    def history(self, collection: StoredCollection) -> list[StoredScoring]:
         """Every scoring of a collection, newest first."""
         sql = f"SELECT s.*, {_UNDONE} AS undone FROM scorings s WHERE collection_id = ? ORDER BY id DESC"
         return [_scoring(row) for row in self._database.read(sql, collection.id)]
@@ -205,10 +205,10 @@ def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -
     )
 
 
-def _scoring(row: Row) -> Scoring:
+def _scoring(row: Row) -> StoredScoring:
     names, options = json.loads(row["names"]), json.loads(row["options"])
     values = row["source"], names, row["code"], options, row["style"], row["change"], row["at"], row["who"]
-    return Scoring(*values, bool(row["undone"]))
+    return StoredScoring(*values, bool(row["undone"]))
 
 
 def _failure(collection: StoredCollection, row: Row) -> Failure:

@@ -25,7 +25,7 @@ from rolloutlab.trajectories.scoring.functions import (
     outcome_of,
     score_of,
 )
-from rolloutlab.trajectories.scoring.workers import CallError, Job, Result, ScoringOptions, Workers
+from rolloutlab.trajectories.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers
 
 MIN_OUTCOMES = 16
 """Trajectories after which a run stops if more than half have failed."""
@@ -126,8 +126,8 @@ class ScoringRun:
         self._results: list[RewardResult] = []
         self._known: dict[str, None] = {}
         self._checked = False
-        self._under_way: dict[Job, None] = {}
-        self._delayed: list[tuple[float, int, Job]] = []
+        self._under_way: dict[PendingCall, None] = {}
+        self._delayed: list[tuple[float, int, PendingCall]] = []
         self._number = number()
         self._stop, self._ended = threading.Event(), threading.Event()
         self._flushed = time.monotonic()
@@ -176,7 +176,7 @@ class ScoringRun:
             ):
                 job = next(jobs, _END)
                 coming = job is not _END
-                if isinstance(job, Job):
+                if isinstance(job, PendingCall):
                     self._begin(job)
                 else:
                     self._flush_if_due()
@@ -192,7 +192,7 @@ class ScoringRun:
             self._collect(min(left, _POLL))
         self._flush(last=True)
 
-    def _jobs(self) -> Iterator[Job | None]:
+    def _jobs(self) -> Iterator[PendingCall | None]:
         """The calls to make, with a None after some groups: trajectories whose results are remembered need no call."""
         groups = iter(self._groups)
         while some := list(islice(groups, _GROUPS)):
@@ -209,10 +209,10 @@ class ScoringRun:
 
     def _jobs_of(
         self, group: Group, wanted: Sequence[StoredTrajectory], known: Mapping[str, Mapping[int, Any]]
-    ) -> Iterator[Job]:
+    ) -> Iterator[PendingCall]:
         unscored = [_Unscored(t, len(self._calls), next(self._number)) for t in wanted]
         for call in (call for call in self._calls if call.per == "group"):
-            yield Job(call, group.trajectories, group, unscored)
+            yield PendingCall(call, group.trajectories, group, unscored)
         for each in unscored:
             for call in (call for call in self._calls if call.per == "trajectory"):
                 results = known.get(call.name, {})
@@ -220,9 +220,9 @@ class ScoringRun:
                     self.tally.reused += 1
                     self._put(each, call, results[each.trajectory.id], remember=False)
                 else:
-                    yield Job(call, (each.trajectory,), group, [each])
+                    yield PendingCall(call, (each.trajectory,), group, [each])
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: PendingCall) -> None:
         self._under_way[job] = None
         self.scoring = next(iter(self._under_way)).name
         self._workers.start(job)
@@ -265,7 +265,7 @@ class ScoringRun:
         self.tally.called += 1
         self.tally.seconds += time.monotonic() - (job.begun or time.monotonic())
         if error and job.attempt < self._options.retries and not self._stop.is_set():
-            again = Job(job.call, job.members, job.group, job.scores, job.attempt + 1)
+            again = PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1)
             due = time.monotonic() + self._options.backoff * 2**job.attempt
             heapq.heappush(self._delayed, (due, next(self._number), again))
             return
@@ -349,7 +349,7 @@ class ScoringRun:
         return [name for name in self._weights if name not in self._known] if self.tally.scored else []
 
 
-def _values(job: Job, value: Any) -> dict[int, Any] | CallError:
+def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
     """What a call returned for each trajectory, by id; a function of a group must return one value for each."""
     if job.call.per == "trajectory":
         return {job.members[0].id: value}

@@ -79,7 +79,7 @@ class CallError(NamedTuple):
 
 
 @dataclass(eq=False)
-class Job:
+class PendingCall:
     """One call to make, for a trajectory or a group. scores: what its result is for."""
 
     call: RewardCall
@@ -101,7 +101,7 @@ class Job:
 class Result(NamedTuple):
     """What a call returned, or how it failed."""
 
-    job: Job
+    job: PendingCall
     value: Any
     error: CallError | None = None
 
@@ -118,7 +118,7 @@ class Workers:
 
     def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall]) -> None:
         self.results: SimpleQueue[Result] = SimpleQueue()
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[PendingCall | None] = SimpleQueue()
         self._processes = options.processes
         self.limit = options.processes or options.concurrency
         self.in_caller = self.limit == 1 and options.timeout is None and not options.processes
@@ -127,7 +127,7 @@ class Workers:
         self._lock = threading.Lock()
         self._functions = {id(call): _pickled(call) for call in calls} if options.processes else {}
 
-    def start(self, job: Job) -> None:
+    def start(self, job: PendingCall) -> None:
         """Begin a call; there are at most `limit` at a time."""
         if job.call.asynchronous and not self._processes:
             future = asyncio.run_coroutine_threadsafe(self._await(job), self._event_loop())
@@ -138,12 +138,12 @@ class Workers:
             self._new_thread()
         self._jobs.put(job)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: PendingCall) -> None:
         """Count a call as ended."""
         if not job.call.asynchronous or self._processes:
             self._under_way -= 1
 
-    def abandon(self, job: Job) -> None:
+    def abandon(self, job: PendingCall) -> None:
         """Go on without a call; its result is ignored."""
         job.abandoned = True
         for stop in job.stop:
@@ -163,7 +163,7 @@ class Workers:
         if self._loop:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _next(self, timeout: float) -> Job | None:
+    def _next(self, timeout: float) -> PendingCall | None:
         try:
             return self._jobs.get(timeout=timeout)
         except Empty:
@@ -204,7 +204,7 @@ class Workers:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(wait(), self._event_loop())
         return future.result()
 
-    async def _await(self, job: Job) -> None:
+    async def _await(self, job: PendingCall) -> None:
         job.begun = time.monotonic()
         try:
             positional, by_name = job.call.arguments(job.members, job.group)
@@ -228,7 +228,7 @@ def described(error: BaseException) -> CallError:
     return CallError(type(error).__name__, str(error), line, error)
 
 
-def _called(job: Job, finish: Callable[[Any], Any]) -> Result:
+def _called(job: PendingCall, finish: Callable[[Any], Any]) -> Result:
     job.begun = time.monotonic()
     try:
         positional, by_name = job.call.arguments(job.members, job.group)
@@ -269,7 +269,7 @@ class _Child:
         except (EOFError, OSError):
             self._problem = CallError("RuntimeError", "its process did not start: a script needs a __main__ guard")
 
-    def called(self, job: Job, index: int) -> Result:
+    def called(self, job: PendingCall, index: int) -> Result:
         if self._problem:
             return Result(job, None, self._problem)
         job.begun = time.monotonic()
