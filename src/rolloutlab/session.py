@@ -30,7 +30,7 @@ from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import StoredCollection
+from rolloutlab.store.models import Edit, StoredCollection
 from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
@@ -59,8 +59,6 @@ from rolloutlab.widgets.rewards import undone
 Options = Mapping[str, Any]
 Say = Callable[[str], None]
 Weights = Mapping[str, float] | None
-
-__all__ = ["CONCURRENT", "Session", "lab"]
 
 
 class Session:
@@ -315,10 +313,9 @@ class Session:
         prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
         `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the conversation at
         each empty assistant message and at the end. prompt_column: the column with the prompt, a text or messages.
-        over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows.
-        system: a system message before the prompt.
-        model: sampled instead of the newest checkpoint of the selected model. seed: the group of row i is sampled with
-        seed + i; by default drawn and recorded. stop: strings that end a completion.
+        over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows. system:
+        a system message before the prompt. model: sampled instead of the newest checkpoint of the selected model. seed:
+        the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.
         tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
         `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages.
         max_turns: consecutive completions that may call tools. concurrency: requests at a time.
@@ -452,7 +449,7 @@ class Session:
         """Write collections to a file, whole or not at all.
 
         format: `jsonl` or `parquet`, whole trajectories with rewards, without reward history, sampling plan and cost;
-        `openai`, fine-tuning messages; `art`, trajectory groups of openpipe-art; by default by the file's suffix.
+        `openai`, fine-tuning messages; `art`, groups of openpipe-art; `csv`, to label; by default by the file's suffix.
         best: only the trajectory with the highest reward of each group.
 
         Raises:
@@ -565,6 +562,10 @@ class Session:
             NotFoundError: no such collection or group, or none that matches.
         """
         return RewardsView(self.store, *rows_to_show(self.store, names))
+
+    def update_rewards_from(self, name: str, path: str | PathLike[str]) -> list[Edit]:
+        """As `Collection.update_rewards_from`: the rewards of a CSV of `export`, edited in a spreadsheet."""
+        return self.collection(name).update_rewards_from(path)
 
     def rank(self, name: str, ranking: Sequence[int | str | Sequence[int | str]]) -> Collection:
         """Rank completions of one group (`capitals/0`), best first, and store the ranks as rewards by hand.
@@ -719,10 +720,9 @@ class Session:
         reward: reward functions; by default those that last scored the collection in this notebook. before, after:
         steps of checkpoints; None is the newest. over: other rows for the collection's prompt, such as held-out ones;
         prompts that a job of this lab trained on in between get no verdict. prompt: for `over`, if the collection's was
-        a function. anytime: an interval that stays valid when
-        it is read repeatedly while rows are added, and is wider. bounds: the smallest and largest possible reward, if
-        not 0 and 1; without bounds the interval assumes roughly normal differences.
-        n: completions per prompt, by default as many as in the collection. tools: the functions it was sampled with.
+        a function. anytime: an interval that stays valid when it is read repeatedly while rows are added, and is wider.
+        bounds: the smallest and largest possible reward, if not 0 and 1; without bounds the interval assumes roughly
+        normal differences. n: completions per prompt, by default as before. tools: the functions it was sampled with.
 
         The samples stay in the lab, as the collections `compare.NAME.step0` and so on.
 

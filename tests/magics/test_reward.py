@@ -255,3 +255,21 @@ def test_a_view_that_is_held_has_what_a_cell_gives_afterwards(scored):
     scored.run("edits = view.set(['capitals/0/0'], 7)")
     assert scored.run("view.to_frame()")["reward"].tolist() == [7, 1, 1, 1]
     assert "capitals/0/0       7" in scored.run("repr(view)")
+
+
+def test_rewards_go_to_a_spreadsheet_and_back(notebook, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook.run("%%chat capitals -n 2 --over countries --max-tokens 2\n{{country}}?")
+    notebook.run("%%reward capitals\nreturn 0.5")
+    done = notebook.run("%export capitals 'my labels.csv'")
+    assert repr(done) == "4 trajectories in 2 groups -> my labels.csv (csv)"
+    path = tmp_path / "my labels.csv"
+    path.write_text(path.read_text("utf-8-sig").replace("0.5", "1", 1).replace("0.5", "", 1), "utf-8-sig")
+    capsys.readouterr()
+    view = notebook.run("%rewards capitals --from 'my labels.csv'")
+    assert capsys.readouterr().out.startswith("1 reward changed, 1 cleared -> %rewards capitals --undo takes it back\n")
+    assert list(view.to_frame()["reward"].fillna(-1)) == [1.0, -1, 0.5, 0.5]
+    notebook.run("%rewards capitals --undo")
+    assert list(view.to_frame()["reward"]) == [0.5] * 4
+    assert "-> %rewards NAME --from FILE" in notebook.error("%import 'my labels.csv'")
+    assert "--from is of one collection" in notebook.error("%rewards capitals capitals:1 --from a.csv")

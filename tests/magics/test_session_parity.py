@@ -60,6 +60,7 @@ CALLS = {
     "%rewards x": 'lab.rewards("x")',
     "%rewards x --undo": 'lab.undo_rewards("x"); lab.rewards("x")',
     "%rewards x 'cap*'": 'lab.rewards(["x", "cap*"])',
+    "%rewards x --from 'my labels.csv'": 'lab.update_rewards_from("x", "my labels.csv"); lab.rewards("x")',
     "%rewards x --history": 'lab.reward_history("x")',
     "%%train x": 'lab.train(["x"], {})',
     "%%train x 'cap*' --no-wait\nlearning_rate: 2e-3  # large\nppo: False": (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
-from rolloutlab.trajectories.files import FORMATS
+from rolloutlab.trajectories.files import EXPORTS, FORMATS
 
 if TYPE_CHECKING:
     from rolloutlab.trajectories.collection import Collection
@@ -21,7 +21,7 @@ class ExchangeMagics(LabMagics):
     @argument(
         "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
     )
-    @argument("--format", choices=FORMATS, help="default: by the file's name, .jsonl or .parquet")
+    @argument("--format", choices=EXPORTS, help="default: by the file's name, .jsonl, .parquet or .csv")
     @argument("--best", action="store_true", help="of each group only what has the highest reward")
     @argument("--min-reward", type=float, metavar="X", help="only what has at least this reward")
     @argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -33,6 +33,7 @@ class ExchangeMagics(LabMagics):
 
             %export capitals rivers rollouts.jsonl
             %export capitals best.jsonl --format openai --best --min-reward 0.5
+            %export capitals labels.csv
         """
         *names, path = options.names
         given = {name: getattr(options, name) for name in ("best", "min_reward", "overwrite")}

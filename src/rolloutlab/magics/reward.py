@@ -87,13 +87,25 @@ class RewardMagics(LabMagics):
         action="store_true",
         help="take back the newest change that is not taken back yet",
     )
+    @argument("--from", dest="file", type=unquoted, metavar="FILE", help="take the rewards of an edited labels.csv")
     @line_magic
     def rewards(self, options: Namespace) -> "RewardsView | pd.DataFrame":
-        """Show the rewards of collections as a table to sort, filter and edit, or how they came to be."""
+        """Show the rewards of collections as a table to sort, filter and edit, or how they came to be.
+
+        For example, after `%export capitals labels.csv` and an edit in a spreadsheet:
+
+            %rewards capitals --from labels.csv
+        """
         names = [unquoted(name) for name in options.names]
-        if options.undo_rewards or options.reward_history:
+        if options.undo_rewards or options.reward_history or options.file:
             if len(names) > 1:
-                raise InputError("--history and --undo are of one collection", hint=f"%rewards {names[0]} --history")
+                message = (
+                    "--history and --undo are of one collection" if not options.file else "--from is of one collection"
+                )
+                raise InputError(message, hint=f"%rewards {names[0]} --history")
+            if options.file:
+                edits = self.session.update_rewards_from(names[0], options.file)
+                print(f"{edits} -> %rewards {names[0]} --undo takes it back" if edits else edits)
             if options.undo_rewards:
                 self.session.undo_rewards(names[0])
             if options.reward_history:

@@ -37,6 +37,8 @@ _FORGET = """
     DELETE FROM reward_outcomes WHERE change = ? AND trajectory_id IN (
         SELECT t.id FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?)
 """
+CLEARED = "cleared"
+"""The note of an edit that takes a reward away; without one the database refuses it."""
 
 Listener = Callable[[Set[int]], None]
 """Called with the ids of trajectories whose rewards have changed."""
@@ -59,11 +61,18 @@ class Rewards:
         listeners[id(reference)] = reference
 
     def give(
-        self, scores: Sequence[Score], source: str, *, keep_hand: bool = False, who: str | None = None
+        self,
+        scores: Sequence[Score],
+        source: str,
+        *,
+        cleared: Sequence[TrajectoryKey] = (),
+        keep_hand: bool = False,
+        who: str | None = None,
     ) -> list[Edit]:
         """Set rewards and log each edit: who, when, old, new. Unchanged rewards are not logged.
 
-        keep_hand: skip rewards last set by hand, also concurrently. who: by default the user of this process.
+        cleared: trajectories that have no reward from now on. keep_hand: skip rewards last set by hand, also
+        concurrently. who: by default the user of this process.
         """
         edits = []
 
@@ -75,6 +84,12 @@ class Rewards:
                     name, parts = score.trajectory.name, dict(score.components)
                     values = log.at, log.who, source, had["reward"], score.reward, parts, log.change, score.note
                     edits.append(Edit(name, *values))
+            for trajectory in cleared:
+                had = connection.execute(_STATE, (trajectory.id,)).fetchone()
+                if had["reward"] is not None:
+                    log.write(trajectory.id, None, "{}", None, note=CLEARED)
+                    old, name = had["reward"], trajectory.name
+                    edits.append(Edit(name, log.at, log.who, source, old, None, {}, log.change, CLEARED))
             return log
 
         self.notify(self._database.change(change))

@@ -88,6 +88,11 @@ class TrajectorySummaries:
         rows = self._database.read(sql, collection.id, json.dumps(list(positions)))
         return {row["position"]: last_user_text(json.loads(row["prompt"])) for row in rows}
 
+    def rows(self, collection: StoredCollection) -> dict[int, dict[str, Any]]:
+        """The rows of groups, by their position."""
+        rows = self._database.read("SELECT position, row FROM groups WHERE collection_id = ?", collection.id)
+        return {row["position"]: json.loads(row["row"]) for row in rows}
+
     def origins(self, collection: StoredCollection) -> dict[int, tuple[str, int | None]]:
         """Model and step of each trajectory."""
         rows = self._database.read(f"SELECT t.id, t.model, t.step {_FINISHED} {_IN}", collection.id)

@@ -1,10 +1,11 @@
 """Collection of trajectory groups: selection by name, rewards, preflight check, DataFrame, and its view."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 import pandas as pd
@@ -15,10 +16,11 @@ from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import Preflight, no_text, preflight
 from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
-from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.frame import AFTER, frame
+from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
+from rolloutlab.trajectories.files import file_path
+from rolloutlab.trajectories.frame import AFTER, frame, with_rows
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
+from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
 from rolloutlab.widgets.html import for_notebook
@@ -95,7 +97,8 @@ class Collection:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
-        source (function, hand, judge, tool), prompt, finish_reason, model, step, tokens, answer.
+        source (function, hand, judge, tool), prompt, finish_reason, model, step, tokens, answer, and the columns of the
+        row as `row.x`, with dates, times and decimals in columns that had nothing else.
         """
         groups = self.groups
         advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
@@ -103,24 +106,45 @@ class Collection:
         rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
         for t, row in zip(trajectories, rows, strict=True):
             row["advantage"] = advantages.get(t.name)
-        return frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
+        made = frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
+        return with_rows(made, [t.row for t in trajectories], self.stored.plan.get("types", {}))
 
-    def update_rewards(self, frame: pd.DataFrame) -> list[Edit]:
+    def update_rewards(self, frame: pd.DataFrame) -> RewardEdits:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
+
+        None or NaN where there was a reward clears it; the result counts them, and undoing the change brings them back.
 
         Raises:
             NotFoundError: a row is not a trajectory of this collection.
-            RewardError: a reward is not a finite number.
+            RewardError: a reward is not a finite number, or the frame has no reward any more.
         """
         if "reward" not in frame.columns:
             raise InputError("the frame has no column 'reward'", hint="frame = collection.to_frame()")
         if not frame.index.is_unique:
             raise InputError("the frame has a trajectory twice", hint="frame[~frame.index.duplicated()]")
+        known, table = self._by_name(), {str(name): value for name, value in frame["reward"].items()}
+        for name in table.keys() - known.keys():
+            hint = "collection.to_frame().index"
+            raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint=hint)
+        return give_edited(self._lab.rewards, known, table)
+
+    def update_rewards_from(self, path: str | PathLike[str]) -> RewardEdits:
+        """Take the rewards of a file, such as one of `%export NAME labels.csv` that was edited in a spreadsheet.
+
+        It has the columns `trajectory` and `reward`, in whatever order, and any others. An empty reward clears it; rows
+        of other trajectories are reported. All changes or none.
+
+        Raises:
+            NotFoundError: there is no such file. InputError: it cannot be read, or lacks a column.
+            RewardError: a reward is not a number; the message has file and line.
+        """
+        return give_from_file(self._lab.rewards, self._by_name(), file_path(path))
+
+    def _by_name(self) -> dict[str, StoredTrajectory]:
+        """Its trajectories by their names, without and with the generation."""
         stored = self.stored
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
-        known = {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
-        scores = [_edited(known, str(name), value) for name, value in frame["reward"].items()]
-        return self._lab.rewards.give([score for score in scores if score], source="hand")
+        return {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
 
     def rank(self, ranking: Sequence[int | str | Sequence[int | str]]) -> list[Edit]:
         """Rank completions of one group, best first, and take the ranks as rewards by hand: one change.
@@ -195,16 +219,6 @@ def unscored_names(groups: Sequence[Group]) -> list[str]:
 
 def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
     return preflight(members_of(groups), options or Options(), unscored_names(groups))
-
-
-def _edited(known: Mapping[str, StoredTrajectory], name: str, value: Any) -> Score | None:
-    if name not in known:
-        raise NotFoundError(f"there is no trajectory {name!r} in this collection", hint="collection.to_frame().index")
-    trajectory = known[name]
-    if trajectory.reward is None and pd.isna(value):
-        return None
-    reward = finite(value, name)
-    return None if reward == trajectory.reward else Score(trajectory, reward)  # an unchanged row is no edit
 
 
 _WILD = frozenset("*?[")

@@ -1,6 +1,9 @@
 """DataFrames of trajectories, collections and reward history, shown with escaped text."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, time
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,34 @@ def frame(
     cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     index = pd.Index(names, name="trajectory")
     return Frame(cells, index=index, columns=columns).astype({"reward": float, "advantage": float})
+
+
+def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
+    """The frame with the columns of rows after its own, as `row.x`. types: of values that JSON has as text."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {f"row.{name}": _column([row.get(name) for row in rows], types.get(name)) for name in names}
+    return Frame(pd.concat([frame, pd.DataFrame(columns, index=frame.index)], axis=1)) if columns else frame
+
+
+def _column(values: list[Any], kind: str | None) -> Any:
+    """Values of JSON as pandas has them: whole numbers and booleans stay that where some are missing."""
+    if kind is not None:
+        with suppress(ValueError, ArithmeticError, TypeError, KeyError):  # of another program, or a newer version
+            return _typed(values, kind)
+    types = {type(value) for value in values if value is not None}
+    if None in values and types in ({int}, {bool}):
+        with suppress(OverflowError, TypeError):  # larger than 64 bits
+            return pd.array(values, dtype="Int64" if types == {int} else "boolean")
+    return pd.Series(values, dtype=None if types <= {int, float} or types in ({str}, {bool}) else object).array
+
+
+def _typed(values: list[Any], kind: str) -> Any:
+    if kind == "datetime":
+        with suppress(ValueError):  # of several time zones
+            return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601")).array
+        return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601", utc=True)).array
+    made = {"date": date.fromisoformat, "time": time.fromisoformat, "decimal": Decimal}[kind]
+    return pd.Series([None if value is None else made(value) for value in values], dtype=object).array
 
 
 class Frame(pd.DataFrame):

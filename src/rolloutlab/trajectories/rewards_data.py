@@ -15,7 +15,7 @@ from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.trajectory_summaries import PREVIEW
-from rolloutlab.trajectories.frame import frame
+from rolloutlab.trajectories.frame import frame, with_rows
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
 
@@ -196,7 +196,7 @@ class RewardsData:
         return values
 
     def frame(self, shown: Sequence[int]) -> pd.DataFrame:
-        """Rows as a DataFrame, with whole prompts and answers."""
+        """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
         origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
@@ -215,7 +215,12 @@ class RewardsData:
             }
             for i, row in zip(shown, rows, strict=True)
         ]
-        return frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], ["reason"])
+        made = frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], ["reason"])
+        given = {stored.id: self._lab.outlines.rows(stored) for stored in self.stored}
+        groups = [self.rows.groups[self.rows.group_of[i]] for i in shown]
+        kinds = [stored.plan.get("types", {}) for stored in self.stored]
+        types = {name: kind for name, kind in kinds[0].items() if all(each.get(name) == kind for each in kinds)}
+        return with_rows(made, [given[group.collection.id][group.position] for group in groups], types)
 
 
 @contextmanager

@@ -76,13 +76,24 @@ class RewardsView(NotebookView):
         Raises:
             RewardError: it is not a finite number. NotFoundError: a name is not of a trajectory in this view.
         """
-        listed = [names] if isinstance(names, str) else names
-        if not isinstance(listed, Sequence) or not listed:
-            raise InputError(f"{names!r} is not a trajectory name", hint='view.set("capitals/0/3", 1.0)')
         with self._current():
-            rows = dict.fromkeys(map(self._rows.find, listed))
-            name = self._rows.name(next(iter(rows))) if len(rows) == 1 else count(len(rows), "trajectory")
+            rows = self._named(names)
+            name = self._rows.name(rows[0]) if len(rows) == 1 else count(len(rows), "trajectory")
             return self._give(rows, reward_of(reward, name))
+
+    def clear(self, names: str | Sequence[str]) -> list[Edit]:
+        """Take the rewards of one trajectory or of several away: one change by hand, logged and undone like any other.
+
+        Raises:
+            NotFoundError: a name is not of a trajectory in this view, or none of them has a reward.
+        """
+        with self._current():
+            refs = [self._rows.ref(i) for i in self._named(names)]
+            edits = self._lab.rewards.give([], "hand", cleared=refs)
+            self._refresh()
+            if not edits:
+                raise NotFoundError(f"{count(len(refs), 'trajectory')} without a reward: nothing to clear", hint="view")
+        return edits
 
     def set_all(self, reward: Any) -> list[Edit]:
         """As `set`, for every row that was shown last, all pages of them: without a filter, for all there are.
@@ -156,6 +167,7 @@ class RewardsView(NotebookView):
             "page": self.page,
             "set": self._set_for_browser,
             "set_all": self._set_all_for_browser,
+            "clear": self._clear_for_browser,
             "undo": self._undo_for_browser,
             "read": self._conversation,
         }
@@ -200,6 +212,10 @@ class RewardsView(NotebookView):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
             return self._again(shown, render.given(self.set_all(reward)))
 
+    def _clear_for_browser(self, names: Sequence[str], shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        with self._by_browser(shown):
+            return self._again(shown or {}, render.given(self.clear(names)))
+
     def _undo_for_browser(self, shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._by_browser(shown):
             return self._again(shown or {}, render.undone(self.undo()))
@@ -212,6 +228,13 @@ class RewardsView(NotebookView):
             [stored] = self._lab.groups(group.collection, group.position)
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
             return {"turns": render.turns(trajectory), "history": list(map(render.line, self.history(name)))}
+
+    def _named(self, names: str | Sequence[str]) -> list[int]:
+        """The rows of names, each once."""
+        listed = [names] if isinstance(names, str) else names
+        if not isinstance(listed, Sequence) or not listed:
+            raise InputError(f"{names!r} is not a trajectory name", hint='view.set("capitals/0/3", 1.0)')
+        return list(dict.fromkeys(map(self._rows.find, listed)))
 
     def _give(self, rows: Iterable[int], reward: float) -> list[Edit]:
         edits = self._lab.rewards.give([Score(self._rows.ref(i), reward) for i in rows], "hand")

@@ -54,6 +54,8 @@ def given(edits: Sequence[Edit]) -> str:
     """A message about a reward that was given."""
     if not edits:
         return "that is its reward already"
+    if all(edit.new is None for edit in edits):
+        return f"{edits[0].trajectory}: reward cleared" if len(edits) == 1 else f"{len(edits):,} rewards cleared"
     if len(edits) == 1:
         return f"{edits[0].trajectory}: {number(edits[0].old)} -> {number(edits[0].new)}"
     return f"{count(len(edits), 'reward')} set to {number(edits[0].new)}"

@@ -23,7 +23,9 @@ def filled(session):
     [
         ("a.txt", None, "a.txt has no known format"),
         ("a.json", None, "a.json has no known format"),
-        ("a.jsonl", "csv", "unknown format 'csv'"),
+        ("a.jsonl", "xml", "unknown format 'xml'"),
+        ("a.jsonl", "csv", "a.jsonl is not a file name for the format csv"),
+        ("a.csv", "jsonl", "a.csv is not a file name for the format jsonl"),
         ("a.jsonl", "parquet", "a.jsonl is not a file name for the format parquet"),
         ("a.parquet", "openai", "a.parquet is not a file name for the format openai"),
         ("a.jsonl", "art", "nothing of sums would be written"),

@@ -6,6 +6,8 @@ from pathlib import Path
 from rolloutlab.errors import InputError
 
 FORMATS = ("jsonl", "parquet", "openai", "art")
+EXPORTS = (*FORMATS, "csv")
+"""A CSV is to read and label: it has no logprobs, and only its rewards come back."""
 
 
 def file_path(path: str | PathLike[str]) -> Path:

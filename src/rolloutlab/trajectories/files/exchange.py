@@ -10,7 +10,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import FORMATS, art, columns, openai, parquet
+from rolloutlab.trajectories.files import EXPORTS, art, columns, openai, parquet, spreadsheet
 from rolloutlab.trajectories.files.jsonl import Document, documents, replacing
 
 Source = Iterable[tuple[StoredCollection, Group]]
@@ -74,7 +74,11 @@ def export(
         selection = replace(selection, scored=True)
     counted = _Counted(lab, collections, selection, written)
     with replacing(path, overwrite=overwrite) as draft:
-        _write(kind, path, draft, counted)
+        _check_name(kind, path)
+        if kind == "csv":
+            spreadsheet.write(draft, counted, spreadsheet.columns_of(lab, collections))
+        else:
+            _write(kind, path, draft, counted)
         if not counted.trajectories:
             names = ", ".join(each.label for each in collections)
             raise InputError(f"nothing of {names} would be written", hint=f"%group {collections[0].label}/0 shows it")
@@ -88,16 +92,21 @@ def _format_of(path: Path) -> str:
         return "parquet"
     if name.endswith(".jsonl"):
         return "jsonl"
-    message = f"{path.name} has no known format"
-    raise InputError(message, hint=f"NAME.jsonl, NAME.parquet, or --format {'|'.join(FORMATS)}")
+    if path.suffix == ".csv":
+        return "csv"
+    hint = f"NAME.jsonl, NAME.parquet, NAME.csv, or --format {'|'.join(EXPORTS)}"
+    raise InputError(f"{path.name} has no known format", hint=hint)
+
+
+def _check_name(kind: str, path: Path) -> None:
+    if kind not in EXPORTS:
+        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(EXPORTS)}")
+    if any((kind == own) != (path.suffix == f".{own}") for own in ("parquet", "csv")):
+        hint = f"{path.stem}.{kind if kind in {'parquet', 'csv'} else 'jsonl'}"
+        raise InputError(f"{path.name} is not a file name for the format {kind}", hint=hint)
 
 
 def _write(kind: str, path: Path, draft: Path, groups: Source) -> None:
-    if kind not in FORMATS:
-        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(FORMATS)}")
-    if (kind == "parquet") != (path.suffix == ".parquet"):
-        hint = f"{path.stem}.parquet" if kind == "parquet" else f"{path.stem}.jsonl"
-        raise InputError(f"{path.name} is not a file name for the format {kind}", hint=hint)
     gzipped = path.suffix == ".gz"
     if kind == "parquet":
         parquet.write(draft, groups)
@@ -144,6 +153,8 @@ def import_file(
         NotFoundError: there is no such file. InputError: the file is empty, or wrong; the message has the place, and
         nothing is stored.
     """
+    if kind == "csv" or path.suffix == ".csv":
+        raise InputError("a CSV has no conversations: only its rewards can be read", hint="%rewards NAME --from FILE")
     if name:
         lab.check_name(name)
     values = parquet.documents(path) if path.suffix == ".parquet" else documents(path)

@@ -178,6 +178,12 @@ class RewardsView {
     return this.change("set", { names, reward });
   }
 
+  /** Take the rewards of the selected rows away, or that of the current one. */
+  clear() {
+    const names = this.cursor.meant();
+    return names.length ? this.change("clear", { names }) : this.status.complain(NO_ROW);
+  }
+
   setBulk() {
     const names = this.cursor.meant();
     if (!names.length) this.status.complain(NO_ROW);
@@ -294,6 +300,8 @@ class RewardsView {
       " ": () => this.cursor.toggle(),
       Escape: () => this.cursor.clear(),
       u: () => this.undo(),
+      Delete: () => this.clear(),
+      Backspace: () => this.clear(),
       PageDown: () => this.turn(1),
       PageUp: () => this.turn(-1),
       o: () => this.open(),

@@ -104,6 +104,7 @@ export const KEYS = [
   ["↑ ↓", "move"],
   ["0–9 . −", "type a reward for the current row, or for all that are selected"],
   ["Enter", "edit the reward; Enter again stores it and goes on to the next row"],
+  ["Delete, Backspace", "take the reward away, also from all that are selected"],
   ["Shift ↑ ↓, Space, Ctrl A", "select several rows, one more, the whole page"],
   ["Escape", "leave an edit; unselect"],
   ["U, Ctrl Z", "undo the newest change, also of another user"],

@@ -1,0 +1,69 @@
+"""CSV to label in a spreadsheet: a trajectory per line; `%rewards NAME --from FILE` takes the rewards back.
+
+UTF-8 with a byte order mark and lines that end in CR LF (RFC 4180), as Excel expects. Texts that a spreadsheet would
+take for a formula begin with an apostrophe (OWASP, "CSV Injection").
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
+from rolloutlab.trajectories.table_query import number_of
+
+_FORMULA = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
+
+
+class SpreadsheetColumns(NamedTuple):
+    """The columns of a file that differ between collections: components of rewards, and columns of rows."""
+
+    components: Sequence[str]
+    rows: Sequence[str]
+
+
+def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> SpreadsheetColumns:
+    """All components and all columns of rows that trajectories of some collections have."""
+    components = (part for each in collections for outline in lab.outlines.of(each) for part in outline.components)
+    rows = (column for each in collections for row in lab.outlines.rows(each).values() for column in row)
+    return SpreadsheetColumns(list(dict.fromkeys(components)), list(dict.fromkeys(rows)))
+
+
+def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], columns: SpreadsheetColumns) -> None:
+    """Write the trajectories of groups: trajectory, prompt, answer, reward, components, source, and `row.x` of rows.
+
+    A trajectory is named with its generation (`capitals:1/0/3`), which no newer one takes, and which no spreadsheet
+    reads as a date.
+    """
+    parts, rows = columns
+    head = ["trajectory", "prompt", "answer", "reward", *parts, "source", *(f"row.{name}" for name in rows)]
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(_cell, head))
+        for collection, group in groups:
+            for trajectory in group.trajectories:
+                writer.writerow(map(_cell, _values(collection, trajectory, columns)))
+
+
+def _values(collection: StoredCollection, trajectory: StoredTrajectory, columns: SpreadsheetColumns) -> list[Any]:
+    place = "/".join(trajectory.name.split("/")[-2:])
+    return [
+        f"{collection.name}:{collection.generation}/{place}",
+        trajectory.prompt,
+        trajectory.answer,
+        trajectory.reward,
+        *(trajectory.components.get(name) for name in columns.components),
+        trajectory.source,
+        *(trajectory.row.get(name) for name in columns.rows),
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    is_formula = value.lstrip().startswith(_FORMULA) and number_of(value) is None
+    return f"'{value}" if is_formula or value.startswith(_FORMULA[4:6]) else value

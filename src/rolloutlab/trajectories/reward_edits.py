@@ -1,0 +1,125 @@
+"""Edits of rewards by hand from a table: an edited DataFrame, or a file that a spreadsheet has saved."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.data_files import records
+from rolloutlab.store.models import Edit, Score, StoredTrajectory
+from rolloutlab.store.rewards import Rewards, finite
+from rolloutlab.trajectories.table_query import number_of
+
+_NAMES = ("trajectory", "name")
+"""Columns that may hold the name of a trajectory, the first that is there."""
+_DIGITS = 9
+"""Digits from which a number in a file may be a longer one that a spreadsheet has shortened."""
+
+
+class RewardEdits(list[Edit]):
+    """The edits of one change of rewards, shown as a line. unknown: names in the table of no trajectory there."""
+
+    def __init__(self, edits: Iterable[Edit], unknown: Sequence[str] = ()) -> None:
+        super().__init__(edits)
+        self.unknown = tuple(unknown)
+
+    @property
+    def cleared(self) -> int:
+        """How many rewards were taken away."""
+        return sum(edit.new is None for edit in self)
+
+    def __repr__(self) -> str:
+        parts = [f"{count(len(self) - self.cleared, 'reward')} changed"]
+        parts += [f"{self.cleared:,} cleared"] if self.cleared else []
+        if self.unknown:
+            some = ", ".join(self.unknown[:3]) + (", ..." if len(self.unknown) > 3 else "")
+            parts.append(f"{count(len(self.unknown), 'row')} unknown: {some}")
+        return ", ".join(parts)
+
+
+def give_edited(
+    rewards: Rewards, known: Mapping[str, StoredTrajectory], table: Mapping[str, Any], unknown: Sequence[str] = ()
+) -> RewardEdits:
+    """Take the rewards of a table, one change: numbers are given by hand, and what is missing there is cleared.
+
+    known: the trajectories of the collection by name. table: rewards by name; None or NaN is a missing one.
+
+    Raises:
+        RewardError: a reward is not a finite number, or no reward at all is left in the table and it would clear
+            several: a join that lost the column would do the same. Nothing is changed then.
+    """
+    scores, cleared = [], []
+    for name, value in table.items():
+        trajectory = known[name]
+        if _is_missing(value):
+            cleared += [trajectory] if trajectory.reward is not None else []
+        elif (reward := finite(value, name)) != trajectory.reward:  # an unchanged row is no edit
+            scores.append(Score(trajectory, reward))
+    if len(cleared) > 1 and all(map(_is_missing, table.values())):
+        what = f"the table has no reward any more: {len(cleared):,} would be cleared"
+        raise RewardError(what, hint='lab.rewards("NAME").clear(names) clears them on purpose')
+    return RewardEdits(rewards.give(scores, "hand", cleared=cleared), unknown)
+
+
+def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path: Path) -> RewardEdits:
+    """As `give_edited`, from the columns `trajectory` and `reward` of a file, in whatever order and among any others.
+
+    A row of another trajectory is counted as unknown; a trajectory without a row keeps its reward.
+
+    Raises:
+        NotFoundError: there is no such file. InputError: it cannot be read, or lacks a column. RewardError: a reward is
+            not a number, such as `0,5`, or a trajectory has two; the message has file and line.
+    """
+    table: dict[str, Any] = {}
+    unknown: list[str] = []
+    for place, row in records(path):
+        name = _name(place, row)
+        if name not in known:
+            unknown.append(name)
+            continue
+        trajectory = known[name]
+        reward = _as_stored(_reward(place, row["reward"]), row["reward"], trajectory.reward)
+        if table.setdefault(trajectory.name, reward) != reward:
+            raise RewardError(f"{place}: {name} has another reward in a line before", hint="one line per trajectory")
+    if not table and not unknown:
+        raise InputError(f"{path.name} has no rows", hint=f"%export NAME {path.name}")
+    return give_edited(rewards, known, table, unknown)
+
+
+def _name(place: str, row: Any) -> str:
+    column = next((name for name in _NAMES if isinstance(row, Mapping) and name in row), None)
+    if column is None or "reward" not in row:
+        missing = "trajectory" if column is None else "reward"
+        raise InputError(f"{place}: there is no column {missing!r}", hint="%export NAME labels.csv writes both")
+    return str(row[column]).strip().removeprefix("'")
+
+
+def _reward(place: str, value: Any) -> float | None:
+    """The reward of a cell; None for an empty one."""
+    if not isinstance(value, str):
+        return None if _is_missing(value) else finite(value, place)
+    text = value.strip()
+    if not text:
+        return None
+    number = {"true": 1.0, "false": 0.0}.get(text.casefold(), number_of(text))
+    if number is None or math.isinf(number):
+        with_point = text.replace(",", ".") if "," in text else ""
+        hint = with_point if number_of(with_point) is not None else "a number such as 0.5, or an empty cell"
+        raise RewardError(f"{place}: the reward {text!r} is not a number", hint=hint)
+    return number
+
+
+def _as_stored(reward: float | None, value: Any, stored: float | None) -> float | None:
+    """The stored reward where a spreadsheet has only shortened it: 0.333333333 for 0.3333333333333333."""
+    if reward is None or stored is None or not isinstance(value, str):
+        return reward
+    digits = sum(character.isdigit() for character in value.lower().partition("e")[0].lstrip("+-0."))
+    return stored if digits >= _DIGITS and float(f"{stored:.{digits}g}") == reward else reward
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
