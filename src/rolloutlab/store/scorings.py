@@ -123,8 +123,11 @@ class Scorings:
         self._rewards.notify(self._database.change(write))
 
     def scored(self, change: int) -> set[int]:
-        """Ids of the trajectories that a change has scored."""
-        sql = "SELECT trajectory_id FROM reward_outcomes WHERE change = ? AND error IS NULL"
+        """Ids of the trajectories that a change has scored, and that still have a reward."""
+        sql = (
+            "SELECT t.id FROM reward_outcomes o JOIN trajectories t ON t.id = o.trajectory_id"
+            " WHERE o.change = ? AND o.error IS NULL AND t.reward IS NOT NULL"
+        )
         return {row[0] for row in self._database.read(sql, change)}
 
     def last(self, collection: StoredCollection) -> StoredScoring | None:

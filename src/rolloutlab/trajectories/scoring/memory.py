@@ -17,8 +17,9 @@ from rolloutlab.trajectories.scoring.calls import RewardCall
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 _REFLECTIVE = {"globals", "locals", "vars", "eval", "exec", "__import__", "input", "breakpoint"}
 """Names by which a function reaches what its code does not name."""
-_INSTALLED = tuple(
-    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+_INSTALLED = (
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    Path(__file__).resolve().parents[2],
 )
 
 
@@ -78,8 +79,8 @@ def _described(value: Any, above: set[int]) -> Iterator[str]:
 
 
 def _function(function: FunctionType, above: set[int]) -> Iterator[str]:
-    if _is_installed(function.__module__) and function.__closure__ is None:
-        yield f"function {function.__module__}.{function.__qualname__} {_version(function.__module__)}"
+    if function.__closure__ is None and _is_installed_file(function.__code__.co_filename):
+        yield f"function {function.__module__}.{function.__qualname__} {_version(function.__module__ or '')}"
         return
     yield "function"
     yield from _described(function.__defaults__, above)
@@ -173,10 +174,16 @@ _KINDS: Mapping[type, Callable[[Any, set[int]], Iterator[str]]] = {
 def _is_installed(module: str) -> bool:
     """Whether a module comes with Python or an installed package, and so changes with its version only."""
     root = module.partition(".")[0]
-    if root in sys.stdlib_module_names or root == "rolloutlab":
-        return root != "__main__"
+    if root in {"__main__", "__mp_main__"}:  # of a notebook, whichever file started it
+        return False
+    if root in sys.stdlib_module_names:
+        return True
     file = getattr(sys.modules.get(root), "__file__", None)
-    return file is not None and str(Path(file).resolve()).startswith(_INSTALLED)
+    return file is not None and _is_installed_file(file)
+
+
+def _is_installed_file(file: str) -> bool:
+    return file.startswith("<frozen ") or any(Path(file).resolve().is_relative_to(folder) for folder in _INSTALLED)
 
 
 def _version(module: str) -> str:

@@ -217,8 +217,22 @@ class Workers:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="rolloutlab-rewards", daemon=True).start()
+                threading.Thread(target=_run_loop, args=(self._loop,), name="rolloutlab-rewards", daemon=True).start()
             return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped; what hangs in it then is cancelled."""
+
+    async def cancel() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    loop.run_forever()
+    loop.run_until_complete(cancel())
+    loop.close()
 
 
 def described(error: BaseException) -> CallError:

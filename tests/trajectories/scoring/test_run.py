@@ -1,0 +1,468 @@
+"""Scores are stored as they come: failures, interrupts, resumed and remembered calls, at once and in time."""
+
+import asyncio
+import math
+import os
+import signal
+import threading
+from collections import Counter
+
+import pytest
+
+from rolloutlab.errors import InputError, RewardError, ServiceError
+from rolloutlab.store.models import Score
+
+PATIENCE = 30.0
+"""Seconds after which a test that waits for something is a test that fails."""
+
+
+class Called:
+    """A reward function of answer, capital and country that counts its calls; `fails` are countries it fails for."""
+
+    def __init__(self, *fails: int, error: type[Exception] = ValueError) -> None:
+        self.fails, self.error = set(fails), error
+        self.times: Counter[tuple[int, str]] = Counter()
+
+    def __call__(self, answer: str, capital: str, country: int) -> float:
+        self.times[country, answer] += 1
+        if country in self.fails:
+            raise self.error(f"no score for {country}")
+        return float(answer == capital)
+
+
+def say_to(lines):
+    return lines.append
+
+
+def test_a_failure_leaves_its_trajectory_unscored_and_is_counted(lab, collect, rewards):
+    collect(5, 4)
+    lines: list[str] = []
+    assert lab.reward("capitals", Called(1), say=say_to(lines)).mean_reward == 0.5
+    assert rewards() == [1, 0, 1, 0, *[None] * 4, *[1, 0] * 6]
+    assert lines == ["16 scored, 4 failed: ValueError \N{MULTIPLICATION SIGN}4 -> %%reward capitals --resume"]
+    failures = lab.store.scorings.failures(lab.store.find("capitals"))
+    assert [f.trajectory.name for f in failures] == [f"capitals/1/{i}" for i in range(4)]
+    assert {(f.error, f.message) for f in failures} == {("ValueError", "no score for 1")}
+    assert all("raise self.error" in f.line for f in failures)
+
+
+def test_eight_failing_of_four_hundred_leave_the_others_stored_as_one_change(lab, collect, rewards):
+    collect(50, 8)
+    lab.reward("capitals", Called(7, error=TimeoutError), say=lambda _: None)
+    assert sum(reward is not None for reward in rewards()) == 392
+    assert set(lab.reward_history("capitals").index) == {1}
+    lab.undo_rewards("capitals", say=lambda _: None)
+    assert set(rewards()) == {None}
+    assert lab.store.scorings.failures(lab.store.find("capitals")) == []
+
+
+def test_resume_scores_only_what_failed_with_the_same_function_and_as_the_same_change(lab, collect, rewards):
+    collect(5, 4)
+    function = Called(1)
+    lab.reward("capitals", function, say=lambda _: None)
+    function.fails.clear()
+    lab.reward("capitals", resume=True, say=lambda _: None)
+    assert rewards() == [1, 0] * 10
+    assert {country: n for (country, _), n in function.times.items() if country != 1} == dict.fromkeys((0, 2, 3, 4), 2)
+    assert function.times[1, "a1"] == 4  # two of its trajectories have this answer, called twice
+    lab.undo_rewards("capitals", say=lambda _: None)
+    assert set(rewards()) == {None}
+
+
+def test_a_failed_trajectory_loses_the_reward_that_an_earlier_function_gave(lab, collect, rewards):
+    collect(5, 4)
+    lab.reward("capitals", lambda answer: 7.0)
+    lab.reward("capitals", Called(1), say=lambda _: None)
+    assert rewards()[4:8] == [None] * 4
+    lab.undo_rewards("capitals", say=lambda _: None)
+    assert set(rewards()) == {7.0}
+
+
+def test_a_failure_is_gone_once_its_trajectory_has_a_reward_by_any_source(lab, collect):
+    collect(5, 4)
+    lab.reward("capitals", Called(1), say=lambda _: None)
+    stored = lab.store.find("capitals")
+    lab.rank("capitals/1", [0, 1, 2, 3])
+    assert lab.store.scorings.failures(stored) == []
+    lab.undo_rewards("capitals", say=lambda _: None)
+    with pytest.raises(RewardError, match="failed on capitals/1/0: ValueError: no score for 1"):
+        lab.reward("capitals", resume=True)
+
+
+def test_where_all_fail_the_error_is_that_of_the_first_and_nothing_is_changed(lab, collect, rewards):
+    collect(5, 8)
+    lab.reward("capitals", lambda answer: 1.0)
+    function = Called(*range(5))
+    with pytest.raises(RewardError) as error:
+        lab.reward("capitals", function)
+    assert error.value.message.startswith(
+        "the reward function failed on capitals/0/0: ValueError: no score for 0 (line "
+    )
+    assert error.value.hint == "%group capitals/0 shows it; no reward was changed"
+    assert set(rewards()) == {1.0}
+    assert set(lab.reward_history("capitals").index) == {1}
+    assert function.times.total() < 5 * 8 + 1
+
+
+def test_more_than_half_failing_stops_early_and_keeps_what_was_scored(lab, collect, rewards):
+    collect(50, 8)
+    function = Called(*range(1, 50))
+    with pytest.raises(RewardError) as error:
+        lab.reward("capitals", function, concurrency=4)
+    assert error.value.message.startswith("8 scored, ")
+    assert "not tried; the first: the reward function failed on capitals/1/0: ValueError" in error.value.message
+    assert error.value.hint == "%%reward capitals --resume, once it is mended"
+    assert rewards()[:8] == [1, 0] * 4
+    assert function.times.total() < 40
+    function.fails.clear()
+    lab.reward("capitals", resume=True, say=lambda _: None)
+    assert rewards() == [1, 0] * 200
+    assert function.times[0, "a0"] == 4
+
+
+def test_an_error_of_the_lab_in_a_function_is_raised_as_it_is(lab, collect):
+    collect(2, 2)
+
+    def asks(answer):
+        raise ServiceError("the grader is away", hint="start it")
+
+    with pytest.raises(ServiceError, match="the grader is away"):
+        lab.reward("capitals", asks)
+
+
+def test_calls_are_made_at_the_same_time(lab, collect):
+    collect(4, 8)
+    together = threading.Barrier(32)
+
+    def waits(answer):
+        together.wait(PATIENCE)
+        return 1.0
+
+    assert lab.reward("capitals", waits).mean_reward == 1.0
+
+
+def test_coroutines_run_at_the_same_time_on_one_loop(lab, collect):
+    collect(4, 8)
+    loops: Counter[int] = Counter()
+    state: dict[str, asyncio.Event] = {}
+
+    async def waits(answer):
+        loops[id(asyncio.get_running_loop())] += 1
+        event = state.setdefault("all", asyncio.Event())
+        if loops.total() == 32:
+            event.set()
+        await asyncio.wait_for(event.wait(), PATIENCE)
+        return 1.0
+
+    assert lab.reward("capitals", waits).mean_reward == 1.0
+    assert len(loops) == 1
+
+
+def test_a_plain_function_may_return_an_awaitable(lab, collect, rewards):
+    collect(1, 2)
+
+    async def graded(answer):
+        return float(len(answer))
+
+    lab.reward("capitals", lambda answer: graded(answer))
+    assert rewards() == [2.0, 5.0]
+
+
+def test_one_at_a_time_runs_in_the_main_thread(lab, collect):
+    collect(1, 4)
+    threads = set()
+    lab.reward("capitals", lambda answer: threads.add(threading.current_thread()) or 1.0, concurrency=1)
+    assert threads == {threading.main_thread()}
+
+
+def test_a_call_that_hangs_times_out_and_the_others_go_on(lab, collect, rewards):
+    collect(2, 8)
+    done = threading.Event()
+
+    def hangs(answer, country):
+        if country == 1 and answer == "a1":
+            done.wait(PATIENCE)
+        return 1.0
+
+    lines: list[str] = []
+    lab.reward("capitals", hangs, timeout=0.2, concurrency=2, say=say_to(lines))
+    done.set()
+    assert rewards() == [1.0] * 8 + [None, 1.0] * 4
+    assert lines[0].startswith("12 scored, 4 failed: TimeoutError")
+
+
+def test_a_coroutine_that_hangs_is_cancelled(lab, collect, rewards):
+    collect(1, 4)
+    cancelled = []
+
+    async def hangs(answer):
+        if answer == "a0":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(answer)
+                raise
+        return 1.0
+
+    lab.reward("capitals", hangs, timeout=0.2, say=lambda _: None)
+    assert rewards() == [None, 1.0, None, 1.0]
+    assert cancelled == ["a0", "a0"]
+
+
+def test_a_call_that_failed_is_made_again(lab, collect, rewards):
+    collect(1, 4)
+    calls: Counter[str] = Counter()
+
+    def flaky(trajectory):
+        calls[trajectory.name] += 1
+        if calls[trajectory.name] < 3:
+            raise ConnectionError("busy")
+        return 1.0
+
+    lab.reward("capitals", flaky, retries=2, backoff=0.0)
+    assert rewards() == [1.0] * 4
+    assert set(calls.values()) == {3}
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_keeps_what_is_scored_and_a_resume_calls_nothing_twice(lab, collect, rewards):
+    collect(50, 8)
+    calls: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def counted(trajectory, answer, capital):
+        with lock:
+            calls[trajectory.name] += 1
+            if calls.total() == 200:
+                interrupt()
+        return float(answer == capital)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        lab.reward("capitals", counted, concurrency=1)
+    scored = sum(reward is not None for reward in rewards())
+    assert 199 <= scored <= 201
+    assert stopped.value.__notes__ == [
+        f"{scored} of 400 trajectories are done and stored",
+        "  -> %%reward capitals --resume",
+    ]
+    lab.reward("capitals", resume=True, say=lambda _: None)
+    assert rewards() == [1, 0] * 200
+    assert len(calls) == 400
+    assert calls.total() <= 401  # the call that was under way may not have ended
+
+
+def test_an_interrupt_waits_for_no_call_that_hangs(lab, collect, rewards):
+    collect(5, 8)
+    done = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def hangs(answer, country):
+        if country == 4:
+            begun.release()
+            done.wait(PATIENCE)
+        return 1.0
+
+    def later() -> None:
+        for _ in range(8):
+            begun.acquire()
+        interrupt()
+
+    threading.Thread(target=later, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        lab.reward("capitals", hangs, concurrency=8)
+    assert not done.is_set()
+    assert rewards() == [1.0] * 32 + [None] * 8
+    done.set()
+
+
+def test_rewards_given_by_hand_while_a_function_runs_are_kept(lab, collect, rewards):
+    collect(1, 4)
+    (group,) = lab.collection("capitals").groups
+
+    def function(trajectory):
+        if trajectory.name.endswith("/0"):
+            lab.store.rewards.give([Score(group.trajectories[3], 9.0)], "hand")
+        return 1.0
+
+    lab.reward("capitals", function, overwrite=True)
+    assert rewards()[:3] == [1.0] * 3
+
+
+def test_an_undo_while_a_function_runs_stops_it(lab, collect, rewards):
+    collect(100, 8)
+    undone = threading.Event()
+
+    def function(country):
+        if country == 99 and not undone.is_set():
+            lab.undo_rewards("capitals", say=lambda _: None)
+            undone.set()
+        return 1.0
+
+    with pytest.raises(Exception, match="was undone while it was made"):
+        lab.reward("capitals", function, concurrency=1)
+    assert set(rewards()) == {None}
+
+
+def test_the_same_function_is_not_called_twice_for_a_trajectory(lab, collect, rewards):
+    collect(5, 4)
+    lines: list[str] = []
+    right = lambda answer, capital: float(answer == capital)  # noqa: E731
+    lab.reward("capitals", right, say=say_to(lines))
+    lab.reward("capitals", right, say=say_to(lines))
+    assert lines == ["20 results of the same function remembered -> --no-cache calls it again"]
+    for again in ({"cache": False}, {"overwrite": True}):
+        lab.reward("capitals", right, say=pytest.fail, **again)
+    assert rewards() == [1, 0] * 10
+
+
+def test_a_function_of_other_code_or_with_other_values_is_called(lab, collect, rewards):
+    collect(1, 2)
+
+    def scaled(by):
+        return lambda answer, capital: by * float(answer == capital)
+
+    for by in (1.0, 2.0, 3.0):
+        lab.reward("capitals", scaled(by), say=pytest.fail)
+        assert rewards() == [by, 0]
+    lines: list[str] = []
+    lab.reward("capitals", scaled(2.0), say=say_to(lines))
+    assert lines[0].startswith("2 results of the same function remembered")
+    assert rewards() == [2, 0]
+
+
+def test_an_unfinished_function_of_several_is_called_again_alone(lab, collect):
+    collect(5, 4)
+    calls: Counter[str] = Counter()
+
+    def right(answer, capital):
+        return float(answer == capital)
+
+    def flaky(answer, country):
+        calls["flaky"] += 1
+        if country == 1 and calls["flaky"] <= 20:
+            raise ValueError
+        return 1.0
+
+    lab.reward("capitals", [right, flaky], say=lambda _: None)
+    lines: list[str] = []
+    lab.reward("capitals", resume=True, say=say_to(lines))
+    assert "4 results of the same function remembered -> --no-cache calls it again" in lines
+    assert calls["flaky"] == 24
+
+
+def test_a_function_of_answers_gives_a_value_for_each_member(lab, collect, rewards):
+    collect(2, 4)
+
+    def majority(answers):
+        common, _ = Counter(answers).most_common(1)[0]
+        return [float(answer == common) for answer in answers]
+
+    async def longest(group):
+        return [{"length": float(len(t.answer))} for t in group]
+
+    lab.reward("capitals", {"most": majority, "long": longest})
+    assert rewards() == [3, 5] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "got"), [(1.0, "one value"), ([1.0], "1 value"), ("abcd", "one value"), ({"a": 1}, "one value")]
+)
+def test_a_function_of_a_group_must_return_a_value_for_each(lab, collect, value, got):
+    collect(1, 4)
+    with pytest.raises(RewardError) as error:
+        lab.reward("capitals", lambda answers: value)
+    assert error.value.message == (
+        f"a reward function of a group must return a list of 4 values, not {got}, for capitals/0"
+    )
+
+
+def test_one_member_without_a_number_fails_alone(lab, collect, rewards):
+    collect(1, 4)
+    lab.reward("capitals", lambda answers: [1.0, math.nan, 2.0, None], say=lambda _: None)
+    assert rewards() == [1.0, None, 2.0, None]
+
+
+def process_of(answer: str) -> dict[str, float]:
+    return {"process": float(os.getpid()), "length": float(len(answer))}
+
+
+def test_functions_of_a_module_run_in_processes(lab, collect):
+    collect(2, 4)
+    frame = lab.reward("capitals", process_of, processes=2).to_frame()
+    assert frame["length"].tolist() == [2, 5] * 4
+    assert os.getpid() not in set(frame["process"])
+
+
+def test_a_function_that_cannot_be_sent_to_a_process_is_named(lab, collect):
+    collect(1, 2)
+    with pytest.raises(InputError, match="the reward function here cannot be sent to another process"):
+        lab.reward("capitals", {"here": lambda answer: 1.0}, processes=2)
+
+
+def test_a_dry_run_tries_three_and_stores_nothing(lab, collect, rewards):
+    collect(5, 4)
+    lines: list[str] = []
+    function = Called()
+    frame = lab.reward("capitals", {"right": function}, dry_run=True, say=say_to(lines))
+    assert frame["right"].tolist() == [1, 0, 1]
+    assert list(frame.columns) == ["reward", "right", "seconds", "error"]
+    assert function.times.total() == 3
+    assert set(rewards()) == {None}
+    assert lab.store.scorings.history(lab.store.find("capitals")) == []
+    assert lines[0].startswith("3 calls took ")
+    assert lines[0].endswith("with 32 at a time; nothing was stored")
+
+
+def test_a_dry_run_shows_what_fails(lab, collect):
+    collect(5, 4)
+    frame = lab.reward("capitals", Called(0), dry_run=True, say=lambda _: None)
+    assert frame["reward"].isna().all()
+    assert frame["error"].str.contains("no score for 0").all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency must be an integer ≥ 1, not 0"),
+        ({"retries": -1}, "retries must be an integer ≥ 0, not -1"),
+        ({"timeout": 0}, "timeout must be a number of seconds > 0, not 0"),
+        ({"timeuot": 3}, "there is no option 'timeuot' of scoring"),
+        ({"resume": True}, "what scored capitals is not known in this notebook"),
+    ],
+)
+def test_wrong_options_are_named(lab, collect, options, message):
+    collect(1, 2)
+    function = None if "resume" in options else Called()
+    with pytest.raises(InputError) as error:
+        lab.reward("capitals", function, **options)
+    assert error.value.message == message
+
+
+def test_nothing_to_resume_is_an_error(lab, collect):
+    collect(1, 2)
+    with pytest.raises(InputError, match="no function scored capitals: there is nothing to resume"):
+        lab.reward("capitals", Called(), resume=True)
+
+
+def test_a_weight_for_a_component_that_only_late_trajectories_have_is_valid(lab, collect, rewards):
+    collect(200, 8)
+
+    def late(country):
+        return {"right": 1.0} if country < 199 else {"special": 1.0}
+
+    lab.reward("capitals", late, {"special": 3.0}, say=pytest.fail)
+    assert rewards()[-1] == 3.0
+
+
+def test_every_scoring_is_recorded_with_its_source(lab, collect):
+    collect(2, 2)
+    lab.reward("capitals", process_of, retries=1)
+    (scoring,) = lab.store.scorings.history(lab.store.find("capitals"))
+    assert scoring.names == ["process_of"]
+    assert scoring.code.startswith("def process_of(answer: str)")
+    assert (scoring.source, scoring.options["retries"], scoring.undone) == ("function", 1, False)
+    lab.undo_rewards("capitals", say=lambda _: None)
+    assert lab.store.scorings.history(lab.store.find("capitals"))[0].undone
