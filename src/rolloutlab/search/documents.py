@@ -19,6 +19,7 @@ FIELDS = {
     "step": "the checkpoint it was sampled from",
     "reward": "the reward it has now",
     "source": "who gave the reward: function, hand, judge, or tool for a client of the context server",
+    "reward_error": "type and message of the error that a reward function failed with; absent with a reward",
     "advantage_sign": "1 where its reward is above the group's mean, -1 below, 0 at it; absent without a reward",
     "job": "the newest training job that its collection was submitted with",
     "finish_reason": "why the last completion ended: stop, length or tool_calls",
@@ -29,7 +30,7 @@ FIELDS = {
 }
 """Metadata of every trajectory that has it. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`."""
 PART, COLUMN = "reward.", "row."
-OF_REWARD = ("reward", "source", "advantage_sign")
+OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
 _LONG = 2**63
 """Where the integers of a file end."""
@@ -57,13 +58,14 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
-    """Reward metadata of the members of a group, by name; members without a reward are absent.
+    """Reward metadata of the members of a group, by name; members without a reward or an error are absent.
 
     An imported reward may have no source; the field is then absent.
     """
     scored = [member for member in members_G if member.reward is not None]
     advantages_G = group_advantages([float(member.reward or 0.0) for member in scored])
-    return {
+    failed = {member.name: {"reward_error": member.error} for member in members_G if member.error is not None}
+    return failed | {
         member.name: {
             "reward": member.reward,
             **({"source": member.source} if member.source is not None else {}),

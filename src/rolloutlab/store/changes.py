@@ -26,8 +26,9 @@ _NAMES = f"""
     WHERE t.id IN {_GIVEN} ORDER BY t.id
 """
 _SCORED = f"""
-    SELECT t.group_id, t.reward, t.components, t.source, {_NAME}
+    SELECT t.group_id, t.reward, t.components, t.source, {_NAME}, o.error, o.message
     FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
+    LEFT JOIN reward_outcomes o ON o.trajectory_id = t.id AND o.error IS NOT NULL
     WHERE t.group_id IN {_GIVEN} AND t.pending = 0 AND c.deleted_at IS NULL ORDER BY t.group_id, t.position
 """
 
@@ -93,12 +94,13 @@ class Entry(NamedTuple):
 
 
 class RewardChange(NamedTuple):
-    """The reward of one member of a group."""
+    """The reward of one member of a group; error: type and message where a reward function failed on it."""
 
     name: str
     reward: float | None
     components: Mapping[str, float]
     source: str | None
+    error: str | None = None
 
 
 class ChangeFeed:
@@ -144,7 +146,8 @@ class ChangeFeed:
         """Rewards of the members of groups, in order, by group id."""
         groups_to_members: dict[int, list[RewardChange]] = {}
         for row in self._database.read(_SCORED, json.dumps(list(groups))):
-            scored = RewardChange(row["name"], row["reward"], json.loads(row["components"]), row["source"])
+            error = row["error"] and ": ".join(filter(None, (row["error"], row["message"])))
+            scored = RewardChange(row["name"], row["reward"], json.loads(row["components"]), row["source"], error)
             groups_to_members.setdefault(row["group_id"], []).append(scored)
         return groups_to_members
 

@@ -143,11 +143,20 @@ class Scorings:
         """The trajectories that have no reward because a function failed, in order; of one group with `position`."""
         sql = (
             "SELECT o.*, g.position AS place, t.position AS seat FROM groups g CROSS JOIN trajectories t"
-            " ON t.group_id = g.id CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id WHERE g.collection_id = ?"
+            " ON t.group_id = g.id CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id WHERE g.collection_id = ?1"
             " AND o.error IS NOT NULL AND (?2 IS NULL OR g.position = ?2) ORDER BY g.position, t.position"
         )
-        rows = self._database.read(sql.replace("collection_id = ?", "collection_id = ?1"), collection.id, position)
+        rows = self._database.read(sql, collection.id, position)
         return [_failure(collection, row) for row in rows]
+
+    def failed(self, collection: StoredCollection, position: int | None = None) -> dict[str, int]:
+        """How many trajectories failed, by type of error, the most frequent first; of one group with `position`."""
+        sql = (
+            "SELECT o.error, count(*) FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id"
+            " CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id WHERE g.collection_id = ?1"
+            " AND o.error IS NOT NULL AND (?2 IS NULL OR g.position = ?2) GROUP BY 1 ORDER BY 2 DESC, 1"
+        )
+        return {row[0]: row[1] for row in self._database.read(sql, collection.id, position)}
 
     def errors(self, ids: Iterable[int]) -> dict[int, str]:
         """Type and message of the errors of those trajectories that failed."""

@@ -350,6 +350,7 @@ def _round(number: int, collection: Collection, options: Options) -> Round:
         spread=spread,
         trained=check.trainable_groups / len(groups) if groups else 0.0,
         tokens=sum(t.tokens for t in trajectories),
+        unscored=len(trajectories) - len(rewards) if rewards else 0,
     )
 
 

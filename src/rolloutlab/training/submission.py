@@ -194,6 +194,7 @@ def gather(
         for c in collections
         if (held := len(c.part(HELD_OUT)))
     ]
+    warnings += [note for c in collections for note in c.scoring_notes()]
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")

@@ -13,7 +13,7 @@ import pandas as pd
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.options import Options
-from rolloutlab.objective.preflight import Preflight, no_text, preflight
+from rolloutlab.objective.preflight import Preflight, count, no_text, preflight
 from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
@@ -88,6 +88,17 @@ class Collection:
         """Mean reward of the trajectories that have one."""
         rewards = [outline.reward for outline in self._outlines() if outline.reward is not None]
         return math.fsum(r / len(rewards) for r in rewards) if rewards else None
+
+    def scoring_notes(self) -> list[str]:
+        """Where the last scoring failed, and whose rewards are older, as it ended before it came to them."""
+        stored = self.stored
+        failed, older = self._lab.scorings.failed(stored, self._position), self._lab.scorings.unreached(stored)
+        lines = [render.failures(self.name, failed)] if failed else []
+        resume = f"%%reward {self.name} --resume"
+        older_line = (
+            f"{count(older, 'reward')} of {self.name} older than its last scoring, which ended early -> {resume}"
+        )
+        return [*lines, *([older_line] if older else [])]
 
     def preflight(self, options: Options | None = None) -> Preflight:
         """What of it would train, computed by the trainer's own code."""
@@ -186,7 +197,8 @@ class Collection:
                 members[o.group].append(Member(f"{stored.label}/{o.group}/{o.position}", o.reward, o.tokens_H))
         first, rest = positions[: render.MAX_GROUPS], positions[render.MAX_GROUPS :]
         after = f"{stored.label}/{rest[0]}" if rest else ""
-        counts = render.Counts(len(positions), len(outlines), rewards, after)
+        failed = self._lab.scorings.failed(stored, self._position) if len(rewards) < len(outlines) else {}
+        counts = render.Counts(len(positions), len(outlines), rewards, after, failed)
         return self.name, self._read(stored, first), preflight(list(members.values()), Options()), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:

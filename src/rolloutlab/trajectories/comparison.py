@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -27,7 +27,7 @@ class Pair:
     """One prompt: the rewards of its trajectories before and after, in the order of their seeds.
 
     trained: whether a job trained on it between the two checkpoints. rows: how many rows gave this same prompt.
-    of_train: whether it is of the part `train` of a split.
+    of_train: whether it is of the part `train` of a split. left_out: completions without a reward on one of the sides.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Pair:
     trained: bool = False
     rows: int = 1
     of_train: bool = False
+    left_out: int = field(default=0, compare=False)
 
     @property
     def difference(self) -> float:
@@ -137,6 +138,7 @@ class Comparison:
     def words(self) -> list[str]:
         """The result, line by line."""
         low, high = self.interval()
+        left_out = sum(pair.left_out for pair in self.pairs)
         better = sum(pair.difference > 0 for pair in self.pairs)
         worse = sum(pair.difference < 0 for pair in self.pairs)
         rows = sum(pair.rows for pair in self.pairs)
@@ -152,6 +154,7 @@ class Comparison:
             f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
             f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
             *([noted] if of_train else []),
+            *([f"{count(left_out, 'completion')} without a reward on one of the sides left out"] if left_out else []),
         ]
 
     def _basis(self) -> str:
@@ -199,27 +202,34 @@ def pairs_of(
     """The prompts of two collections that were sampled with the same prompts and seeds, in the order of their rows.
 
     Groups with the same prompt and script are one pair, since their trajectories are as alike as those of one group.
-    Only trajectories that have a reward on both sides count; a prompt without any is left out. trained: prompts that
-    were trained on in between, as `Lab.prompts` has them. of_train: positions of the groups of a split's part `train`.
+    Only trajectories that have a reward on both sides count; those of a prompt without any are in `left_out` of the
+    first. trained: prompts that were trained on in between, as `Lab.prompts` has them. of_train: positions of the
+    groups of a split's part `train`.
     """
     pairs: dict[tuple[str, ...], Pair] = {}
+    lost = 0
     for place, (old, new) in enumerate(zip(before.groups, after.groups, strict=True)):
         olds = {t.name.rpartition("/")[2]: t.reward for t in old.trajectories if t.reward is not None}
         news = {t.name.rpartition("/")[2]: t.reward for t in new.trajectories if t.reward is not None}
         both = [position for position in olds if position in news]
+        left_out = max(len(old.trajectories), len(new.trajectories)) - len(both)
+        lost += 0 if both else left_out
         if both:
             rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
             prompt = dumped(new.prompt)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
-            pair = Pair(name, text, *rewards, trained=prompt in trained, of_train=place in of_train)
+            pair = Pair(name, text, *rewards, prompt in trained, of_train=place in of_train, left_out=left_out)
             key = (prompt, *map(dumped, new.script))
             pairs[key] = _pooled(pairs[key], pair) if key in pairs else pair
-    return list(pairs.values())
+    listed = list(pairs.values())
+    return [replace(pair, left_out=pair.left_out + (0 if i else lost)) for i, pair in enumerate(listed)]
 
 
 def _pooled(one: Pair, other: Pair) -> Pair:
     rewards = one.before + other.before, one.after + other.after
-    return Pair(one.name, one.prompt, *rewards, one.trained, one.rows + other.rows, one.of_train)
+    return Pair(
+        one.name, one.prompt, *rewards, one.trained, one.rows + other.rows, one.of_train, one.left_out + other.left_out
+    )
 
 
 def _bounds(pairs: Sequence[Pair], given: Bounds | None) -> Bounds | None:

@@ -177,10 +177,12 @@ class RewardsData:
         rows = self.rows
         outlines = [rows.outlines[i] for i in shown]
         former = self._lab.rewards.former(row.id for row in outlines if row.source == "hand")
+        errors = self._lab.scorings.errors(row.id for row in outlines if row.reward is None)
         shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
         values = []
         for i, row in zip(shown, outlines, strict=True):
             share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
+            error = escape_control_chars(errors[row.id]) if row.id in errors else None
             values.append(
                 {
                     "id": row.id,
@@ -189,7 +191,8 @@ class RewardsData:
                     "source": row.source and escape_control_chars(row.source),
                     "advantage": _advantage(share),
                     "reason": reason,
-                    "why": reason and WHY[Reason(reason)],
+                    "why": error or (reason and WHY[Reason(reason)]),
+                    **({"error": error} if error else {}),
                     **{f"component:{escape_control_chars(name)}": value for name, value in row.components.items()},
                 }
             )
@@ -199,6 +202,7 @@ class RewardsData:
         """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
+        errors = self._lab.scorings.errors(row.id for row in rows if row.reward is None)
         origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
         cells = [
             {
@@ -212,10 +216,12 @@ class RewardsData:
                 "tokens": sum(row.tokens_H),
                 "answer": answers[row.id],
                 "reason": _reason(shares[i]),
+                "reward_error": errors.get(row.id),
             }
             for i, row in zip(shown, rows, strict=True)
         ]
-        made = frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], ["reason"])
+        more = ["reason", *(["reward_error"] if errors else [])]
+        made = frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], more)
         given = {stored.id: self._lab.outlines.rows(stored) for stored in self.stored}
         groups = [self.rows.groups[self.rows.group_of[i]] for i in shown]
         kinds = [stored.plan.get("types", {}) for stored in self.stored]

@@ -123,7 +123,8 @@ class RewardsView(NotebookView):
     def to_frame(self) -> pd.DataFrame:
         """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
 
-        The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would.
+        The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would. Where a
+        reward function failed on some, `reward_error` has the type of the error and its message.
         """
         with self._current():
             return self._read.frame(self._shown)

@@ -5,8 +5,8 @@ The HTML reads well without scripts and style sheets too, as on GitHub.
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice
 from rolloutlab.objective.advantages import Reason, TokenWeight
@@ -42,17 +42,21 @@ FLAGS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What a collection has. rewards: of the completions that have one. next: the first group that is not shown."""
+    """What a collection has. rewards: of the completions that have one. next: the first group that is not shown.
+
+    failed: how many have no reward because a function failed, by type of error.
+    """
 
     groups: int
     completions: int
     rewards: Sequence[float]
     next: str
+    failed: Mapping[str, int] = field(default_factory=dict)
 
 
 def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
     """The collection as plain text. groups: those to be shown. check: what of it would train. counts: of all of it."""
-    lines, shares = [_heading(name, counts)], _by_name(check)
+    lines, shares = [_heading(name, counts), *_failed(name, counts)], _by_name(check)
     for group in groups[:MAX_GROUPS]:
         lines += ["", f"{group.name}  {_short(_question(group))}"]
         if counts.groups == 1 and len(group.prompt) > 1:  # the heading shows one message
@@ -65,7 +69,7 @@ def text(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -
 
 def html(name: str, groups: Sequence[Group], check: Preflight, counts: Counts) -> str:
     """The same as HTML. One group alone shows its whole prompt."""
-    parts, shares = [title(_heading(name, counts))], _by_name(check)
+    parts, shares = [title(_heading(name, counts)), paragraphs(_failed(name, counts))], _by_name(check)
     for group in groups[:MAX_GROUPS]:
         rows = [(t, number(t.reward), _effect(shares.get(t.name))) for t in group.trajectories]
         prompt = _prompt(group) if counts.groups == 1 and group.prompt else ""
@@ -80,6 +84,17 @@ def _heading(name: str, counts: Counts) -> str:
     scored = f", mean reward {math.fsum(r / len(rewards) for r in rewards):.3f}" if rewards else ", not scored yet"
     partly = f" ({len(rewards)} scored)" if rewards and len(rewards) < counts.completions else ""
     return f"{name}: {count(counts.completions, 'completion')} in {count(counts.groups, 'group')}{scored}{partly}"
+
+
+def failures(name: str, failed: Mapping[str, int]) -> str:
+    """How many completions have no reward because a function failed, by type of error, and what to type."""
+    kinds = [f"{escape_to_one_line(error, 60)} \N{MULTIPLICATION SIGN}{times:,}" for error, times in failed.items()]
+    line = f"a reward function failed on {sum(failed.values()):,}: {', '.join(kinds)}"
+    return f"{line} -> %%reward {name.partition('/')[0]} --resume"
+
+
+def _failed(name: str, counts: Counts) -> list[str]:
+    return [failures(name, counts.failed)] if counts.failed else []
 
 
 def _rest(counts: Counts) -> list[str]:

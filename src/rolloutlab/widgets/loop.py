@@ -12,7 +12,8 @@ class Round:
     """The results of one round; None is what is not known of it.
 
     step: the checkpoint that was sampled. reward, spread: mean and standard deviation. trained: share of its groups.
-    held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on.
+    held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on. unscored: completions
+    without a reward, on which the function failed; they are left out of their groups.
     """
 
     number: int
@@ -23,6 +24,7 @@ class Round:
     held_out: float | None = None
     seconds: float | None = None
     tokens: int | None = None
+    unscored: int = 0
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
@@ -37,12 +39,12 @@ def line(one: Round) -> str:
     parts += [f"mean reward {one.reward:.3f}"] if one.reward is not None else []
     parts += [f"{one.trained:.0%} of groups trained"] if one.trained is not None else []
     parts += [f"held-out {one.held_out:.3f}"] if one.held_out is not None else []
-    return "  ".join(parts)
+    return "  ".join([*parts, *([_unscored([one])] if one.unscored else [])])
 
 
 def text(heading: str, rounds: Sequence[Round], ended: str) -> str:
     """The loop as plain text."""
-    return "\n".join([heading, *sparklines(_series(rounds)), *([ended] if ended else [])])
+    return "\n".join([heading, *sparklines(_series(rounds)), *filter(None, [_unscored(rounds), ended])])
 
 
 def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
@@ -53,7 +55,13 @@ def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
     ]
     table = html_table(("round", "step", "mean reward", "trained", "held-out"), rows)
     shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""
-    return f"{title(heading)}{paragraphs([ended])}{shown}"
+    return f"{title(heading)}{paragraphs(filter(None, [_unscored(rounds), ended]))}{shown}"
+
+
+def _unscored(rounds: Sequence[Round]) -> str:
+    """How many completions the reward function failed on; empty if none."""
+    unscored = sum(one.unscored for one in rounds)
+    return f"{unscored:,} without a reward, left out: the function failed on them" if unscored else ""
 
 
 def _series(rounds: Sequence[Round]) -> list[Series]:

@@ -17,6 +17,7 @@ MAX_TEXT_ROWS = 12
 MAX_HTML_ROWS = 24
 _WIDTH = 80
 _MAX_NAME = 28
+_MAX_EFFECT = 24
 _REST = ".to_frame() has them"
 _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED: ""}.items()}
 
@@ -97,7 +98,9 @@ def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _effect(row: Mapping[str, Any]) -> str:
-    """The advantage, or in a word or two why there is none."""
+    """The advantage, or in a word or two why there is none: the type of the error where a reward function failed."""
+    if row.get("error"):
+        return f"failed: {row['error'].partition(':')[0]}"[:_MAX_EFFECT]
     if row["reason"] is not None:
         return _WHY_NOT[row["reason"]]
     return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"

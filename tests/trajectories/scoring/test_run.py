@@ -466,3 +466,40 @@ def test_every_scoring_is_recorded_with_its_source(lab, collect):
     assert (scoring.source, scoring.options["retries"], scoring.undone) == ("function", 1, False)
     lab.undo_rewards("capitals", say=lambda _: None)
     assert lab.store.scorings.history(lab.store.find("capitals"))[0].undone
+
+
+def test_what_failed_is_seen_in_the_collection_the_table_and_the_search(lab, collect):
+    collect(5, 4)
+    collection = lab.reward("capitals", Called(1), say=lambda _: None)
+    failed = "a reward function failed on 4: ValueError \N{MULTIPLICATION SIGN}4 -> %%reward capitals --resume"
+    assert failed in repr(collection)
+    assert failed in collection._repr_html_().replace("&gt;", ">")
+    view = lab.rewards("capitals")
+    assert "failed: ValueError" in repr(view)
+    assert "failed: ValueError" in view._repr_html_()
+    assert view.to_frame()["reward_error"].tolist()[4:8] == ["ValueError: no score for 1"] * 4
+    assert view.page()["rows"][4]["why"] == "ValueError: no score for 1"
+    hits = lab.search(where="reward_error == 'ValueError: no score for 1'", k=0).hits
+    assert sorted(hit.id for hit in hits) == [f"capitals:1/1/{i}" for i in range(4)]
+    lab.rank("capitals/1", [0, 1, 2, 3])
+    assert lab.search(where="reward_error == 'ValueError: no score for 1'", k=0).hits == ()
+    assert failed not in repr(lab.collection("capitals"))
+
+
+def test_a_job_says_what_failed_and_whose_rewards_are_older(lab, collect):
+    collect(5, 8)
+    lab.reward("capitals", lambda answer: 1.0)
+
+    def later(answer, country):
+        if country == 3:
+            interrupt()
+            raise ValueError("no")
+        return 0.5
+
+    with pytest.raises(KeyboardInterrupt):
+        lab.reward("capitals", later, concurrency=1)
+    notes = lab.collection("capitals").scoring_notes()
+    assert notes[-1].endswith(
+        "of capitals older than its last scoring, which ended early -> %%reward capitals --resume"
+    )
+    assert "older than its last scoring" in repr(lab.check("capitals"))

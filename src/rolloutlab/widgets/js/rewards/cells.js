@@ -26,9 +26,10 @@ export function advantage(largest) {
   const percent = ({ advantage: value }) => Math.round(50 * Math.min(1, Math.abs(value) / Math.max(1e-9, largest())));
   const words = ({ advantage: value }) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
   return {
-    key: (row) => row.reason ?? `${percent(row)} ${words(row)} ${row.advantage == null}`,
+    key: (row) => row.error ?? row.reason ?? `${percent(row)} ${words(row)} ${row.advantage == null}`,
     draw(row) {
       if (row.advantage == null && !row.reason) return h("span", { class: "rl-dim" }, "…"); // not all is read yet
+      if (row.error) return h("span", { class: "rl-why", title: row.error }, `failed: ${row.error.split(":")[0]}`);
       if (row.reason) return h("span", { class: "rl-why", title: row.why }, row.reason.replaceAll("_", " "));
       const [side, sign] = row.advantage < 0 ? ["right", "rl-negative"] : ["left", "rl-positive"];
       const bar = h("span", { class: `rl-bar ${sign}`, style: `${side}:50%;width:${percent(row)}%` });
