@@ -594,11 +594,12 @@ class Session:
         return collection
 
     def reward_history(self, name: str) -> pd.DataFrame:
-        """Every change of a collection's rewards, newest first: trajectory, when, who, source, old, new and note.
+        """Every change of the rewards, newest first: trajectory, when, who, source, old, new, note, by, code.
 
         The index is the number of the change: rewards given at once share it.
         """
-        return reward_history(self.store.rewards, self.store.collection(name))
+        stored = self.store.find(name)
+        return reward_history(self.store.rewards, self.store.scorings.history(stored), stored)
 
     def train(
         self, names: str | Sequence[str], options: Options | None = None, *, wait: bool = True, say: Say = print

@@ -86,7 +86,9 @@ def test_the_history_is_a_table_of_every_change(scored, monkeypatch):
     scored.run("%rewards capitals --undo")
     table = scored.run("%rewards capitals --history -o told")
     assert table is scored["told"]
-    assert list(table.columns) == ["trajectory", "when", "who", "source", "old", "new", "note"]
+    assert list(table.columns) == ["trajectory", "when", "who", "source", "old", "new", "note", "by", "code"]
+    assert table["by"].tolist() == ["", "", *["cell"] * 4]
+    assert table["code"].tolist()[2] == "return 1\n"
     assert list(table.index) == [3, 2, 1, 1, 1, 1]
     assert table["source"].tolist() == ["undo", "hand", *["function"] * 4]
     assert table["trajectory"].tolist()[2:] == ["capitals/0/0", "capitals/0/1", "capitals/1/0", "capitals/1/1"]

@@ -14,6 +14,7 @@ from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
 from rolloutlab.store.rewards import Rewards
+from rolloutlab.store.scorings import StoredScoring
 from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
@@ -135,14 +136,17 @@ def catalogue(
     return Frame(columns, index=pd.Index([each.label for each in listed], name="collection"))
 
 
-def reward_history(rewards: Rewards, collection: StoredCollection) -> pd.DataFrame:
+def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> pd.DataFrame:
     """One row per changed reward, newest first, indexed by the number of the change.
 
-    Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note.
+    Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the names of the functions, or of
+    the judge's model), code (their source text, or the rubric). scorings: of the collection, newest first.
     """
     edits = rewards.history_of(collection)
-    columns = ["trajectory", "when", "who", "source", "old", "new", "note"]
-    rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or ""] for e in edits]
+    columns = ["trajectory", "when", "who", "source", "old", "new", "note", "by", "code"]
+    by = {s.change: (", ".join([*([s.style] if s.style else []), *s.names]), s.code) for s in scorings[::-1]}
+    none = "", ""
+    rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or "", *by.get(e.change, none)] for e in edits]
     frame = Frame(rows, columns=columns, index=pd.Index([e.change for e in edits], name="change"))
     when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
     return frame.assign(when=when).astype({"old": float, "new": float})
