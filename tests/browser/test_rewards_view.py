@@ -195,6 +195,22 @@ def test_several_rows_on_several_pages_are_set_and_undone_as_one_change(notebook
 
 
 @lab_only
+def test_rewards_are_taken_away_by_a_key_and_come_back_by_another(notebook, lab, put):
+    name = put(["a", "b", "c"], rewards=[1, 0.5, 0])
+    shown = show(notebook, name)
+    grid(shown).focus()
+    press(notebook, "ArrowDown", "Delete")
+    expect(status(shown)).to_have_text(f"{name}/0/1: reward cleared")
+    expect(row(shown, f"{name}/0/1")).to_contain_text("no reward")
+    assert rewards(lab, name) == [1, None, 0]
+    press(notebook, "ArrowUp", "Shift+ArrowDown", "Shift+ArrowDown", "Backspace")
+    expect(status(shown)).to_have_text("2 rewards cleared")
+    press(notebook, "u", "u")
+    expect(shown.locator(".rl-summary")).to_contain_text("3 rewards of 3")
+    assert rewards(lab, name) == [1, 0.5, 0]
+
+
+@lab_only
 def test_what_is_no_reward_is_explained_and_changes_nothing(notebook, lab, put):
     name = put(["Paris", "Lyon"], rewards=[1, 0])
     shown = show(notebook, name)

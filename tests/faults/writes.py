@@ -2,12 +2,12 @@
 
     writes.py [--sample N] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
-The loop registers a model, samples, scores, trains, compares, ranks, searches, exports, imports, renames, deletes and
-restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start moves aside as
-they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
-sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
-client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end everything is
-there as it was reported before and after.
+The loop registers a model, samples, scores, trains, compares, ranks, labels, searches, exports, imports, renames,
+deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start
+moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every
+call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate error then.
+After that the client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end
+everything is there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
@@ -82,6 +82,7 @@ class Loop:
             "train",
             "compare",
             "rank",
+            "label",
             "search",
             "export",
             "import_",
@@ -143,6 +144,15 @@ class Loop:
 
     def _rank(self) -> None:
         found = self._lab.rank("letters/0", [2, 0, 1])
+        self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
+
+    def _label(self) -> None:
+        """Take rewards of a spreadsheet, of which the first is empty."""
+        path, found = self._home / "out.csv", self._lab.collection("letters")
+        self._lab.export("letters", path, overwrite=True)
+        names = [t.name for t in found.trajectories]
+        path.write_text("\n".join(["trajectory,reward", f"{names[0]},", *(f"{name},0.25" for name in names[1:])]))
+        self._lab.update_rewards_from("letters", path)
         self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
 
     def _search(self) -> None:
