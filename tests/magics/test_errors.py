@@ -291,15 +291,15 @@ def test_a_wrong_token_is_named_with_where_to_put_the_right_one(notebook, sessio
     assert session.collections().empty
 
 
-def test_a_reward_that_is_edited_to_nan_is_refused(notebook):
+def test_a_reward_that_is_edited_to_infinity_is_refused(notebook):
     collection = notebook.run(CHAT)
     notebook.run("%%reward capitals\nreturn len(answer)")
     frame = collection.to_frame()
-    frame.loc[frame.index[1], "reward"] = float("nan")
+    frame.loc[frame.index[1], "reward"] = float("inf")
     before = collection.to_frame()
     notebook.shell.user_ns.update(collection=collection, frame=frame)
     assert notebook.error("collection.update_rewards(frame)") == (
-        "RewardError: the reward of capitals/0/1 is nan, which is no finite number\n  -> return a number"
+        "RewardError: the reward of capitals/0/1 is inf, which is no finite number\n  -> return a number"
     )
     assert collection.to_frame().equals(before)
 
