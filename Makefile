@@ -7,7 +7,7 @@ LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
 BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
-CLIENTS := openai art schemathesis search conformance
+CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
@@ -112,6 +112,14 @@ endef
 
 .venvs/%/.ready: tests/acceptance/%.txt constraints.txt
 	$(ENVIRONMENT)
+
+.venvs/rewards/.ready: .venvs/rewards/.alone
+
+# TRL and verifiers ask for torch and for much that their reward functions never import.
+.venvs/rewards/.alone: tests/acceptance/rewards_alone.txt
+	test -x .venvs/rewards/bin/python || $(PYTHON) -m venv .venvs/rewards
+	.venvs/rewards/bin/python -m pip install --quiet --no-deps --requirement $<
+	touch $@
 
 .venvs/conformance/.ready: .venvs/conformance/node_modules
 

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension"]
+__all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension", "math_answer"]
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from rolloutlab.session import Session, lab
     from rolloutlab.trajectories.judge import Judge
+    from rolloutlab.trajectories.scoring.math_answers import math_answer
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
@@ -32,11 +33,15 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    """`rolloutlab.Session`, `rolloutlab.lab` and `rolloutlab.Judge`, imported when they are first used."""
+    """`rolloutlab.Session`, `.lab`, `.Judge` and `.math_answer`, imported when they are first used."""
     if name == "Judge":
         from rolloutlab.trajectories.judge import Judge
 
         return Judge
+    if name == "math_answer":
+        from rolloutlab.trajectories.scoring.math_answers import math_answer
+
+        return math_answer
     if name in {"Session", "lab"}:
         from rolloutlab import session
 

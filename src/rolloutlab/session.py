@@ -47,6 +47,7 @@ from rolloutlab.trajectories.frame import catalogue, reward_history
 from rolloutlab.trajectories.judge import Judge, give, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
+from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
 from rolloutlab.trajectories.scoring.workers import scoring_options
@@ -147,8 +148,7 @@ class Session:
 
         Raises:
             InputError: an unknown profile, an invalid argument, or a key that would be sent unencrypted.
-            UnreachableError: no response.
-            SignInError: a key or a sign-in is needed. ServiceError: not such a service.
+            UnreachableError: no response. SignInError: a key or a sign-in is needed. ServiceError: not such a service.
             After an error the session stays connected to the service of before.
         """
         if search is not None:
@@ -317,15 +317,14 @@ class Session:
         a system message before the prompt. model: sampled instead of the newest checkpoint of the selected model. seed:
         the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.
         tools: functions, described by signature and docstring and run in this process, and names of MCP servers from
-        `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages.
-        max_turns: consecutive completions that may call tools. concurrency: requests at a time.
+        `add_tools` or of their tools (`docs.find`). Results and errors are recorded as tool messages. max_turns:
+        consecutive completions that may call tools. concurrency: requests at a time.
 
         Completions are stored as they arrive: an interrupt or an error loses none, and `resume` samples the rest.
 
         Raises:
-            InputError: an invalid prompt, variable or setting; nothing was sent.
-            SamplingError: some requests failed; the other completions are stored.
-            ServiceError, NotFoundError: the service's response.
+            InputError: an invalid prompt, variable or setting; nothing was sent. SamplingError: some requests failed;
+            the other completions are stored. ServiceError, NotFoundError: the service's response.
         """
         settings: dict[str, Any] = {"model": model or self.selected, "n": n, "temperature": temperature, "top_p": top_p}
         settings |= {"max_tokens": max_tokens, "stop": stop, "seed": seed, "max_turns": max_turns}
@@ -401,6 +400,8 @@ class Session:
         return self._sample(work, concurrency, register=model is None)
 
     split = staticmethod(split_rows)
+    sandbox, grader = sandbox, graders.of_session
+    trl, verifiers, art = map(staticmethod, (foreign.trl, foreign.verifiers, foreign.art))
 
     def collection(self, name: str) -> Collection:
         """The collection `name` (its newest generation) or `name:N`; NotFoundError when there is none."""
@@ -607,8 +608,7 @@ class Session:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
         names: collections, or patterns such as `cap*` for the newest generation of each match. options: the eleven of
-        `rolloutlab.objective.option_docs`. say: gets the pre-flight report, line by line.
-        wait: False returns once the job is submitted. Interrupting the wait leaves the job running.
+        `rolloutlab.objective.option_docs`. say: gets the report. wait: for its end; an interrupt leaves it running.
 
         Raises:
             InputError: invalid options. NotFoundError: no such collection. NothingTrainsError: no trajectory would

@@ -177,7 +177,7 @@ InputError: the weight of length is inf, which is not a finite number
   -> length=1.0
 """,
     "%%reward capitals --with length --judge m": """
-InputError: a judge gives the whole reward: --with and --weight are for functions
+InputError: a judge gives the whole reward: --with, --grader and --weight are for functions
   -> return {"judge": trajectory.components["judge"], ...} in a %%reward after it
 """,
     "%%reward capitals --samples 2\nreturn 1": """

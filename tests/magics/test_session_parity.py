@@ -53,6 +53,8 @@ CALLS = {
     "%%reward x --resume": 'lab.reward("x", None, {}, resume=True)',
     "%%reward x --dry-run\nreturn 0.5": 'lab.reward("x", Returns(0.5), {}, dry_run=True)',
     "%%reward x --with add\nreturn 2": 'lab.reward("x", {"add": add, "cell": Returns(2)}, {})',
+    "%%reward x --grader g.json": 'lab.reward("x", lab.grader("g.json"), {})',
+    '%%reward x --grader\n{"type": 1}': 'lab.reward("x", lab.grader(\'{"type": 1}\\n\'), {})',
     "%%reward x --judge lab/judge --samples 3 --overwrite\nShort is best.": (
         'lab.judge("x", "Short is best.\\n", model="lab/judge", samples=3, overwrite=True, variables=globals())'
     ),
@@ -159,6 +161,12 @@ class Recorder:
 
     def __init__(self, kind: type, calls: list[Any]) -> None:
         self._kind, self._calls = kind, calls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recorder) and self._kind == other._kind
+
+    def __hash__(self) -> int:
+        return hash(self._kind)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -34,6 +34,9 @@ class RewardMagics(LabMagics):
         metavar="NAME=NUMBER",
         help="the weight of a component (default: 1)",
     )
+    @argument(
+        "--grader", nargs="?", const="", metavar="FILE", help="an OpenAI grader; without FILE the cell is its JSON"
+    )
     @argument("--judge", metavar="MODEL", help="a model that scores each group; the cell is its rubric")
     @argument("--samples", type=int, help="how often a group is judged (default: 2, in opposite orders)")
     @argument("--overwrite", action="store_true", help="score again what was scored by hand")
@@ -60,6 +63,7 @@ class RewardMagics(LabMagics):
             %%reward capitals --with exact,brief --weight exact=1 --weight brief=0.2
 
         What fails has no reward and is counted; `%%reward capitals --resume` scores only that.
+        --grader FILE, or --grader with its JSON as the cell, scores by a grader of OpenAI.
         With --judge a model compares the completions of each group by the rubric in the cell, {{x}} being a column:
 
             %%reward capitals --judge lab/judge
@@ -117,9 +121,11 @@ class RewardMagics(LabMagics):
             names = ", ".join(f"--{name}" for name in _CALLS)
             message = f"a judge scores all groups at once: --resume, --dry-run, --no-cache, {names} are for functions"
             raise InputError(message, hint=f"%%reward {options.name} --judge {options.judge}")
-        if options.function or options.weights:
+        if options.function or options.weights or options.grader is not None:
             hint = 'return {"judge": trajectory.components["judge"], ...} in a %%reward after it'
-            raise InputError("a judge gives the whole reward: --with and --weight are for functions", hint=hint)
+            raise InputError(
+                "a judge gives the whole reward: --with, --grader and --weight are for functions", hint=hint
+            )
         return self.session.judge(
             options.name,
             rubric,
@@ -131,6 +137,12 @@ class RewardMagics(LabMagics):
 
     def _functions(self, options: Namespace, cell: str) -> "Functions | None":
         """What scores; None for what scored last, with --resume and an empty cell."""
+        if options.grader is not None:
+            if bool(options.grader) == bool(cell.strip()):
+                message = "a grader is in the file or in the cell, one of both"
+                raise InputError(message, hint=f"%%reward {options.name} --grader grader.json, with an empty cell")
+            grader = self.session.grader(options.grader or cell)
+            return {**self._named(options.function), "grader": grader} if options.function else grader
         if options.function:
             body = {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
             return self._named(options.function) | body

@@ -227,7 +227,7 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     Around the JSON there may be thoughts, prose and a code fence. Only one object may hold scores: of two, one may be
     quoted from a completion.
     """
-    scored = [value for value in _objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
+    scored = [value for value in json_objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
     if len(scored) != 1:
         return {}, "more than one JSON object has scores" if scored else "no JSON object has scores"
     if unknown := sorted(scored[0].keys() - set(labels)):
@@ -357,7 +357,7 @@ def _label(place: int) -> str:
     return (_label(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def json_objects(text: str) -> list[dict[str, Any]]:
     """The JSON objects in a text, outermost ones only."""
     decoder = json.JSONDecoder(object_pairs_hook=_once)
     objects, place = [], text.find("{")

@@ -13,6 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.frame import AFTER, BEFORE
+from rolloutlab.trajectories.scoring.verifiers import is_rubric
 from rolloutlab.trajectories.table_query import number_of
 
 RewardFunction = Callable[..., Any]
@@ -27,6 +28,9 @@ Functions = RewardFunction | Sequence[RewardFunction] | Mapping[str, RewardFunct
 Scorer = tuple[Functions, Mapping[str, float] | None]
 """Functions and the weights of their components."""
 
+NOT_APPLICABLE: Outcome = {}
+"""The outcome of a function of TRL that returned None: it adds nothing to the reward."""
+
 _Parts = tuple[dict[str, float], dict[str, float]]
 """Components that count towards the reward, and those that are only stored."""
 
@@ -38,6 +42,10 @@ def required(functions: Functions | None) -> Functions:
     if functions is None:
         raise InputError("there is no reward function", hint="lambda answer: float(len(answer) < 80)")
     return functions
+
+
+class NotApplicableError(RewardError):
+    """No reward function applies to a trajectory."""
 
 
 def check_functions(functions: Functions) -> None:
@@ -116,7 +124,7 @@ def by_name(functions: Functions) -> dict[str, RewardFunction]:
 
 
 def _callable(function: Any) -> RewardFunction:
-    if not callable(function):
+    if not callable(function) and not is_rubric(function):
         raise InputError(f"{function!r} is not a reward function", hint="lambda trajectory, answer, messages, row: 1.0")
     made: RewardFunction = function
     return made
@@ -160,7 +168,10 @@ def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights
 
     Raises:
         RewardError: two functions gave the same component, or the sum is too large.
+        NotApplicableError: each function was `NOT_APPLICABLE`.
     """
+    if not any(outcome != NOT_APPLICABLE for outcome in outcomes.values()):
+        raise NotApplicableError(f"no reward function applies to {trajectory.name}: each returned None")
     counted: dict[str, float] = {}
     stored: dict[str, float] = {}
     for name, outcome in outcomes.items():
@@ -180,12 +191,16 @@ def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:
     return [part for name, outcome in outcomes.items() for part in _parts(name, outcome)[0] if part]
 
 
-def outcome_of(name: str, value: Any, trajectory: str) -> Outcome:
+def outcome_of(name: str, value: Any, trajectory: str, *, none_is_valid: bool = False) -> Outcome:
     """What a function returned for a trajectory as a number, or as components and their numbers.
+
+    none_is_valid: None is `NOT_APPLICABLE`.
 
     Raises:
         RewardError: it is neither, or a component has no valid name.
     """
+    if none_is_valid and (value is None or value == NOT_APPLICABLE):
+        return NOT_APPLICABLE
     if not isinstance(value, Mapping):
         return finite(value, f"{trajectory} ({name})" if name else trajectory)
     if not value:

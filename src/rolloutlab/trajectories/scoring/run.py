@@ -18,6 +18,7 @@ from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
 from rolloutlab.store.scorings import Failure, RewardResult
 from rolloutlab.trajectories.scoring.calls import RewardCall
 from rolloutlab.trajectories.scoring.functions import (
+    NotApplicableError,
     Outcome,
     check_known,
     counted_names,
@@ -278,7 +279,7 @@ class ScoringRun:
 
     def _put(self, each: _Unscored, call: RewardCall, value: Any, *, remember: bool) -> None:
         try:
-            outcome = outcome_of(call.name, value, each.trajectory.name)
+            outcome = outcome_of(call.name, value, each.trajectory.name, none_is_valid=call.style == "TRL")
         except RewardError as wrong:
             self._fail(each, call, CallError("RewardError", wrong.message, "", wrong))
             return
@@ -302,7 +303,7 @@ class ScoringRun:
             try:
                 self._scores.append(score_of(ref, outcomes, self._weights))
             except RewardError as wrong:
-                each.errors[""] = CallError("RewardError", wrong.message, "", wrong)
+                each.errors[""] = CallError(type(wrong).__name__, wrong.message, "", wrong)
             else:
                 self._known.update(dict.fromkeys(counted_names(outcomes)))
                 self.tally.scored += 1
@@ -314,7 +315,8 @@ class ScoringRun:
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
     def _fails(self) -> bool:
-        return self.tally.done >= MIN_OUTCOMES and self.tally.failures > self.tally.done / 2
+        failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
+        return self.tally.done >= MIN_OUTCOMES and failures > self.tally.done / 2
 
     def _hopeless(self) -> bool:
         """Whether nothing was scored so far, so that there is nothing to wait for."""
@@ -334,8 +336,7 @@ class ScoringRun:
         if unknown and (last or any(near_miss(name, [*self._known]) for name in unknown)):
             check_known(self._weights, [*self._known])
         self._checked = True
-        batch = self._scores, self._failures, self._results
-        self._store(*batch)
+        self._store(self._scores, self._failures, self._results)
         self.stored += len(self._scores) + len(self._failures)
         self._scores, self._failures, self._results = [], [], []
 

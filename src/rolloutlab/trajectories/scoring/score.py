@@ -16,8 +16,9 @@ from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.frame import Frame
-from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall, reward_call
+from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
 from rolloutlab.trajectories.scoring.cells import RewardCell
+from rolloutlab.trajectories.scoring.foreign import call_of
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, by_name, required, say_kept, weights_of
 from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
 from rolloutlab.trajectories.scoring.run import ScoringRun, duration, pace, stopped
@@ -133,7 +134,7 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
     columns = lab.scorings.columns(stored)
     calls = []
     for name, function in by_name(required(request.functions)).items():
-        call = reward_call(name, function, columns)
+        call = call_of(name, function, columns)
         if call.style:
             say(f"{name or 'the reward function'} has the signature of {call.style}, and is called as there")
         for note in function.shadowed(NAMES, columns) if isinstance(function, RewardCell) else ():

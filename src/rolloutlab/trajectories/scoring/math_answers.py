@@ -1,0 +1,40 @@
+"""Answers to mathematical problems: compared with the right one as expressions, by math-verify (`rolloutlab[math]`)."""
+
+import logging
+import threading
+from typing import Any
+
+from rolloutlab.errors import InputError, RewardError
+
+_LONGEST = 50_000
+"""Characters of an answer that is read; a longer one is wrong."""
+
+
+def math_answer(answer: str, gold: Any) -> float:
+    """1.0 if the answer is equal to `gold` as a number, expression, set, interval or equation, else 0.0.
+
+    answer: the text of a completion; of several results in it the last `\\boxed{...}` counts, else the last one.
+    gold: the right answer, LaTeX or plain, with or without `$`. In the main thread a comparison ends after 5 s; in
+    other threads, as those of `%%reward`, only `--timeout` or `--processes` bounds it.
+
+    Raises:
+        RewardError: `gold` is not mathematics. InputError: math-verify is not installed.
+    """
+    try:
+        from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+    except ImportError:
+        raise InputError("math_answer needs math-verify", hint="%pip install rolloutlab[math]") from None
+    seconds = 5 if threading.current_thread() is threading.main_thread() else None  # it stands on signal.alarm
+    if seconds is None:
+        for name in ("math_verify.parser", "math_verify.grader"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # it warns at each call without a time limit
+    text = str(gold)
+    bare = set(text) & set("\\^_{}") and "$" not in text and "boxed" not in text  # LaTeX is parsed between signs only
+    right = parse(f"${text}$" if bare else text, parsing_timeout=seconds)
+    if not right:
+        raise RewardError(f"{text!r} is not mathematics", hint="math_answer(answer, row[COLUMN]), the right answer")
+    if len(answer) > _LONGEST:
+        return 0.0
+    boxed_first = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
+    given = parse(answer, extraction_config=boxed_first, parsing_timeout=seconds)
+    return float(verify(right, given, timeout_seconds=seconds))

@@ -1,0 +1,253 @@
+"""Supervisor of one sandboxed process: namespaces and limits, then the code, then the end of every process it started.
+
+A script for `python -I -S`, so it imports the standard library alone. `sandbox.py` starts it with one argument, a JSON
+object: `folder` of `main.py`, `timeout` (s), `memory` (bytes), `processes`, `disk` (bytes), `python`, `environment`,
+and `report` (a file descriptor, to which one JSON object is written at the end).
+
+With namespaces (Linux, namespaces(7)) it is process 1 of a PID namespace, whose end the kernel makes the end of every
+process in it. Without them it is the subreaper (prctl(2)) of all that the code starts, and kills its children until
+none is left; on systems with neither it kills the process group.
+"""
+
+from __future__ import annotations  # nothing is imported for types: it would take a third of the time
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NEWNS, _NEWIPC, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = 1 << 17, 1 << 27, 1 << 26, 1 << 28, 1 << 29, 1 << 30
+_NAMESPACES = _NEWNS | _NEWIPC | _NEWUTS | _NEWPID | _NEWNET
+_PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER, _CAPBSET_DROP, _SECUREBITS = 1, 38, 36, 24, 28
+_NOROOT_LOCKED = 1 | 2
+_NOSUID_NODEV, _NOEXEC, _PRIVATE = 2 | 4, 8, (1 << 14) | (1 << 18)
+_MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
+_FIRST_UID = 2_000_000_000
+"""Users from here on have no files and no other processes; each sandbox of root has one of its own."""
+_PAUSE = 0.02
+"""Seconds between two looks at the processes, at most."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(options: dict[str, Any]) -> None:
+    """Run `main.py` and report its end."""
+    report = options["report"]
+    os.set_inheritable(report, False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which runs the `finally` below
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    options["user"] = _user(options)
+    if sys.platform == "linux" and _unshare():
+        supervisor = os.fork()  # the first process after `unshare` is process 1 of the PID namespace
+        if supervisor:
+            try:
+                os.waitpid(supervisor, 0)
+            except SystemExit:  # of SIGTERM
+                os.kill(supervisor, signal.SIGKILL)
+                raise
+            return
+        _prctl(_PDEATHSIG, signal.SIGKILL)
+        options["isolated"] = _private_mounts(options)
+    else:
+        _prctl(_SUBREAPER, 1)
+        options["isolated"] = {"network": False, "files": False, "processes": False}
+    ended = _supervised(options)
+    os.write(report, json.dumps(ended | {"isolated": options["isolated"]}).encode())
+    os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        _libc.prctl(option, value, 0, 0, 0)
+
+
+def _user(options: dict[str, Any]) -> int | None:
+    """The user of the code: as root one without files and processes, if it can read Python; else the present one."""
+    if os.getuid() or not all(map(_world_readable, (options["python"], os.__file__))):
+        return None
+    return _FIRST_UID + os.getpid()
+
+
+def _world_readable(path: str) -> bool:
+    real = os.path.realpath(path)
+    while real != os.path.dirname(real):
+        if not os.stat(real).st_mode & (1 if os.path.isdir(real) else 4):
+            return False
+        real = os.path.dirname(real)
+    return True
+
+
+def _unshare() -> bool:
+    """Whether this process has namespaces of its own; without privileges that needs a user namespace."""
+    uid, gid = os.getuid(), os.getgid()
+    if uid == 0 and _libc.unshare(_NAMESPACES) == 0:
+        return True
+    if _libc.unshare(_NEWUSER | _NAMESPACES):
+        return False
+    try:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    except OSError:  # the code then runs as the user without a name: it can read less
+        pass
+    return True
+
+
+def _private_mounts(options: dict[str, Any]) -> dict[str, bool]:
+    """Mounts of this namespace: all read-only but a folder in memory, of limited size, and only own processes.
+
+    What a kernel or a container refuses is left out, and False in the result.
+    """
+    _mount("none", "/", None, _PRIVATE)
+    readonly = (ctypes.c_uint64 * 4)(1, 0, 0, 0)  # struct mount_attr: attr_set = MOUNT_ATTR_RDONLY
+    with open(os.path.join(options["folder"], "main.py"), "rb") as file:
+        code = file.read()
+    files = not _libc.syscall(_MOUNT_SETATTR, -100, b"/", _RECURSIVE, readonly, ctypes.sizeof(readonly))
+    user = os.getuid() if options["user"] is None else options["user"]
+    if _mount("tmpfs", options["folder"], "tmpfs", _NOSUID_NODEV, f"size={options['disk']},mode=700,uid={user}"):
+        with open(os.path.join(options["folder"], "main.py"), "wb") as file:
+            file.write(code)
+    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID_NODEV | _NOEXEC, f"size={options['disk']},mode=1777")
+    processes = _mount("proc", "/proc", "proc", _NOSUID_NODEV | _NOEXEC)
+    return {"network": True, "files": files, "processes": processes}
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> bool:
+    filesystem = kind.encode() if kind else None
+    error: int = _libc.mount(source.encode(), os.fsencode(target), filesystem, ctypes.c_ulong(flags), data.encode())
+    return error == 0
+
+
+def _supervised(options: dict[str, Any]) -> dict[str, Any]:
+    """How the code ended: its return code (negative: a signal) and the limit that ended it, if one did."""
+    deadline = time.monotonic() + options["timeout"]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(options)
+        finally:
+            os._exit(127)
+    code, limit, pause = None, "", 0.001
+    try:
+        while code is None:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+            elif not ended:
+                limit = "timeout" if time.monotonic() > deadline else _crowd(options)
+                if limit:
+                    break
+                time.sleep(pause)
+                pause = min(pause * 2, _PAUSE)
+    finally:
+        if not options["isolated"]["network"]:  # else the kernel ends the others with this process
+            _kill_tree(pid)
+    return {"returncode": -signal.SIGKILL if code is None else code, "limit": limit}
+
+
+def _crowd(options: dict[str, Any]) -> str:
+    """`processes` or `memory` when all processes of the namespace together have more than the code may have."""
+    if not options["isolated"]["processes"]:
+        return ""
+    count, pages = 0, 0
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            try:
+                with open(f"/proc/{name}/statm") as file:
+                    _, resident, shared, *_ = map(int, file.read().split())
+            except (OSError, ValueError):  # it has ended
+                continue
+            count, pages = count + 1, pages + resident - shared
+    if count > options["processes"]:
+        return "processes"
+    return "memory" if pages * resource.getpagesize() > options["memory"] else ""
+
+
+def _kill_tree(pid: int) -> None:
+    """End the process group, then every child; orphans become children of the subreaper, so this ends."""
+    give_up = time.monotonic() + 5
+    while time.monotonic() < give_up:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except OSError:
+            pass
+        for child in _children():
+            os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.001)
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def _become(options: dict[str, Any]) -> None:
+    """Replace this process by the code, within its limits."""
+    folder, memory, user = options["folder"], options["memory"], options["user"]
+    os.setsid()
+    os.chdir(folder)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # when memory runs out the kernel ends this process first
+    except OSError:
+        pass
+    seconds = (int(options["timeout"]) + 1) * (os.cpu_count() or 1)  # of all threads; the deadline usually comes first
+    for name, limit in (("CPU", seconds), ("FSIZE", options["disk"]), ("CORE", 0), ("AS", memory), ("NOFILE", 256)):
+        _limit(name, limit)
+    if sys.platform == "linux":  # elsewhere it counts all processes of the user, and there may be many
+        _limit("NPROC", options["processes"] + (0 if user else _tasks_of(os.getuid())))
+    for capability in range(64):  # capabilities(7): without them root, too, can neither mount nor change limits
+        _prctl(_CAPBSET_DROP, capability)
+    _prctl(_SECUREBITS, _NOROOT_LOCKED)
+    if user is not None:
+        os.chown(folder, user, user)
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    _prctl(_NO_NEW_PRIVS, 1)
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "main.py"]
+    os.execve(command[0], command, options["environment"])
+
+
+def _limit(name: str, value: int) -> None:
+    kind = getattr(resource, f"RLIMIT_{name}", None)
+    if kind is not None:
+        _, hard = resource.getrlimit(kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(kind, (value, value))
+        except (OSError, ValueError):  # macOS refuses some
+            pass
+
+
+def _tasks_of(uid: int) -> int:
+    """Threads that this user has elsewhere: before Linux 5.14 the limit counts them, too."""
+    tasks = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
+                tasks += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            pass
+    return tasks
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

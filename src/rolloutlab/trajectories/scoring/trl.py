@@ -1,0 +1,117 @@
+"""Call of a reward function of TRL: prompts, completions and columns of the batch, a value per completion.
+
+https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rolloutlab.errors import RewardError
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
+from rolloutlab.trajectories.scoring.signatures import (
+    check_known,
+    completion_of,
+    is_asynchronous,
+    wanted,
+    with_parts,
+)
+
+BATCH = ("prompts", "completions", "completion_ids")
+"""What a function gets, besides columns."""
+_LOGS = ("log_extra", "log_metric")
+
+
+def trl_call(function: Any, conversational: bool | None, name: str, columns: Sequence[str]) -> RewardCall:
+    """The call; InputError for a parameter that is neither of TRL nor a column."""
+    known = [*BATCH, *_LOGS, *columns]
+    check_known(function, known, {"trainer_state": "trainer_state=None in its parameters"})
+    named, all_columns = wanted(function)
+    form = _annotated_form(named.get("completions")) if conversational is None else conversational
+
+    def arguments(members: Sequence[StoredTrajectory], group: Group) -> Arguments:
+        texts = not (_is_conversational(group) if form is None else form)
+        given = {
+            "prompts": [_text_prompt(t) if texts else [m.to_wire() for m in group.prompt] for t in members],
+            "completions": [t.answer if texts else completion_of(t) for t in members],
+            **{column: [t.row.get(column) for t in members] for column in {**dict.fromkeys(columns), **group.row}},
+        }
+        given.pop("prompt", None)
+        if "completion_ids" in named:
+            given["completion_ids"] = [_token_ids(t) for t in members]
+        return Arguments((), given if all_columns else {n: v for n, v in given.items() if n in named})
+
+    logs = [log for log in _LOGS if log in named or all_columns]
+    asynchronous = is_asynchronous(function)
+    called = _with_logs_async(function, logs) if asynchronous else _with_logs(function, logs)
+    return RewardCall(name, called, "group", "TRL", asynchronous, arguments)
+
+
+def _with_logs(function: Any, logs: Sequence[str]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def called(**arguments: Any) -> list[Any]:
+        extra: dict[str, Sequence[Any]] = {}
+        return _trl_values(function(**arguments, **_log_functions(logs, extra)), extra)
+
+    return called
+
+
+def _with_logs_async(function: Any, logs: Sequence[str]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    async def called(**arguments: Any) -> list[Any]:
+        extra: dict[str, Sequence[Any]] = {}
+        return _trl_values(await function(**arguments, **_log_functions(logs, extra)), extra)
+
+    return called
+
+
+def _log_functions(logs: Sequence[str], extra: dict[str, Sequence[Any]]) -> dict[str, Callable[..., None]]:
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        extra[column] = list(values)
+
+    def log_metric(name: str, value: float) -> None:
+        """A number of the whole batch, which no trajectory has."""
+
+    both: dict[str, Callable[..., None]] = {"log_extra": log_extra, "log_metric": log_metric}
+    return {name: both[name] for name in logs}
+
+
+def _trl_values(outcome: Any, extra: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """A value per completion; numbers that were logged beside it are components that do not count."""
+    values = list(outcome.tolist() if hasattr(outcome, "tolist") else outcome)
+    return [with_parts(v, {n: c[i] for n, c in extra.items() if i < len(c)}) for i, v in enumerate(values)]
+
+
+def _annotated_form(parameter: inspect.Parameter | None) -> bool | None:
+    """Whether `completions` is annotated as lists of messages; None without a clear annotation."""
+    annotation = parameter.annotation if parameter else inspect.Parameter.empty
+    if annotation is inspect.Parameter.empty:
+        return None
+    text = annotation if isinstance(annotation, str) else str(annotation)
+    text = text.replace("typing.", "").replace(" ", "").lower()
+    if text.startswith(("list[str", "sequence[str")):
+        return False
+    return True if text.startswith(("list[list[", "sequence[list[")) else None
+
+
+def _is_conversational(group: Group) -> bool:
+    prompt = group.row.get("prompt")
+    if isinstance(prompt, str | list):
+        return isinstance(prompt, list)
+    only = group.prompt[0] if len(group.prompt) == 1 else None
+    return only is None or only.role != "user" or not isinstance(only.content, str)
+
+
+def _text_prompt(trajectory: StoredTrajectory) -> str:
+    prompt = trajectory.row.get("prompt")
+    return prompt if isinstance(prompt, str) else trajectory.prompt
+
+
+def _token_ids(trajectory: StoredTrajectory) -> list[int]:
+    ids = [token.token_id for choice in trajectory.choices for token in choice.sampled_tokens()]
+    if not ids or None in ids:
+        message = f"the service gave no token ids for {trajectory.name}, which completion_ids would be"
+        raise RewardError(message, hint=f"%logprobs {trajectory.name.partition('/')[0]}")
+    return [i for i in ids if i is not None]

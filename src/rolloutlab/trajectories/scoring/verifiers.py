@@ -1,0 +1,134 @@
+"""Calls of the functions of a `Rubric` of verifiers (up to 0.3): rollouts and their row by parameter names."""
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rolloutlab.errors import InputError
+from rolloutlab.store.models import Group, StoredTrajectory
+from rolloutlab.store.rewards import finite
+from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
+from rolloutlab.trajectories.scoring.signatures import (
+    check_known,
+    completion_of,
+    is_asynchronous,
+    wanted,
+    with_parts,
+)
+
+ROLLOUT = ("prompt", "completion", "answer", "info", "task", "state")
+"""What a function of a rollout gets, besides columns and objects of its rubric."""
+ROLLOUTS = ("prompts", "completions", "answers", "infos", "tasks", "states")
+"""What a function of a group gets."""
+
+
+class _RubricPart(NamedTuple):
+    """A function of a rubric, its weight (None by itself) and the objects that it can have by name."""
+
+    function: Any
+    weight: float | None
+    objects: Mapping[str, Any]
+
+
+class _MessageDict(dict[str, Any]):
+    """A message: older functions of verifiers read its keys, newer ones its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+
+def is_rubric(function: Any) -> bool:
+    return any(c.__name__ == "Rubric" and c.__module__.split(".")[0] == "verifiers" for c in type(function).__mro__)
+
+
+def _rubric_parts(function: Any, objects: Mapping[str, Any]) -> list[_RubricPart]:
+    if not is_rubric(function):
+        return [_RubricPart(function, None, objects)]
+    own = {**function.class_objects, **objects}
+    parts = [_RubricPart(f, float(w), own) for f, w in zip(function.funcs, function.weights, strict=True)]
+    for rubric in getattr(function, "rubrics", ()):  # of a RubricGroup
+        parts += _rubric_parts(rubric, objects)
+    return parts
+
+
+def _is_of_group(function: Any) -> bool:
+    return bool(inspect.signature(function).parameters.keys() & set(ROLLOUTS))
+
+
+def verifiers_call(
+    function: Any, answer: str, objects: Mapping[str, Any], name: str, columns: Sequence[str]
+) -> RewardCall:
+    parts = _rubric_parts(function, objects)
+    if not parts:
+        raise InputError("the rubric has no reward functions", hint="rubric.add_reward_func(f)")
+    per: Literal["trajectory", "group"] = "group" if any(_is_of_group(p.function) for p in parts) else "trajectory"
+    for part in parts:
+        names = ROLLOUTS if _is_of_group(part.function) else ROLLOUT
+        known = [n for n in names if n not in {"answer", "answers"} or answer in columns]
+        check_known(part.function, [*known, *part.objects, *columns], _HINTS)
+
+    def arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+        return Arguments(([_state(t, answer) for t in members],), {})
+
+    async def score(states: Sequence[dict[str, Any]]) -> Any:
+        values = await _scores(parts, states)
+        return values if per == "group" else values[0]
+
+    named = type(function) if is_rubric(function) else function
+    return RewardCall(name, functools.wraps(named, updated=())(score), per, "verifiers", True, arguments)
+
+
+async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]) -> list[Any]:
+    """A value per state. The functions of a rubric run in order, as later ones may read what earlier ones stored."""
+    named: list[dict[str, float]] = [{} for _ in states]
+    totals = [0.0] * len(states)
+    for function, weight, objects in parts:
+        if _is_of_group(function):
+            plural = {f"{key}s": [state[key] for state in states] for key in ROLLOUT[:-1]}
+            values = list(await _awaited(function, {**plural, "states": states, **objects}))
+        else:
+            values = [await _awaited(function, {**state, "state": state, **objects}) for state in states]
+        if weight is None:
+            return values
+        for i, value in enumerate(values):
+            totals[i] += weight * finite(value, function.__name__)
+            named[i][function.__name__] = value
+    return [with_parts(total, parts_of) for total, parts_of in zip(totals, named, strict=True)]
+
+
+async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
+    """The result for those objects that the function names; a plain function runs in a thread."""
+    named, everything = wanted(function)
+    arguments = dict(objects) if everything else {key: value for key, value in objects.items() if key in named}
+    if is_asynchronous(function):
+        return await function(**arguments)
+    return await asyncio.to_thread(function, **arguments)
+
+
+def _state(trajectory: StoredTrajectory, answer: str) -> dict[str, Any]:
+    """What a `State` of verifiers has of a finished rollout, and the columns of the row."""
+    row, info = trajectory.row, trajectory.row.get("info") or {}
+    completion = [_MessageDict(message) for message in completion_of(trajectory)]
+    prompt = [_MessageDict(m) for m in trajectory.messages[: len(trajectory.items) - len(completion)]]
+    return {
+        **row,
+        "prompt": prompt,
+        "completion": completion,
+        "answer": row.get(answer, ""),
+        "info": json.loads(info) if isinstance(info, str) else info,
+        "task": row.get("task", "default"),
+        "input": dict(row),
+        "model": trajectory.model,
+        "is_completed": True,
+        "is_truncated": trajectory.finish_reason == "length",
+    }
+
+
+_HINTS = {
+    "answer": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
+    "answers": 'lab.verifiers(f, answer="capital"), the column with the ground truth',
+    "parser": "lab.verifiers(f, parser=vf.Parser())",
+}

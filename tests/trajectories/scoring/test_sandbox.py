@@ -1,0 +1,281 @@
+"""The sandbox: what a program gets and returns, and hostile programs, each of which ends with everything it started.
+
+The bombs stop by themselves after some seconds, should the sandbox ever fail to end them.
+"""
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.trajectories.scoring import sandbox
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the sandbox needs fork"),
+]
+FORK_BOMB = """
+import os, time
+end = time.time() + 20
+while time.time() < end:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+MEMORY_OF_MANY = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        held = bytearray(100 * 2**20)
+        held[::4096] = b"x" * len(held[::4096])
+        time.sleep(20)
+        os._exit(0)
+time.sleep(20)
+"""
+ESCAPE = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True:
+            print("still here", flush=True)
+    os._exit(0)
+os.wait()
+print("the end")
+"""
+
+
+def alive_in(folder: Path) -> list[str]:
+    """The processes that work in a folder or below it."""
+    alive = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(folder) in str((process / "cwd").readlink()):
+                alive.append(process.name)
+    return alive
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch) -> Path:
+    """The folder of temporary folders of this test alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_namespaces(tmp_path, monkeypatch):
+    """As on a system that refuses namespaces."""
+    child = tmp_path / "child.py"
+    source = sandbox._CHILD.read_text()
+    assert "    uid, gid = os.getuid(), os.getgid()\n" in source
+    child.write_text(source.replace("    uid, gid = os.getuid(), os.getgid()\n", "    return False\n"))
+    monkeypatch.setattr(sandbox, "_CHILD", child)
+
+
+@pytest.fixture(params=["namespaces", "without"])
+def either(request):
+    """With namespaces, where the system allows them, and without."""
+    if request.param == "without":
+        request.getfixturevalue("no_namespaces")
+
+
+def test_a_program_returns_what_it_prints_and_reads_its_standard_input(either):
+    result = sandbox.python("import sys\nprint(input())\nprint('oops', file=sys.stderr)", stdin="from a row\n")
+    assert (result.stdout, result.stderr, result.returncode) == ("from a row\n", "oops\n", 0)
+    assert result.ok
+    assert (result.timed_out, result.truncated, result.limit) == (False, False, "")
+
+
+def test_an_exception_is_in_stderr_with_its_line(either):
+    result = sandbox.python("x = 1\nraise ValueError('no')")
+    assert result.returncode == 1
+    assert "line 2" in result.stderr
+    assert "raise ValueError('no')" in result.stderr
+
+
+def test_text_beyond_ascii_goes_in_and_comes_out():
+    assert sandbox.python("print('Îñ ' + input())", stdin="🦊").stdout == "Îñ 🦊\n"
+    assert sandbox.python("import sys; sys.stdout.buffer.write(b'\\xff')").stdout == "\ufffd"
+
+
+@pytest.mark.parametrize("code", ["", "print(", "\0", "'\ud800'", "import no_such_module"])
+def test_what_is_no_program_is_a_result_too(code):
+    assert sandbox.python(code).returncode == (0 if code == "" else 1)
+
+
+def test_no_variable_of_the_environment_reaches_the_program(monkeypatch, either):
+    monkeypatch.setenv("SOME_API_KEY", "secret-of-this-test")
+    result = sandbox.python("import os, pathlib\nprint(dict(os.environ))\nprint(pathlib.Path.home())")
+    assert result.ok
+    assert "secret-of-this-test" not in result.stdout
+    assert "SOME_API_KEY" not in result.stdout
+    assert str(Path.home()) != result.stdout.splitlines()[1]
+
+
+def test_the_environment_of_other_processes_is_out_of_sight_where_there_are_namespaces():
+    listing = "import os\nprint(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
+    result = sandbox.python(listing)
+    if not result.files_read_only or sys.platform != "linux":
+        pytest.skip("this system allows no namespaces")
+    assert str(os.getpid()) not in result.stdout[1:-2].split(", ")
+
+
+def test_each_program_has_an_empty_folder_that_is_deleted(either):
+    write = "import os\nprint(os.getcwd(), os.listdir())\nopen('made', 'w').write('x')\nprint(open('made').read())"
+    first, second = (sandbox.python(write).stdout.splitlines() for _ in range(2))
+    folder = Path(first[0].split(" ")[0])
+    assert first[0].endswith("['main.py']")
+    assert first[1] == "x"
+    assert first[0] != second[0]
+    assert not folder.exists()
+
+
+def test_installed_packages_can_be_imported():
+    result = sandbox.python("import numpy\nprint(numpy.arange(3).sum())", timeout=60, memory_mb=1024)
+    assert result.stdout == "3\n"
+
+
+def test_a_program_that_does_not_end_is_ended(either):
+    result = sandbox.python("print('begun')\nwhile True: pass", timeout=0.5)
+    assert (result.stdout, result.timed_out, result.limit, result.ok) == ("begun\n", True, "timeout", False)
+    assert result.returncode == -9
+
+
+def test_a_program_may_ignore_signals_and_close_its_streams_and_is_ended_all_the_same(either):
+    deaf = "import os, signal\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\n"
+    stubborn = f"{deaf}os.closerange(0, 64)\nwhile True: pass"
+    assert sandbox.python(stubborn, timeout=0.5).timed_out
+
+
+def test_a_fork_bomb_ends(either, temporary):
+    result = sandbox.python(FORK_BOMB, timeout=1)
+    assert result.limit in {"timeout", "processes"}
+    assert alive_in(temporary) == []
+
+
+def test_what_a_program_leaves_behind_ends_with_it(either, temporary):
+    result = sandbox.python(ESCAPE, timeout=5)
+    assert result.returncode == 0
+    assert "the end" in result.stdout
+    assert alive_in(temporary) == []
+
+
+def test_a_memory_bomb_is_a_memory_error(either):
+    result = sandbox.python("x = bytearray(10**10)", memory_mb=128)
+    assert result.returncode == 1
+    assert "MemoryError" in result.stderr
+
+
+def test_memory_held_by_many_processes_counts_together(temporary):
+    result = sandbox.python(MEMORY_OF_MANY, timeout=2)
+    assert result.limit == ("memory" if result.network_isolated else "timeout")
+    assert alive_in(temporary) == []
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_endless_output_is_cut_while_it_is_read(stream, either):
+    result = sandbox.python(f"import sys\nwhile True: sys.{stream}.write('x' * 100_000)", timeout=1)
+    assert result.truncated
+    assert set(getattr(result, stream)) == {"x"}
+    assert len(getattr(result, stream)) == sandbox.OUTPUT
+
+
+def test_a_large_file_is_refused(either):
+    result = sandbox.python("open('big', 'wb').write(b'x' * 10**8)")
+    assert not result.ok
+
+
+def test_files_elsewhere_cannot_be_written_where_there_are_namespaces(tmp_path):
+    tmp_path.chmod(0o777)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    mine.chmod(0o666)
+    result = sandbox.python(f"open({str(mine)!r}, 'w').write('theirs')")
+    if not result.files_read_only:
+        pytest.skip("this system allows no namespaces")
+    assert mine.read_text() == "mine"
+    assert "Read-only file system" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount(2)")
+def test_a_program_can_make_nothing_writable_again():
+    remount = "import ctypes\nprint(ctypes.CDLL(None).mount(b'none', b'/', None, 32 | 4096, b''))"
+    assert sandbox.python(remount).stdout == "-1\n"
+
+
+def test_there_is_no_network_where_there_are_namespaces():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = sandbox.python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)\nprint('in')")
+    if result.network_isolated:
+        assert result.stdout == ""
+        assert "Network is unreachable" in result.stderr
+    else:
+        assert result.stdout == "in\n"  # and `network_isolated` says so
+
+
+def test_without_namespaces_the_result_says_so(no_namespaces):
+    result = sandbox.python("print(1)")
+    assert (result.stdout, result.network_isolated, result.files_read_only) == ("1\n", False, False)
+
+
+def test_many_threads_run_programs_at_once_and_each_gets_its_own_output():
+    with ThreadPoolExecutor(32) as pool:
+        results = pool.map(lambda i: sandbox.python(f"print({i})", timeout=60), range(32))
+    assert [result.stdout for result in results] == [f"{i}\n" for i in range(32)]
+
+
+def test_it_works_beside_threads_that_hold_files_open(tmp_path):
+    """Descriptors of this process are not the program's."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret-of-this-test")
+    listing = "import os\nprint([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')[:-1]])"
+    with secret.open() as kept:
+        os.set_inheritable(kept.fileno(), True)
+        result = sandbox.python(listing if sys.platform == "linux" else "print()")
+    assert result.ok
+    assert "secret" not in result.stdout
+
+
+def test_an_interrupt_ends_the_program(monkeypatch, either, temporary):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sandbox, "_output", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.python("while True: pass", timeout=20)
+    assert alive_in(temporary) == []
+
+
+def test_a_supervisor_that_cannot_start_is_an_error_not_a_result(tmp_path, monkeypatch):
+    broken = tmp_path / "child.py"
+    broken.write_text("raise OSError('no more processes')")
+    monkeypatch.setattr(sandbox, "_CHILD", broken)
+    with pytest.raises(RewardError, match="no more processes"):
+        sandbox.python("print(1)")
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"memory_mb": "256"}])
+def test_limits_are_positive_numbers(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        sandbox.python("", **wrong)
+
+
+def test_code_is_a_text():
+    with pytest.raises(InputError, match="must be a string"):
+        sandbox.python(None)
+
+
+def test_it_leaves_no_thread_and_no_file_open():
+    before = len([*Path("/dev/fd").iterdir()]), threading.active_count()
+    for _ in range(3):
+        sandbox.python("print(1)")
+    assert (len([*Path("/dev/fd").iterdir()]), threading.active_count()) == before
