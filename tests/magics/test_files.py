@@ -98,3 +98,25 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_in_words(notebook, t
     message = notebook.error(f"%import {tmp_path / name} bomb")
     assert f"InputError: {place}more than 128 MiB in one piece" in message
     assert "JSON lines" in message
+
+
+def test_a_file_is_sampled_over_by_its_name_and_a_variable_comes_first(notebook, folder):
+    (folder / "my data.csv").write_text("country\nFrance\nPeru\n")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "rows.jsonl").write_text('{"country": "Chad"}\n{"country": ')
+    notebook.run("%%chat a --over 'my data.csv' --max-tokens 2\n{{country}}?")
+    assert [group.row["country"] for group in notebook.lab.collection("a").groups] == ["France", "Peru"]
+    notebook.run("%%chat b --over sub/rows.jsonl --limit 1 --max-tokens 2\n{{country}}?")
+    assert [group.row["country"] for group in notebook.lab.collection("b").groups] == ["Chad"]
+    notebook.run("class sub: jsonl = [{'country': 'Japan'}]")
+    (folder / "sub.jsonl").write_text('{"country": "no"}')
+    notebook.run("%%chat c --over sub.jsonl --prompt-column country --max-tokens 2\n")
+    assert notebook.lab.collection("c").trajectories[0].prompt == "Japan"
+    error = notebook.error("%%chat d --over sub/rows.jsonl\n{{country}}?")
+    assert error.startswith("InputError: rows.jsonl, line 2, column 13: not JSON")
+    assert "there is no file nothing.csv" in notebook.error("%%chat d --over nothing.csv\n{{country}}?")
+    assert "there is no variable 'nothing'" in notebook.error("%%chat d --over nothing\n{{country}}?")
+    assert "limit must be an integer" in notebook.error("%%chat d --over countries --limit 0\n{{country}}?")
+    assert "cannot take --limit and --prompt-column" in notebook.error(
+        "%%chat a --resume --limit 1 --prompt-column x\n"
+    )

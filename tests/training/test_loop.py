@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from itertools import cycle
 from random import Random
 
 import pytest
@@ -131,6 +132,13 @@ def test_rows_may_differ_from_round_to_round(session):
     loop(session, over=rows)
     assert asked == [1, 2]
     assert [t.prompt for t in session.collection("capitals:2").trajectories] == ["Capital of Country 2?"] * 2
+
+
+def test_every_round_takes_the_same_rows_also_of_an_endless_iterator(session):
+    loop(session, over=cycle(ROWS), held_out=iter(ROWS[:1]), limit=2)
+    for label in ("capitals:1", "capitals:2"):
+        assert [group.row for group in session.collection(label).groups] == ROWS
+    assert {len(session.collection(f"held_out.capitals:{i}").groups) for i in (1, 2)} == {1}
 
 
 def test_every_round_has_seeds_of_its_own_that_follow_from_the_first(session):
