@@ -1,5 +1,8 @@
 """A split of rows: what stays where it is, what stays together, and who is told of a prompt in both parts."""
 
+from datetime import date
+
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -94,6 +97,20 @@ def test_what_is_selected_of_a_part_is_still_of_it_and_no_template_sees_that(sel
     assert all(set(group.row) == {"question", "topic", "answer"} for group in work.groups)
     with pytest.raises(InputError, match="neither a column nor a variable"):
         sampled("x", "{{part}}", rows, None, {}, {"model": "lab/a"}, Tools(()))
+
+
+def test_a_row_of_a_part_that_was_changed_is_made_plain_again():
+    held_out = split_rows([{"n": n, "day": date(2026, 1, 1 + n % 30)} for n in range(200)], say=quiet).held_out
+    held_out[0]["at"] = pd.Timestamp("2026-01-31")
+    held_out[0]["day"] = 3
+    held_out[1]["more"] = np.arange(2)
+    rows = rows_of(held_out)
+    assert (rows[0]["at"], rows[0]["day"], rows[1]["more"]) == ("2026-01-31T00:00:00", 3, [0, 1])
+    assert [row.kinds for row in rows[:2]] == [{"at": "datetime"}, {"day": "date"}]
+    assert {row.part for row in rows} == {HELD_OUT}
+    held_out[0]["n"] = object()
+    with pytest.raises(InputError, match="column 'n': a object cannot be kept as JSON"):
+        rows_of(held_out)
 
 
 def test_texts_are_normalized_as_a_person_compares_them():

@@ -92,13 +92,16 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
 
 
 def _plain_row(place: str, row: Any) -> Row:
-    if isinstance(row, Row):  # of a split, or read before
-        return Row(row, place=row.place, kinds=row.kinds, part=row.part)
     mapping = row if isinstance(row, Mapping) else {"item": row}
-    _check_names(mapping, place)
-    values = {str(column): _plain(value, f"{place}, column {str(column)!r}") for column, value in mapping.items()}
+    known: Row = mapping if isinstance(mapping, Row) else Row(place=place)  # of a split, or read before
+    _check_names(mapping, known.place)
+    values = {str(column): _plain(value, f"{known.place}, column {str(column)!r}") for column, value in mapping.items()}
+    kinds = {str(column): _kind(value) or known.kinds.get(str(column), "") for column, value in mapping.items()}
     return Row(
-        values, place=place, kinds={str(name): kind for name, value in mapping.items() if (kind := _kind(value))}
+        values,
+        place=known.place,
+        kinds={column: kind for column, kind in kinds.items() if kind and isinstance(values[column], str)},
+        part=known.part,
     )
 
 
