@@ -275,3 +275,52 @@ def test_rewards_go_to_a_spreadsheet_and_back(notebook, tmp_path, capsys, monkey
     assert list(view.to_frame()["reward"]) == [0.5] * 4
     assert "-> %rewards NAME --from FILE" in notebook.error("%import 'my labels.csv'")
     assert "--from is of one collection" in notebook.error("%rewards capitals capitals:1 --from a.csv")
+
+
+def test_a_cell_and_functions_get_the_columns_that_they_name(scored):
+    scored.run("def known(capital, country):\n    return len(capital)")
+    frame = scored.run("%%reward capitals --with known\nreturn float(country == 'Peru') + 0 * len(answer)").to_frame()
+    assert frame["known"].tolist() == [5, 5, 4, 4]
+    assert frame["cell"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_column_precedes_a_variable_and_a_line_says_so(scored, capsys):
+    scored.shell.user_ns["capital"] = "London"
+    scored.run("%%reward capitals\nreturn float(capital == 'Lima')")
+    assert scored.run("%rewards capitals").to_frame()["reward"].tolist() == [0, 0, 1, 1]
+    assert "capital is the column of the row, not the variable of the notebook" in capsys.readouterr().out
+
+
+def test_an_empty_cell_resumes_with_the_function_of_before_and_a_new_notebook_needs_it(scored, capsys):
+    scored.run("fails = True\ncalls = []")
+    cell = "%%reward capitals\ncalls.append(country)\nassert not (fails and country == 'Peru')\nreturn 1.0"
+    scored.run(cell.replace("Peru", "France").replace("return", "if country == 'Spain': raise ValueError\nreturn"))
+    assert "2 scored, 2 failed: AssertionError" in capsys.readouterr().out
+    scored.run("fails = False")
+    scored.run("%%reward capitals --resume")
+    assert scored.run("%rewards capitals").to_frame()["reward"].tolist() == [1, 1, 1, 1]
+    assert sorted(scored["calls"]) == [*["France"] * 4, *["Peru"] * 2]
+    scored.lab._scorers.__init__()
+    assert scored.error("%%reward capitals --resume") == (
+        "InputError: what scored capitals is not known in this notebook\n"
+        "  -> %%reward capitals --resume, with the reward function as its body or --with"
+    )
+
+
+def test_a_dry_run_shows_a_table_and_stores_nothing(scored, capsys):
+    frame = scored.run("%%reward capitals --dry-run -o tried\nreturn len(answer)")
+    assert frame is scored["tried"]
+    assert list(frame.columns) == ["reward", "seconds", "error"]
+    assert list(frame.index) == ["capitals/0/0", "capitals/0/1", "capitals/1/0"]
+    assert "; nothing was stored" in capsys.readouterr().out
+    assert len(scored.run("%rewards capitals --history")) == 0
+
+
+def test_a_judge_takes_no_options_of_functions(scored):
+    assert scored.error("%%reward capitals --judge m --timeout 3").startswith("InputError: a judge scores all groups")
+
+
+def test_a_cell_may_wait_for_a_coroutine(scored):
+    scored.run("async def graded(text):\n    return float(len(text))")
+    frame = scored.run("%%reward capitals\nreturn await graded(capital)").to_frame()
+    assert frame["reward"].tolist() == [5, 5, 4, 4]
