@@ -115,7 +115,7 @@ endef
 
 .venvs/rewards/.ready: .venvs/rewards/.alone
 
-# TRL and verifiers ask for torch and for much that their reward functions never import.
+# TRL, verifiers and ART ask for torch and for much that their reward functions never import.
 .venvs/rewards/.alone: tests/acceptance/rewards_alone.txt
 	test -x .venvs/rewards/bin/python || $(PYTHON) -m venv .venvs/rewards
 	.venvs/rewards/bin/python -m pip install --quiet --no-deps --requirement $<

@@ -18,7 +18,7 @@ from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
 from rolloutlab.trajectories.scoring.cells import RewardCell
-from rolloutlab.trajectories.scoring.foreign import call_of
+from rolloutlab.trajectories.scoring.foreign import ForeignReward, call_of
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, by_name, required, say_kept, weights_of
 from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
 from rolloutlab.trajectories.scoring.run import ScoringRun, duration, pace, stopped
@@ -135,7 +135,7 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
     calls = []
     for name, function in by_name(required(request.functions)).items():
         call = call_of(name, function, columns)
-        if call.style:
+        if call.style and not isinstance(function, ForeignReward):
             say(f"{name or 'the reward function'} has the signature of {call.style}, and is called as there")
         for note in function.shadowed(NAMES, columns) if isinstance(function, RewardCell) else ():
             say(note)
