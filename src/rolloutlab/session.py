@@ -50,7 +50,7 @@ from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
-from rolloutlab.trajectories.scoring.workers import scoring_options
+from rolloutlab.trajectories.scoring.workers import ScoringOptions
 from rolloutlab.trajectories.search_view import SearchResult
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
@@ -500,22 +500,44 @@ class Session:
         return self.collection(outcome.label or name)
 
     def reward(
-        self, name: str, function: Functions | None = None, weights: Weights = None, *, say: Say = print, **options: Any
+        self,
+        name: str,
+        function: Functions | None = None,
+        weights: Weights = None,
+        *,
+        concurrency: int = 32,
+        timeout: float | None = None,
+        retries: int = 0,
+        processes: int = 0,
+        overwrite: bool = False,
+        resume: bool = False,
+        cache: bool = True,
+        dry_run: bool = False,
+        say: Say = print,
     ) -> Any:
         """Score every trajectory of a collection with functions; returns the collection.
 
         function: of any of `trajectory, answer, reasoning, messages, row, prompt, completion, info` and columns of the
         row, by name; of `group` or `answers` for a value for each member of a group. One function; a list, each a
         component under its name; or a dict of names and functions. The reward is the sum of the components, times their
-        `weights`. options: those of `ScoringOptions`: `concurrency` (32), `timeout` (seconds), `retries`, `processes`,
-        `overwrite`, `resume`, `cache`, `dry_run`. Outcomes are stored as they come, as one change. `say` gets how many
-        trajectories failed, which have no reward then, and how many rewards by hand were kept.
+        `weights`. Outcomes are stored as they come, as one change. `say` gets how many trajectories failed, which have
+        no reward then, and how many rewards by hand were kept.
+
+        concurrency: calls at a time. timeout: seconds for a call. retries: of a call that failed. processes: call in so
+        many processes, for functions that hold the GIL. overwrite: also replace rewards by hand, and call functions
+        whose results are stored. resume: score only what the last scoring left out or failed on, by default with its
+        functions. cache: store and use the results of pure functions. dry_run: try three trajectories, store nothing
+        and return a DataFrame.
 
         Raises:
             NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
             RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
         """
-        collection, request = self.collection(name), ScoringRequest(function, weights, scoring_options(options))
+        options = ScoringOptions(
+            concurrency, timeout, retries, processes,
+            overwrite=overwrite, resume=resume, cache=cache, dry_run=dry_run,
+        )  # fmt: skip
+        collection, request = self.collection(name), ScoringRequest(function, weights, options)
         with Progress(f"scoring {name}") as shown:
             return score_collection(self.store, collection, request, self._scorers, shown, say)
 

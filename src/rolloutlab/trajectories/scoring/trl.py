@@ -100,6 +100,8 @@ def _is_conversational(group: Group) -> bool:
     prompt = group.row.get("prompt")
     if isinstance(prompt, str | list):
         return isinstance(prompt, list)
+    if any(isinstance(v, list) and v and isinstance(v[0], Mapping) and "role" in v[0] for v in group.row.values()):
+        return True
     only = group.prompt[0] if len(group.prompt) == 1 else None
     return only is None or only.role != "user" or not isinstance(only.content, str)
 

@@ -8,10 +8,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -57,16 +56,6 @@ class ScoringOptions:
                 raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 2)}")
         if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
             raise InputError(f"timeout must be a number of seconds > 0, not {self.timeout!r}", hint="timeout=20")
-
-
-def scoring_options(options: Mapping[str, Any]) -> ScoringOptions:
-    """The options of these names; InputError for an unknown name, with the closest."""
-    known = [each.name for each in fields(ScoringOptions)]
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, known, n=1) or known
-            raise InputError(f"there is no option {name!r} of scoring", hint=f"{close[0]}=...")
-    return ScoringOptions(**options)
 
 
 class CallError(NamedTuple):
