@@ -44,12 +44,12 @@ LINES = "\n".join(map(json.dumps, ROWS))
         ("a.JSONL", LINES),
         ("a.jsonl", codecs.BOM_UTF8 + LINES.encode()),
         ("a.jsonl", "\r\n" + LINES.replace("\n", "\r\n\r\n") + "\r\n  \r\n"),
-        ("a.jsonl.gz", gzip.compress(LINES.encode())),
-        ("a.jsonl", gzip.compress(LINES.encode())),
+        ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)),
+        ("a.jsonl", gzip.compress(LINES.encode(), mtime=0)),
         ("a.json", json.dumps(ROWS)),
         ("a.json", json.dumps(ROWS, indent=2, ensure_ascii=False)),
         ("a.json", f"\n \n{LINES}"),
-        ("a.json.gz", gzip.compress(codecs.BOM_UTF8 + json.dumps(ROWS).encode())),
+        ("a.json.gz", gzip.compress(codecs.BOM_UTF8 + json.dumps(ROWS).encode(), mtime=0)),
     ],
 )
 def test_json_is_read_however_it_is_written(put, name, content):
@@ -78,7 +78,7 @@ def test_one_object_over_several_lines_is_one_row(put):
         ("a.csv", "sep=|\nname|n\nann|007"),
         ("a.csv", "\n name , n \n\nann,007\n,\n"),
         ("a.tsv", "name\tn\nann\t007\n"),
-        ("a.csv.gz", gzip.compress(b"name,n\nann,007\n")),
+        ("a.csv.gz", gzip.compress(b"name,n\nann,007\n", mtime=0)),
         ("a.csv", ",name,n,\n0,ann,007,\n"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_file_without_rows_has_none(put, name):
         ("a.csv", b"a\n\xe9\n", "a.csv, line 2, column 1: not UTF-8"),
         ("a.csv", f"a\n{'x' * 200_000}\n", "a.csv, line 2: not CSV: field larger than field limit"),
         ("a.csv", "a\tb\n1\t2\n".encode("utf-16"), "a.csv is UTF-16"),
-        ("a.jsonl.gz", gzip.compress(LINES.encode())[:-9], "a.jsonl.gz is a damaged gzip file"),
+        ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "a.jsonl.gz is a damaged gzip file"),
         ("a.txt", "hello", "a.txt has no known format"),
     ],
 )
