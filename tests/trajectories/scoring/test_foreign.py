@@ -191,6 +191,13 @@ def test_the_answer_of_verifiers_is_a_column(lab, said, capsys):
     assert said(lab.verifiers(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
 
 
+def test_the_answers_of_another_column_give_other_rewards(lab, said):
+    row = {"spanish": "a0", "german": "wrong"}
+    assert said(lab.verifiers(contains, answer="spanish"), **row) == [1.0, 0.0, 1.0, 0.0]
+    lab.reward("capitals", lab.verifiers(contains, answer="german"), say=pytest.fail)
+    assert [t.reward for t in lab.collection("capitals").trajectories] == [0.0, 1.0, 0.0, 1.0]
+
+
 def test_a_function_that_could_be_of_verifiers_is_not_guessed(said):
     with pytest.raises(InputError, match="which of them the function means") as raised:
         said(contains, answer="a0")
@@ -339,6 +346,15 @@ def test_a_function_of_an_art_trajectory_is_recognised_by_its_annotation(said, a
 
     assert said(right) == [1.0, 0.0, 1.0, 0.0]
     assert "signature of ART" in capsys.readouterr().out
+
+
+def test_a_function_of_art_sees_the_reward_of_now_each_time(lab, said, art):
+    def more(trajectory: art.Trajectory) -> float:
+        return trajectory.reward + 1.0
+
+    assert said(more) == [1.0] * 4
+    lab.reward("capitals", more, say=lambda line: pytest.fail(line) if "remembered" in line else None)
+    assert [t.reward for t in lab.collection("capitals").trajectories] == [2.0] * 4
 
 
 def test_an_annotation_may_be_a_text_and_the_result_a_trajectory_with_metrics(lab, said, art):

@@ -62,6 +62,12 @@ def test_what_gives_the_same_has_the_same(one, other):
             "import re\np = re.compile('b')\ndef f(answer): return p.match(answer)",
         ),
         ("def f(answer, capital): return 1", "def f(capital, answer): return 1"),
+        ("def f(answer): return f.by\nf.by = 1", "def f(answer): return f.by\nf.by = 2"),
+        (
+            "def g(): return g.by\ng.by = 1\ndef f(answer): return g()",
+            "def g(): return g.by\ng.by = 2\ndef f(answer): return g()",
+        ),
+        ("def f(answer):\n import math\n return 1", "def f(answer):\n import re\n return 1"),
     ],
 )
 def test_what_may_give_another_result_has_another(one, other):
@@ -80,11 +86,51 @@ def test_what_may_give_another_result_has_another(one, other):
         "f = lambda t, a, m, r: 1.0",
         "f = lambda answers: [1.0]",
         "import tests.labs\ndef f(answer): return tests.labs.x",
+        "def f(answer):\n import tests.labs\n return tests.labs.x",
+        "def f(answer):\n from tests.labs import x\n return x",
+        "def f(answer):\n from . import math\n return math.x",
+        "def f(answer):\n def g():\n  import tests.labs\n return g()",
+        "def f(answer): return f.of\nclass C: pass\nf.of = C()",
+        "import random\ndef f(answer): return random.random()",
+        "from random import random\ndef f(answer): return random()",
+        "import time\ndef f(answer): return time.time()",
+        "from time import monotonic\ndef f(answer): return monotonic()",
+        "from datetime import datetime\ndef f(answer): return datetime.now().hour",
+        "def f(answer):\n import secrets\n return secrets.randbelow(2)",
+        "import os\ndef f(answer): return os.environ['X']",
+        "from os import environ\ndef f(answer): return environ['X']",
+        "def f(answer):\n from os import getenv\n return getenv('X')",
+        "import pathlib\ndef f(answer): return pathlib.Path('x').stat().st_size",
+        "import httpx\ndef f(answer): return httpx.get('http://x')",
+        "def f(answer): return len(open('x').read())",
+        "def f(answer): return hash(answer)",
+        "read = open\ndef f(answer): return len(read('x').read())",
+        "run = eval\ndef f(answer): return run('answer')",
+        "import builtins\ndef f(answer): return builtins.eval('answer')",
+        "n = 0\ndef f(answer):\n global n\n n += 1\n return n",
+        "class Text(str): pass\nt = Text('a')\ndef f(answer): return t.by",
+        "from collections import defaultdict\nd = defaultdict(lambda: 1)\ndef f(answer): return d[answer]",
         "file = open('/dev/null')\nfile.close()\ndef f(answer): return file.read()",
     ],
 )
 def test_what_cannot_be_compared_is_never_remembered(source):
     assert fingerprint_of(source) == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import json, math\ndef f(answer): return math.sqrt(len(json.loads(answer)))",
+        "def f(answer):\n import re\n from collections import Counter\n return len(Counter(re.findall('a', answer)))",
+        "def f(answer, row): return float(any(x in answer for x in row['names'].id))",
+        "from urllib.parse import urlparse\ndef f(answer): return len(urlparse(answer).path)",
+        "def f(answer):\n try: return float(answer)\n except ValueError: return 0.0",
+        "def f(answer): return max([1, 2], key=lambda n: n + len(answer))",
+        "def f(answer): return len(answer[1:3])",
+    ],
+)
+def test_functions_of_pure_modules_and_built_in_ones_are_remembered(source):
+    assert fingerprint_of(source) == fingerprint_of(source) != ""
 
 
 def test_functions_that_call_each_other_have_one():

@@ -219,7 +219,7 @@ def test_a_call_that_failed_is_made_again(lab, collect, rewards):
             raise ConnectionError("busy")
         return 1.0
 
-    lab.reward("capitals", flaky, retries=2, backoff=0.0)
+    lab.reward("capitals", flaky, retries=2)
     assert rewards() == [1.0] * 4
     assert set(calls.values()) == {3}
 
@@ -333,6 +333,25 @@ def test_a_function_of_other_code_or_with_other_values_is_called(lab, collect, r
     assert rewards() == [2, 0]
 
 
+def test_a_function_whose_result_may_differ_is_called_each_time(lab, collect, rewards, monkeypatch):
+    collect(1, 2)
+
+    def from_environment(answer):
+        import os
+
+        return float(os.environ["SCALE"])
+
+    def with_attribute(answer):
+        return float(with_attribute.scale)
+
+    for scale in ("1", "2"):
+        monkeypatch.setenv("SCALE", scale)
+        with_attribute.scale = scale
+        for function in (from_environment, with_attribute):
+            lab.reward("capitals", function, say=pytest.fail)
+            assert rewards() == [float(scale)] * 2
+
+
 def test_an_unfinished_function_of_several_is_called_again_alone(lab, collect):
     collect(5, 4)
     calls: Counter[str] = Counter()
@@ -429,7 +448,6 @@ def test_a_dry_run_shows_what_fails(lab, collect):
         ({"concurrency": 0}, "concurrency must be an integer ≥ 1, not 0"),
         ({"retries": -1}, "retries must be an integer ≥ 0, not -1"),
         ({"timeout": 0}, "timeout must be a number of seconds > 0, not 0"),
-        ({"timeuot": 3}, "there is no option 'timeuot' of scoring"),
         ({"resume": True}, "what scored capitals is not known in this notebook"),
     ],
 )
@@ -439,6 +457,12 @@ def test_wrong_options_are_named(lab, collect, options, message):
     with pytest.raises(InputError) as error:
         lab.reward("capitals", function, **options)
     assert error.value.message == message
+
+
+def test_an_unknown_option_is_named(lab, collect):
+    collect(1, 2)
+    with pytest.raises(TypeError, match="timeuot"):
+        lab.reward("capitals", Called(), timeuot=3)
 
 
 def test_nothing_to_resume_is_an_error(lab, collect):

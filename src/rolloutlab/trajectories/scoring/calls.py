@@ -62,7 +62,7 @@ class RewardCall:
     style: str
     asynchronous: bool
     arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments]
-    cache: bool = True
+    cache: bool = False
 
 
 def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:

@@ -1,6 +1,7 @@
 """Fingerprints of reward functions: equal where the same function gives the same result for the same trajectory."""
 
-import dataclasses
+import builtins
+import dis
 import hashlib
 import inspect
 import re
@@ -15,8 +16,17 @@ from typing import Any
 from rolloutlab.trajectories.scoring.calls import RewardCall
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
-_REFLECTIVE = {"globals", "locals", "vars", "eval", "exec", "__import__", "input", "breakpoint"}
-"""Names by which a function reaches what its code does not name."""
+_PURE = {
+    *("ast", "base64", "binascii", "bisect", "cmath", "collections", "copy", "dataclasses", "decimal", "difflib"),
+    *("enum", "fractions", "functools", "hashlib", "heapq", "html", "itertools", "json", "keyword", "math"),
+    *("numbers", "operator", "re", "string", "struct", "textwrap", "typing", "unicodedata", "urllib.parse", "zlib"),
+    *("rapidfuzz", "regex"),
+}
+"""Modules whose functions read their arguments only: no clock, chance, file, environment or network."""
+_IMPURE = {
+    *("__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash", "id", "input", "locals", "vars"),
+}
+"""Built-in functions that read what code does not name, or differ from process to process."""
 _INSTALLED = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     Path(__file__).resolve().parents[2],
@@ -24,16 +34,16 @@ _INSTALLED = (
 
 
 class _UnknownError(Exception):
-    """A function uses something that cannot be compared."""
+    """A function uses something that the fingerprint does not cover."""
 
 
 def fingerprint(call: RewardCall) -> str:
-    """SHA-256 of a function: its code, constants, defaults, closure, and the globals that it names, recursively.
+    """SHA-256 of a function: code, constants, defaults, closure, attributes, and the globals it names, recursively.
 
-    Globals may be numbers, texts, containers of them, compiled patterns, functions and installed modules. Empty for a
-    function that is not to be remembered: one with `cache=False`, one that gets a whole trajectory or a group (whose
-    rewards change), or one that uses anything else, such as a module of your own, an open file or a model. Where a
-    function reads the clock, a file or a service, the same code gives another result: that is not visible here.
+    Globals may be numbers, texts, containers of them, compiled patterns, functions, and modules of `_PURE`, which may
+    also be imported in the body. Empty for a function that is not to be remembered: one with `cache=False`, or one that
+    uses anything else, as its result may depend on what the fingerprint does not cover: modules of your own, objects,
+    a clock, chance, the environment, a file or a service.
     """
     if not call.cache:
         return ""
@@ -59,32 +69,28 @@ def source_of(function: Any) -> str:
 
 def _described(value: Any, above: set[int]) -> Iterator[str]:
     """Lines that differ where values do. above: ids of the objects that the value is inside of, against circles."""
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:  # a subclass may have methods of its own
         yield f"{type(value).__name__} {value!r}"
         return
     if id(value) in above:
         yield "circle"
         return
-    inside = above | {id(value)}
-    for kind, describe in _KINDS.items():
-        if isinstance(value, kind):
-            yield from describe(value, inside)
-            return
-    if dataclasses.is_dataclass(value) and _is_installed(type(value).__module__):
-        yield f"{type(value).__module__}.{type(value).__qualname__}"
-        for field in dataclasses.fields(value):
-            yield from _described(getattr(value, field.name), inside)
-        return
-    raise _UnknownError
+    describe = _KINDS.get(type(value)) or (_named if isinstance(value, type | ModuleType) else None)
+    if describe is None:
+        raise _UnknownError
+    yield from describe(value, above | {id(value)})
 
 
 def _function(function: FunctionType, above: set[int]) -> Iterator[str]:
-    if function.__closure__ is None and _is_installed_file(function.__code__.co_filename):
-        yield f"function {function.__module__}.{function.__qualname__} {_version(function.__module__ or '')}"
+    if _is_installed_file(function.__code__.co_filename):
+        if function.__closure__ is not None:
+            raise _UnknownError
+        yield from _named(function, above)
         return
     yield "function"
     yield from _described(function.__defaults__, above)
     yield from _described(function.__kwdefaults__, above)
+    yield from _described(function.__dict__, above)
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
@@ -93,11 +99,9 @@ def _function(function: FunctionType, above: set[int]) -> Iterator[str]:
         yield from _described(content, above)
     yield from _code(function.__code__, above)
     for name in sorted(_names(function.__code__)):
-        if name in function.__globals__:
+        if name in function.__globals__ or hasattr(builtins, name):
             yield f"global {name}"
-            yield from _described(function.__globals__[name], above)
-        elif name in _REFLECTIVE:
-            raise _UnknownError
+            yield from _described(function.__globals__.get(name, getattr(builtins, name, None)), above)
 
 
 def _code(code: CodeType, above: set[int]) -> Iterator[str]:
@@ -109,8 +113,20 @@ def _code(code: CodeType, above: set[int]) -> Iterator[str]:
 
 
 def _names(code: CodeType) -> set[str]:
+    """The globals that code reads; _UnknownError if it changes one, or imports a module that is not pure."""
+    names: set[str] = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            level = steps[i - 2].argval  # before the names to import
+            if level or not _is_pure(step.argval):
+                raise _UnknownError
+        elif step.opname in {"STORE_GLOBAL", "DELETE_GLOBAL"}:
+            raise _UnknownError
+        elif step.opcode in dis.hasname and not any(part in step.opname for part in ("ATTR", "METHOD", "IMPORT")):
+            names.add(step.argval)
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return {*code.co_names}.union(*inner)
+    return names.union(*inner)
 
 
 def _sequence(values: Any, above: set[int]) -> Iterator[str]:
@@ -142,12 +158,18 @@ def _method(method: MethodType, above: set[int]) -> Iterator[str]:
 
 
 def _named(value: Any, _above: set[int]) -> Iterator[str]:
-    """A class, a built-in function or a module, by its name, if it comes with Python or an installed package."""
+    """A class, a function or a module, by its name, if it is built in or pure."""
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "builtins"
+    name = "" if isinstance(value, ModuleType) else value.__qualname__
     owner = getattr(value, "__self__", None)
-    if not _is_installed(module) or not (owner is None or isinstance(owner, ModuleType)):
+    built_in = module == "builtins" and name not in {"", *_IMPURE}
+    if not (built_in or _is_pure(module)) or not (owner is None or isinstance(owner, ModuleType)):
         raise _UnknownError
-    yield f"{type(value).__name__} {module}.{getattr(value, '__qualname__', '')} {_version(module)}"
+    yield f"{type(value).__name__} {module}.{name} {_version(module)}"
+
+
+def _slice(value: slice, above: set[int]) -> Iterator[str]:
+    yield from _described((value.start, value.stop, value.step), above)
 
 
 def _pattern(pattern: "re.Pattern[Any]", _above: set[int]) -> Iterator[str]:
@@ -164,22 +186,20 @@ _KINDS: Mapping[type, Callable[[Any, set[int]], Iterator[str]]] = {
     dict: _mapping,
     partial: _partial,
     MethodType: _method,
-    ModuleType: _named,
-    type: _named,
+    slice: _slice,
     BuiltinFunctionType: _named,
     re.Pattern: _pattern,
 }
 
 
-def _is_installed(module: str) -> bool:
-    """Whether a module comes with Python or an installed package, and so changes with its version only."""
-    root = module.partition(".")[0]
-    if root in {"__main__", "__mp_main__"}:  # of a notebook, whichever file started it
+def _is_pure(module: str) -> bool:
+    """Whether a module is one of `_PURE`, and not a file of your own of that name."""
+    public = module.lstrip("_")  # of `_heapq` for instance, which is a part of heapq
+    if not any(public == pure or public.startswith(f"{pure}.") for pure in _PURE):
         return False
-    if root in sys.stdlib_module_names:
-        return True
+    root = module.partition(".")[0]
     file = getattr(sys.modules.get(root), "__file__", None)
-    return file is not None and _is_installed_file(file)
+    return root in sys.stdlib_module_names if file is None else _is_installed_file(file)
 
 
 def _is_installed_file(file: str) -> bool:
