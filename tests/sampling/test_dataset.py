@@ -5,6 +5,7 @@ import json
 from collections import deque
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from enum import Enum, IntEnum
 
 import numpy as np
 import pandas as pd
@@ -187,6 +188,33 @@ def test_splits_of_a_dataset_are_named():
     with pytest.raises(InputError, match="a DatasetDict has several splits: train, test") as refused:
         rows_of(DatasetDict(train=[], test=[]))
     assert refused.value.hint == "rows = data['train']"
+
+
+def test_a_dict_with_one_list_of_dicts_gives_those_rows():
+    rows = [{"x": 1}, {"x": 2}]
+    assert rows_of({"version": "1.1", "data": rows}) == rows
+    with pytest.raises(InputError, match="the dict has several lists of rows: data, more") as refused:
+        rows_of({"data": rows, "more": rows})
+    assert refused.value.hint == "over=data[KEY]"
+
+
+class Level(str, Enum):  # noqa: UP042 - the kind that older code has
+    """A text that `str` represents as `Level.HIGH`."""
+
+    HIGH = "high"
+
+
+class Loud(str):
+    """A text whose `str` is another one."""
+
+    def __str__(self) -> str:
+        return f"<Loud {len(self)}>"
+
+
+def test_members_of_an_enumeration_and_kinds_of_text_are_their_values():
+    (row,) = rows_of([{"level": Level.HIGH, "n": [IntEnum("Number", "ONE").ONE], "text": Loud("ab")}])
+    assert row == {"level": "high", "n": [1], "text": "ab"}
+    assert [type(value) for value in (row["level"], row["n"][0], row["text"])] == [str, int, str]
 
 
 @pytest.mark.parametrize("lazy", [False, True])

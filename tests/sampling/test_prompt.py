@@ -1,6 +1,7 @@
 """The text of a cell to chat messages, and what `{{name}}` in them stands for."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -193,14 +194,20 @@ def test_a_name_is_filled_in_within_json():
 
 
 def test_names_are_filled_in_in_every_text_of_every_message():
-    image = {"type": "image_url", "image_url": {"url": "https://example.com/{{country}}"}}
+    def parts(capital: str, country: str) -> list[dict[str, Any]]:
+        return [
+            {"type": "text", "text": f"{capital}?"},
+            {"type": "image_url", "image_url": {"url": f"https://example.com/{country}", "detail": "low"}},
+            {"type": "file", "file": {"file_data": f"data:,{country}", "tags": [country, 1, None]}},
+        ]
+
     messages = [
         system("Of {{country}}."),
-        {"role": "user", "content": [{"type": "text", "text": "{{capital}}?"}, image], "kept": "{{country}}"},
+        {"role": "user", "content": parts("{{capital}}", "{{country}}"), "kept": "{{country}}"},
     ]
     assert [message.to_wire() for message in fill(messages, ROW)] == [
         system("Of France."),
-        {"role": "user", "content": [{"type": "text", "text": "Paris?"}, image], "kept": "{{country}}"},
+        {"role": "user", "content": parts("Paris", "France"), "kept": "{{country}}"},
     ]
 
 

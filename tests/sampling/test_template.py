@@ -1,6 +1,9 @@
 """Prompts of rows: conversations in a column, functions, and values in a text."""
 
+import ast
 import json
+import pprint
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -90,6 +93,83 @@ def test_messages_of_sharegpt_and_arguments_that_are_objects_become_those_of_the
     assert second[1] == assistant(tool_calls=[CALL])
 
 
+def test_a_list_of_messages_as_json_in_a_text_is_read_and_a_line_says_so():
+    texts = [json.dumps(each) for each in CONVERSATIONS]
+    others = ['[{"a": 1}]', "[]", '{"role": "user"}', '[{"role": "baker", "name": "Ann"}]', "{{x}}"]
+    work = work_of(over=[{"prompt": text, "x": 1} for text in (*texts, *others)])
+    assert requests(work) == [*CONVERSATIONS, *([user(text)] for text in others)]
+    line = f"{len(texts)} texts of prompt read as JSON of messages"
+    assert work.notes == [f"{line} -> lambda row: row['prompt'], as the prompt, sends the text"]
+    assert requests(work_of(lambda row: row["prompt"], [{"prompt": texts[0]}])) == [[user(texts[0])]]
+    shared = json.dumps([{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}])
+    work = work_of(over=[{"prompt": shared}])
+    assert requests(work) == [[user("2 + 2?")]]
+    assert work.notes[1].endswith("-> json.loads(row['prompt'])[-1] in a reward function has it")
+
+
+@pytest.mark.parametrize("cell", ["", "user: {{prompt}}"], ids=["column", "text"])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_conversations_that_pandas_wrote_to_csv_are_refused_with_what_converts_them(tmp_path, conversation, cell):
+    path = tmp_path / "a.csv"
+    pd.DataFrame({"prompt": ["hello", conversation]}).to_csv(path, index=False)
+    with pytest.raises(InputError) as refused:
+        work_of(cell, path, **({} if cell else {"column": "prompt"}))
+    assert refused.value.message == (
+        "a.csv, line 3: {{prompt}} is a text of messages as Python writes them, or cut short, and no JSON"
+    )
+    frame = pd.read_csv(path).tail(1)
+    first, second = str(refused.value.hint).removesuffix(" before to_csv").split(", or ")
+    names = {"frame": frame, "ast": ast, "json": json}
+    exec(first, names)
+    assert requests(work_of(over=frame)) == [conversation]
+    exec(f"frame['prompt'] = frame['prompt']{second}", names)
+    frame.to_csv(path, index=False)
+    assert requests(work_of(over=path)) == [conversation]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str(np.array([user("a"), assistant("b")], dtype=object)),
+        repr(np.array([user("a")], dtype=object)),
+        str((user("it's"), assistant('"b"'))),
+        str(user("a")),
+        str([[user("a")]]),
+        str([{"from": "human", "value": "a"}]),
+        "[ChatMessage(role='user', content='a')]",
+        str([user("a" * 40_000)])[:32_767],
+        json.dumps([user("a" * 40_000)])[:32_767],
+    ],
+    ids=lambda text: text[:24],
+)
+def test_messages_that_another_tool_made_a_text_of_are_refused(text):
+    for cell in ("{{prompt}}", "user: {{prompt}}", [user([{"type": "text", "text": "{{prompt}}"}])]):
+        with pytest.raises(InputError, match="is a text of messages as Python writes them, or cut short"):
+            work_of(cell, [{"prompt": text}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a role: 'user' and content: 'b'",
+        "[1, 2]",
+        '{"role": "user", "content": "a"}',
+        json.dumps([user("a")]) + "\nWhat comes next?",
+        "def f(role='user', content=''): ...",
+        "{'a': 1}",
+    ],
+)
+def test_a_text_that_is_none_of_messages_is_sent_as_it_is(text):
+    assert requests(work_of("user: {{prompt}}", [{"prompt": text}])) == [[user(text)]]
+
+
+def test_a_function_that_puts_messages_into_a_text_is_refused():
+    with pytest.raises(InputError, match="put the Python representation of 'turns' into its text") as refused:
+        work_of(lambda row: f"Go on: {row['turns']}", [{"turns": [user("a")]}])
+    assert "json.dumps(row['turns'])" in str(refused.value.hint)
+    assert requests(work_of(lambda row: f"Sort {row['n']}", [{"n": [2, 1]}])) == [[user("Sort [2, 1]")]]
+
+
 def test_the_last_answer_of_a_training_set_is_left_out_and_told_and_stays_in_the_row():
     rows = [{"prompt": [user("2 + 2?"), assistant("4")]}, {"prompt": [user("3 + 3?")]}]
     work = work_of(over=rows)
@@ -157,6 +237,12 @@ def test_a_function_makes_the_prompt_of_each_row_from_a_copy():
     work = work_of(ask, rows)
     assert requests(work) == [[SYSTEM, user("a")], [user("robot: {{x}}")]]
     assert [group.row for group in work.groups] == rows
+    assert requests(work_of(lambda row: "{{n}}", rows, system="Be {{n}} {{y}} {z}.", variables={"y": "2"}))[1] == [
+        {"role": "system", "content": "Be 1 2 {z}."},
+        user("{{n}}"),
+    ]
+    with pytest.raises(InputError, match=r"\{\{no\}\} is neither a column nor a variable"):
+        work_of(lambda row: "a", rows, system="{{no}}")
     assert requests(work_of(lambda row: "a", None, system="b")) == [[{"role": "system", "content": "b"}, user("a")]]
 
 
@@ -244,14 +330,38 @@ def test_columns_with_spaces_are_columns_too():
     ]
 
 
+class Tagged(str):
+    """A text whose `str` is its representation."""
+
+    def __str__(self) -> str:
+        return f"Tagged({[*self]})"
+
+
+class Mode(str, Enum):  # noqa: UP042 - the kind that older code has
+    """A member is a text, which `str` represents as `Mode.FAST`."""
+
+    FAST = "fast"
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.dates() | st.decimals()
 NESTED = st.recursive(
-    SCALARS | st.binary(max_size=2) | st.just(object()) | st.just(print) | st.sets(st.integers(), max_size=2),
+    SCALARS
+    | st.datetimes()
+    | st.text(max_size=3).map(Tagged)
+    | st.sampled_from([Mode.FAST, np.float32("nan"), np.datetime64("NaT"), np.int8(3), pd.NA, pd.NaT, np.array(7)])
+    | st.binary(max_size=2)
+    | st.just(object())
+    | st.just(print)
+    | st.sets(st.integers(), max_size=2),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner)
         | st.dictionaries(st.sampled_from(["role", "content", "a"]), inner, max_size=3)
         | st.lists(inner, min_size=1, max_size=2).map(lambda items: np.array([*items, None], dtype=object)[:-1])
+        | st.lists(inner, min_size=2, max_size=3).map(lambda items: [items[0], None, *items[1:]])
+        | st.lists(inner, max_size=2).map(deque)
+        | st.lists(st.integers(-9, 9), max_size=3).map(np.array)
+        | st.dictionaries(st.just("a"), inner, max_size=1).map(OrderedDict)
     ),
     max_leaves=6,
 )
@@ -267,10 +377,11 @@ TEMPLATES = [
 def containers(value: Any) -> list[Any]:
     """Every part of a value that is no scalar."""
     inner = list(value.values()) if isinstance(value, Mapping) else value
-    if isinstance(inner, list | tuple | set | np.ndarray):
+    if isinstance(inner, list | tuple | set | deque) or getattr(inner, "ndim", 0):
         own = [] if len(inner) == 0 else [value]
         return [*own, *(each for part in inner for each in containers(part))]
-    return [value] if isinstance(value, bytes) or type(value) is object or callable(value) else []
+    odd = isinstance(value, bytes | Tagged | Mode) or type(value) is object or callable(value)
+    return [value] if odd else []
 
 
 @given(NESTED, st.sampled_from(TEMPLATES), st.booleans())
@@ -283,7 +394,25 @@ def test_no_request_ever_has_the_python_representation_of_a_container_or_an_obje
     sent = json.dumps(requests(work), ensure_ascii=False)
     for part in containers(value):
         for text in {repr(part), str(part)}:
-            assert text not in sent or not any(mark in text for mark in "[{(<")
+            assert text not in sent or not any(mark in text for mark in "[{(<.")
+
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system"]), "content": st.text(st.characters(codec="utf-8"), min_size=1)},
+        optional={"name": st.just("ada")},
+    ),
+    min_size=1,
+    max_size=3,
+)
+WRITTEN = [repr, lambda m: repr(tuple(m)), lambda m: str(np.array([*m, None], dtype=object)[:-1]), pprint.pformat]
+
+
+@given(MESSAGES, st.sampled_from(WRITTEN), st.sampled_from(["{{x}}", "user: {{x}}", "system: {{x}}\nuser: b"]))
+def test_no_request_has_messages_that_were_made_a_text_and_json_of_them_is_sent_as_they_are(messages, write, template):
+    with pytest.raises(InputError, match="is a text of messages"):
+        work_of(template, [{"x": write(messages)}])
+    assert requests(work_of("{{x}}", [{"x": json.dumps(messages)}])) == [messages]
 
 
 def test_conversations_go_through_the_lab_and_on(session):

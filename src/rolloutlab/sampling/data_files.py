@@ -11,13 +11,14 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.sampling.conversation import are_messages
 
 Record = tuple[str, Any]
 """The place of a row, such as `chats.jsonl, line 7`, and the row: a mapping, or any other JSON value."""
@@ -143,11 +144,21 @@ def _json(file: IO[bytes], name: str) -> Iterator[Record]:
     if file.peek(1).lstrip()[:1] == b"[":  # type: ignore[attr-defined]  # a BufferedReader
         yield from _items(codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8"), name)
         return
-    first = file.readline(MAX_BYTES)
-    if _is_json(first) or not first.strip():
-        yield from _json_lines(chain([first], file), name)
+    first, more = file.readline(MAX_BYTES), [b""]
+    while line := file.readline(MAX_BYTES):
+        more.append(line)
+        if line.strip():
+            break
+    if not first.strip() or (more[-1].strip() and _is_json(first)):
+        yield from _json_lines(chain([first], more[1:], file), name)
+        return
+    value = _parsed(b"".join([first, *more, file.read(MAX_BYTES)]).decode(errors="replace"), name, cut=True)
+    table = table_of(value, name)
+    if table is None:
+        yield name, value
     else:
-        yield name, _parsed((first + file.read(MAX_BYTES)).decode(errors="replace"), name, cut=True)
+        key, rows = table
+        yield from ((f"{name}, {key}, item {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _is_json(line: bytes) -> bool:
@@ -156,6 +167,26 @@ def _is_json(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def table_of(value: Any, name: str) -> tuple[str, list[Any]] | None:
+    """The rows of an object, such as `{"version": "1.1", "data": [{...}]}`, and their key: its only list of objects.
+
+    None where it has no such list; a list of messages is none, as its object is a row.
+
+    Raises:
+        InputError: there are several; the message has their keys.
+    """
+    items = value.items() if isinstance(value, Mapping) else ()
+    tables = {str(k): v for k, v in items if isinstance(v, list) and v and not are_messages(v) and _are_objects(v)}
+    if len(tables) > 1:
+        hint = f"over=json.load(open({name!r}))[{next(iter(tables))!r}]" if is_data_file(name) else "over=data[KEY]"
+        raise InputError(f"{name} has several lists of rows: {', '.join(tables)}", hint=hint)
+    return next(iter(tables.items()), None)
+
+
+def _are_objects(values: list[Any]) -> bool:
+    return all(isinstance(each, Mapping) for each in values)
 
 
 def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
@@ -199,6 +230,8 @@ def _next_piece(pieces: Iterator[str], place: str, error: Exception) -> str:
 
 def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
     """The rows of a CSV file (RFC 4180) with a header; its separator is what divides the header into most columns."""
+    if csv.field_size_limit() < MAX_BYTES:  # 131,072 characters by default, which a document has; for all readers
+        csv.field_size_limit(MAX_BYTES)
     lines = _lines(file, name)
     header, before = "", 0
     for before, (_, header) in enumerate(lines):  # noqa: B007 - the number of lines before the header
@@ -218,7 +251,8 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
                 yield place, _csv_row(columns, cells, place)
             place = f"{name}, line {before + reader.line_num + 1}"
     except csv.Error as error:
-        hint = "csv.field_size_limit(1 << 30)" if "field limit" in str(error) else 'quotes in a value are doubled: ""'
+        is_long = "field limit" in str(error)
+        hint = "does a quote end the value?" if is_long else 'quotes in a value are doubled: ""'
         raise InputError(f"{place}: not CSV: {error}", hint=hint) from error
 
 

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from enum import Enum
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.sampling.data_files import Record, records
+from rolloutlab.sampling.data_files import Record, records, table_of
 from rolloutlab.sampling.prompt import Row
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": str}
@@ -85,6 +86,8 @@ def _items(over: Any, limit: int | None) -> Iterable[Any]:
         splits = ", ".join(map(str, over)) if kind.endswith("DatasetDict") else ""
         if splits:
             raise InputError(f"a {kind} has several splits: {splits}", hint=f"rows = data[{next(iter(over))!r}]")
+        if table := table_of(over, f"the {kind}"):
+            return table[1]
         raise InputError(f"cannot sample over a {kind}", hint="a list of dicts, or pandas.DataFrame(rows)")
     if not isinstance(over, Iterable) or isinstance(over, bytes | set | frozenset) or hasattr(over, "dtype"):
         raise InputError(f"cannot sample over a {kind}", hint="--over DATAFRAME, a list of dicts, or a file")
@@ -117,8 +120,10 @@ def _plain(value: Any, place: str) -> Any:
         return None
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, Enum):
+        return _plain(value.value, place)
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # `str` of a subclass may be its representation
     if isinstance(value, int | float):
         return _finite(value, place)
     if isinstance(value, Mapping):

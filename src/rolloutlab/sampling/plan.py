@@ -78,11 +78,18 @@ def _about(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _notes(template: PromptTemplate, rows: Sequence[Row]) -> list[str]:
-    answered = sum(map(template.has_answer, rows))
-    if not answered:
-        return []
-    what = f"{count(answered, 'conversation')} of {template.column} without the last answer, which the policy gives"
-    return [f"{what} -> row[{template.column!r}][-1] in a reward function has it"]
+    """Lines about conversations of a column that are not sent as they are there."""
+    notes = []
+    texts, answered = sum(map(template.has_json, rows)), sum(map(template.has_answer, rows))
+    value = f"row[{template.column!r}]"
+    if texts:
+        what = f"{count(texts, 'text')} of {template.column} read as JSON of messages"
+        notes.append(f"{what} -> lambda row: {value}, as the prompt, sends the text")
+    if answered:
+        value = f"json.loads({value})" if texts else value
+        what = f"{count(answered, 'conversation')} of {template.column} without the last answer, which the policy gives"
+        notes.append(f"{what} -> {value}[-1] in a reward function has it")
+    return notes
 
 
 def sampled_again(

@@ -1,5 +1,6 @@
 """Prompts: the text of a cell to chat messages, and values for `{{name}}` in them."""
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,13 @@ ROLES = ("system", "developer", "user", "assistant")
 
 _START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
 _NAME = re.compile(r"\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}")
-_SCALARS = (str, int, float, Decimal, Fraction, date, time, UUID, PurePath)
+_SCALARS = (int, float, Decimal, Fraction, date, time, UUID, PurePath)
 """Values that have one text, which is not their representation in Python."""
+_OPENING = re.compile(r"\s*(?:\w+\()?[\[({]\s*[\[({'\"\w]")
+"""The beginning of a container as Python, NumPy and JSON write it: `[{'`, `({"`, `array([{`, `[Message(`."""
+_ROLE, _CONTENT, _FROM, _VALUE = (
+    re.compile(rf"""(?:['"]{name}['"]\s*:|\b{name}=)""") for name in ("role", "content", "from", "value")
+)
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 
 
@@ -133,8 +139,12 @@ def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _fill_part(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    has_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
-    return {**part, "text": fill_text(part["text"], *scopes)} if has_text else part
+    """A part of a content with its texts at any depth filled: the URL of an image, the data of a file."""
+    if isinstance(part, str):
+        return fill_text(part, *scopes)
+    if isinstance(part, Mapping):
+        return {name: _fill_part(value, scopes) for name, value in part.items()}
+    return [_fill_part(value, scopes) for value in part] if isinstance(part, list) else part
 
 
 def _lookup(scopes: Sequence[Mapping[str, Any]]) -> Callable[[re.Match[str]], str]:
@@ -175,7 +185,8 @@ def text_of(value: Any, name: str, place: str = "") -> str:
     """The text of a scalar: a text as it is, `True`, `0.5`, `2026-01-31`; of nothing else, as it would be Python code.
 
     Raises:
-        InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object.
+        InputError: the value is missing (None, NaN, NaT), or is a list, a dict, an array, a function or any object, or
+            the representation of messages as a text, which `pandas.to_csv` makes of a list of messages.
     """
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # a scalar of NumPy
@@ -184,6 +195,9 @@ def text_of(value: Any, name: str, place: str = "") -> str:
     missing = value is None or type(value).__name__ in {"NaTType", "NAType"}
     if missing or (isinstance(value, float) and math.isnan(value)):
         raise InputError(f"{place}{{{{{name}}}}} has no value", hint="rows.dropna()")
+    if isinstance(value, str):
+        _check_not_messages(value, name, place)
+        return str.__str__(value)  # `str` of a subclass may be its representation
     if isinstance(value, _SCALARS):
         return str(value)
     hints: dict[Any, str] = {
@@ -192,6 +206,23 @@ def text_of(value: Any, name: str, place: str = "") -> str:
     }
     what = f"{place}{{{{{name}}}}} is a {type(value).__name__}, which has no text of its own"
     raise InputError(what, hint=hints.get(type(value), f"a text, such as str({name})"))
+
+
+def _check_not_messages(text: str, name: str, place: str) -> None:
+    """InputError for a text that is the representation of messages in Python, or JSON of some that is cut short."""
+    pairs = ((_ROLE, _CONTENT), (_FROM, _VALUE))
+    if not _OPENING.match(text) or not any(all(each.search(text) for each in pair) for pair in pairs):
+        return
+    try:
+        json.loads(text)
+    except RecursionError:
+        return
+    except ValueError as error:
+        if str(error).startswith("Extra data"):  # JSON, and then a text about it
+            return
+        what = f"{place}{{{{{name}}}}} is a text of messages as Python writes them, or cut short, and no JSON"
+        hint = f"frame[{name!r}] = frame[{name!r}].map(ast.literal_eval), or .map(json.dumps) before to_csv"
+        raise InputError(what, hint=hint) from None
 
 
 Turn = Sequence[Mapping[str, Any]]

@@ -1,7 +1,6 @@
 """Prompt template: the messages of a row from the text of a cell, from a conversation in a column, or by a function."""
 
 import copy
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +8,22 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import Message
 from rolloutlab.errors import InputError
+from rolloutlab.sampling.conversation import (
+    are_messages,
+    as_message,
+    conversation,
+    ends_with_answer,
+    listed,
+    read_json,
+)
 from rolloutlab.sampling.prompt import (
     Turn,
     as_messages,
     encodable,
+    fill_text,
     filled,
-    is_open,
     look_up,
     place_of,
-    text_of,
     turns_of,
     validated,
     with_system,
@@ -31,8 +37,6 @@ Prompt = str | Sequence[Mapping[str, Any]] | PromptFunction
 """The text of a cell, a list of messages, or a function of a row."""
 
 _ALONE = re.compile(r"\s*\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}\s*")
-_SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
-"""Roles of ShareGPT's messages, `{"from": "human", "value": "..."}`, where they are others than on the wire."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +73,23 @@ class PromptTemplate:
 
     def has_answer(self, row: Mapping[str, Any]) -> bool:
         """Whether the conversation in a row ends with an answer, which `group` leaves out."""
-        return self.column is not None and _ends_with_answer(_listed(row.get(self.column)))
+        value = None if self.column is None else row.get(self.column)
+        return ends_with_answer(listed(value) or read_json(value))
+
+    def has_json(self, row: Mapping[str, Any]) -> bool:
+        """Whether the conversation in a row is JSON text, of which `group` makes messages."""
+        return self.column is not None and read_json(row.get(self.column)) is not None
 
     def _own(self, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[list[Message]]:
         """The messages of a row's own conversation. They are data: no `{{name}}` in them is filled in."""
         place = place_of([row])
         if self.function is not None:
-            messages = with_system(_called(self.function, row), self.system, f"{place}the function's prompt")
+            system = None if self.system is None else fill_text(self.system, row, variables)
+            messages = with_system(_called(self.function, row), system, f"{place}the function's prompt")
         else:
             name = self.column or ""
-            own = _conversation(look_up(name, [row, variables]), name, place)
-            own = own[:-1] if _ends_with_answer(own) else own
+            own = conversation(look_up(name, [row, variables]), name, place)
+            own = own[:-1] if ends_with_answer(own) else own
             before = [message.to_wire() for message in filled(self.turns[0], row, variables)]
             messages = with_system(own, before[0]["content"] if before else None, f"{place}{{{{{name}}}}}")
         if not messages:
@@ -111,60 +121,6 @@ def template_again(turns: Sequence[Turn], column: str | None) -> PromptTemplate:
     return PromptTemplate(turns) if column is None else PromptTemplate([turns[0][:-1]], column)
 
 
-def _conversation(value: Any, name: str, place: str) -> list[dict[str, Any]]:
-    """The messages of a value: a list of them, or a scalar, whose text is a user message."""
-    messages = _listed(value)
-    if messages is None:
-        return [{"role": "user", "content": text_of(value, name, place)}]
-    for message in messages:
-        if not isinstance(message, Mapping):
-            what = f"{place}{{{{{name}}}}} is a list of {type(message).__name__}, not of messages"
-            raise InputError(what, hint="[{'role': 'user', 'content': '...'}], or a text")
-    return [_message(message) for message in messages]
-
-
-def _listed(value: Any) -> list[Any] | None:
-    """The items of a list, a tuple or an array; None for anything else."""
-    is_list = isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
-    return list(value) if is_list else None
-
-
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as the wire has it.
-
-    Parquet and Arrow give each message all properties of any message, most of them null; ShareGPT calls role and
-    content `from` and `value`; arguments of tool calls may be objects, which the wire has as JSON.
-    """
-    known = dict(_without_nulls(message))
-    if "role" not in known and {"from", "value"} <= known.keys():
-        role = known.pop("from")
-        known = {"role": _SHAREGPT.get(role, role), "content": known.pop("value"), **known}
-    if not known.get("tool_calls", True):
-        del known["tool_calls"]
-    for call in known.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
-            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
-    return known
-
-
-def _without_nulls(value: Any) -> Any:
-    """A copy without the properties that are null, at any depth but in arguments, where null is a value."""
-    if isinstance(value, Mapping):
-        known = {name: each for name, each in value.items() if each is not None}
-        return {name: each if name == "arguments" else _without_nulls(each) for name, each in known.items()}
-    items = _listed(value)
-    return value if items is None else [_without_nulls(each) for each in items]
-
-
-def _ends_with_answer(messages: Sequence[Any] | None) -> bool:
-    last = messages[-1] if messages else None
-    if not isinstance(last, Mapping):
-        return False
-    message = _message(last)
-    return message.get("role") == "assistant" and not is_open(message)
-
-
 def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages that a function makes of a row."""
     place = place_of([row])
@@ -175,12 +131,15 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
         what = f"{place}the prompt function {name} failed: {type(error).__name__}: {error}"
         raise InputError(what, hint=f"columns: {', '.join(row)}" if row else "over=rows") from error
     if isinstance(result, str):
+        for column in (c for c, value in row.items() if are_messages(value) and repr(value) in result):
+            what = f"{place}the prompt function {name} put the Python representation of {column!r} into its text"
+            raise InputError(what, hint=f"return row[{column!r}], or json.dumps(row[{column!r}]) in the text")
         return [{"role": "user", "content": result}]
-    messages = _listed(result)
+    messages = listed(result)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         what = f"{place}the prompt function {name} returned a {type(result).__name__}"
         raise InputError(what, hint="return a text, or [{'role': 'user', 'content': '...'}]")
-    if _ends_with_answer(messages):
+    if ends_with_answer(messages):
         what = f"{place}the messages of the prompt function {name} end with the assistant's answer"
         raise InputError(what, hint="return messages[:-1]")
-    return [_message(message) for message in messages]
+    return [as_message(message) for message in messages]
