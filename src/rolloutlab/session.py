@@ -50,7 +50,6 @@ from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
-from rolloutlab.trajectories.scoring.workers import ScoringOptions
 from rolloutlab.trajectories.search_view import SearchResult
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
@@ -505,10 +504,11 @@ class Session:
         function: Functions | None = None,
         weights: Weights = None,
         *,
-        concurrency: int = 32,
+        concurrency: int | None = None,
         timeout: float | None = None,
-        retries: int = 0,
-        processes: int = 0,
+        retries: int | None = None,
+        processes: int | None = None,
+        backoff: float | None = None,
         overwrite: bool = False,
         resume: bool = False,
         cache: bool = True,
@@ -523,21 +523,24 @@ class Session:
         `weights`. Outcomes are stored as they come, as one change. `say` gets how many trajectories failed, which have
         no reward then, and how many rewards by hand were kept.
 
-        concurrency: calls at a time. timeout: seconds for a call. retries: of a call that failed. processes: call in so
-        many processes, for functions that hold the GIL. overwrite: also replace rewards by hand, and call functions
-        whose results are stored. resume: score only what the last scoring left out or failed on, by default with its
-        functions. cache: store and use the results of pure functions. dry_run: try three trajectories, store nothing
-        and return a DataFrame.
+        concurrency: calls at a time, by default 32. timeout: seconds for a call. retries: of a call that failed, after
+        `backoff` seconds (0.5), twice as many each time. processes: call in so many processes, for functions that hold
+        the GIL. overwrite: also replace rewards by hand, and call functions whose results are stored. resume: score
+        only what the last scoring that is not undone left out or failed on, with its functions, weights and options
+        where none are given, as a change of its own. cache: store and use the results of pure functions. dry_run: try
+        three trajectories, store nothing and return a DataFrame.
 
         Raises:
             NotFoundError: no such collection. InputError: a wrong weight, option or parameter, or not a function.
             RewardError: all failed, and no reward was changed; or more than half did, and the rest was not tried.
         """
-        options = ScoringOptions(
-            concurrency, timeout, retries, processes,
-            overwrite=overwrite, resume=resume, cache=cache, dry_run=dry_run,
-        )  # fmt: skip
-        collection, request = self.collection(name), ScoringRequest(function, weights, options)
+        options = {
+            "concurrency": concurrency, "timeout": timeout, "retries": retries, "processes": processes,
+            "backoff": backoff, "overwrite": overwrite or None, "resume": resume or None, "dry_run": dry_run or None,
+            "cache": None if cache else False,
+        }  # fmt: skip
+        given = {option: value for option, value in options.items() if value is not None}
+        collection, request = self.collection(name), ScoringRequest(function, weights, given)
         with Progress(f"scoring {name}") as shown:
             return score_collection(self.store, collection, request, self._scorers, shown, say)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
+from rolloutlab.store.scorings import FAILED
 from rolloutlab.store.sqlite import Database, Row
 
 _VISIBLE = "SELECT id, name || ':' || generation AS label FROM collections WHERE deleted_at IS NULL"
@@ -28,7 +29,7 @@ _NAMES = f"""
 _SCORED = f"""
     SELECT t.group_id, t.reward, t.components, t.source, {_NAME}, o.error, o.message
     FROM trajectories t JOIN groups g ON g.id = t.group_id JOIN collections c ON c.id = g.collection_id
-    LEFT JOIN reward_outcomes o ON o.trajectory_id = t.id AND o.error IS NOT NULL
+    LEFT JOIN reward_outcomes o ON o.trajectory_id = t.id AND {FAILED}
     WHERE t.group_id IN {_GIVEN} AND t.pending = 0 AND c.deleted_at IS NULL ORDER BY t.group_id, t.position
 """
 

@@ -117,4 +117,18 @@ SCORINGS = """
 """
 """A reward can be cleared by an edit that has a note."""
 
-MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS]
+RESUMED_SCORINGS = """
+    ALTER TABLE scorings ADD COLUMN resumes INTEGER;
+    DROP TRIGGER failure_has_a_reward;
+    ALTER TABLE reward_outcomes RENAME TO first_outcomes;
+    CREATE TABLE reward_outcomes (
+        trajectory_id INTEGER NOT NULL REFERENCES trajectories ON DELETE CASCADE, change INTEGER NOT NULL,
+        function TEXT, error TEXT, message TEXT, line TEXT, at TEXT, PRIMARY KEY (trajectory_id, change)
+    ) WITHOUT ROWID;
+    INSERT INTO reward_outcomes SELECT trajectory_id, change, function, error, message, line, at FROM first_outcomes;
+    DROP TABLE first_outcomes;
+    CREATE INDEX outcomes_of_change ON reward_outcomes (change)
+"""
+"""Outcomes of each change, so that those of an earlier scoring are back when a later one is undone."""
+
+MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS, RESUMED_SCORINGS]

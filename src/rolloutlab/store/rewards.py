@@ -14,8 +14,16 @@ from rolloutlab.errors import RewardError
 from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.sqlite import Database, Row
 
-_STATE = """
-    SELECT t.reward, t.components, t.source, e.note, e.change FROM trajectories t
+STATE_CHANGE = """
+    SELECT made.change FROM edits made WHERE made.trajectory_id = t.id AND made.undoes IS NULL AND NOT EXISTS (
+        SELECT 1 FROM edits undo WHERE undo.trajectory_id = t.id AND +undo.undoes = made.change)
+    ORDER BY made.id DESC LIMIT 1
+"""
+"""The change that the state of trajectory `t` comes from: the newest that is not undone. The plus keeps SQLite off the
+index of undone changes, in which a whole collection may share one."""
+
+_STATE = f"""
+    SELECT t.reward, t.components, t.source, e.note, ({STATE_CHANGE}) AS change FROM trajectories t
     LEFT JOIN edits e ON e.id = (SELECT max(id) FROM edits WHERE trajectory_id = t.id) WHERE t.id = ?
 """
 
@@ -103,7 +111,7 @@ class Rewards:
     def undo(self, *collections: StoredCollection) -> list[Edit]:
         """Undo the newest change of some collections that is not undone yet, as a new change.
 
-        Returns the edits, with None for no reward; empty if there is nothing to undo.
+        Returns an edit for each trajectory, with None for no reward; empty if there is nothing to undo.
         """
         edits = []
 
@@ -112,11 +120,14 @@ class Rewards:
             undone = max(newest.values(), default=None)
             log = RewardLog(connection, "undo", undone)
             for collection in (c for c in collections if undone is not None and newest.get(c.id) == undone):
-                sql = f"{_EDITS} AND change = ? ORDER BY e.id DESC"
-                for row in connection.execute(sql, (collection.id, undone)).fetchall():
+                rows = connection.execute(f"{_EDITS} AND change = ? ORDER BY e.id", (collection.id, undone)).fetchall()
+                after = {row["trajectory_id"]: row["new"] for row in rows}
+                before = {row["trajectory_id"]: row for row in reversed(rows)}  # the first of several edits
+                for row in before.values():
                     parts = row["old_components"]
                     log.write(row["trajectory_id"], row["old"], parts, row["old_source"])
-                    values = (log.at, log.who, "undo", row["new"], row["old"], json.loads(parts), log.change)
+                    reward = after[row["trajectory_id"]]
+                    values = (log.at, log.who, "undo", reward, row["old"], json.loads(parts), log.change)
                     edits.append(Edit(_name(collection, row), *values, undoes=undone))
                 connection.execute(_FORGET, (undone, collection.id))
             return log
@@ -192,7 +203,8 @@ def finite(value: Any, name: str) -> float:
 class RewardLog:
     """Writes one change into an open transaction: each reward, and what it was before.
 
-    change: the number of a change that was begun; by default a new one.
+    change: the number of a change that was begun; by default a new one. since: rewards of later changes than that are
+    kept; by default than `change`.
     """
 
     def __init__(
@@ -202,8 +214,10 @@ class RewardLog:
         undoes: int | None = None,
         who: str | None = None,
         change: int | None = None,
+        since: int | None = None,
     ) -> None:
         self.change = new_change(connection) if change is None else change
+        self._since = self.change if since is None else since
         self.at, self.who = datetime.now(UTC).isoformat(), who or user()
         self._connection = connection
         self._source = source
@@ -213,7 +227,7 @@ class RewardLog:
     def give(self, score: Score, *, keep_hand: bool) -> Row | None:
         """Set a reward; its state before, or None if nothing was changed.
 
-        It is kept where it is the same already, was given by a later change, or by hand with `keep_hand`.
+        It is kept where it is the same already, was given since the change had begun, or by hand with `keep_hand`.
         """
         had: Row = self._connection.execute(_STATE, (score.trajectory.id,)).fetchone()
         parts = dict(score.components)
@@ -231,7 +245,7 @@ class RewardLog:
         return not kept
 
     def _kept(self, had: Row, keep_hand: bool) -> bool:
-        later = had["reward"] is not None and (had["change"] or 0) > self.change
+        later = had["reward"] is not None and (had["change"] or 0) > self._since
         return later or (keep_hand and had["source"] == "hand")
 
     def write(

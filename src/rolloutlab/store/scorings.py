@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 
 from rolloutlab.errors import ConflictError
 from rolloutlab.store.models import Ref, Score, StoredCollection, now
-from rolloutlab.store.rewards import RewardLog, Rewards, new_change, user
+from rolloutlab.store.rewards import STATE_CHANGE, RewardLog, Rewards, new_change, user
 from rolloutlab.store.sqlite import Database, Row
 
-_OF = "trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ? AND t.pending = 0"
+FAILED = f"o.error IS NOT NULL AND t.reward IS NULL AND o.change = ({STATE_CHANGE})"
+"""Whether outcome `o` is why trajectory `t` has no reward."""
+_OF = "groups g CROSS JOIN trajectories t ON t.group_id = g.id"
+_OUTCOMES = f"{_OF} CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id"
+_OF_SCORING = "o.trajectory_id = t.id AND o.change IN (SELECT change FROM scorings WHERE ?2 IN (change, resumes))"
+"""Whether outcome `o` of trajectory `t` is of the scoring ?2, or of one that resumes it."""
 _UNDONE = "EXISTS (SELECT 1 FROM edits u WHERE u.undoes = s.change)"
 _REMEMBERED_FUNCTIONS = 32
 """Functions whose results are stored: each takes some 20 bytes per trajectory."""
@@ -33,12 +38,18 @@ class NewScoring:
 
 @dataclass(frozen=True)
 class StoredScoring(NewScoring):
-    """A stored scoring. change: the number that its edits share, also with the scorings that resumed it."""
+    """A stored scoring. change: the number that its edits share. resumes: the change of the first that it continues."""
 
     change: int = 0
     at: str = ""
     who: str = ""
     undone: bool = False
+    resumes: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The change of the scoring that this one continues, or its own."""
+        return self.change if self.resumes is None else self.resumes
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,15 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """Type and message in a line."""
-        return f"{self.error}: {self.message}" if self.message else self.error
+        """Type and message."""
+        return _summary(self.error, self.message)
+
+
+class FailureNote(NamedTuple):
+    """Why a trajectory has no reward: type and message of the error, and the function and line that raised it."""
+
+    summary: str
+    place: str
 
 
 class RewardResult(NamedTuple):
@@ -74,15 +92,15 @@ class Scorings:
         self._rewards = rewards
 
     def begin(self, collection: StoredCollection, new: NewScoring, resumes: int | None = None) -> int:
-        """Store a new scoring and return the number of its change. resumes: the change that it continues."""
+        """Store a new scoring and return the number of its change. resumes: `first` of what it continues."""
 
         def change(connection: sqlite3.Connection) -> int:
-            number = new_change(connection) if resumes is None else resumes
+            number = new_change(connection)
             texts = new.source, json.dumps(list(new.names)), new.code, json.dumps(new.options), new.style
             connection.execute(
-                "INSERT INTO scorings (change, collection_id, at, who, source, names, code, options, style)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (number, collection.id, now(), user(), *texts),
+                "INSERT INTO scorings (change, collection_id, at, who, source, names, code, options, style, resumes)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (number, collection.id, now(), user(), *texts, resumes),
             )
             return number
 
@@ -97,10 +115,12 @@ class Scorings:
         results: Sequence[RewardResult] = (),
         *,
         keep_hand: bool,
+        since: int | None = None,
     ) -> None:
         """Store outcomes of a scoring in one transaction; a trajectory that failed has no reward then.
 
-        keep_hand: skip rewards by hand. A reward that was given after the scoring had begun is kept in any case.
+        keep_hand: skip rewards by hand. A reward that was given after the scoring had begun is kept in any case, or
+        after the change `since`.
 
         Raises:
             ConflictError: the change was undone meanwhile.
@@ -109,11 +129,11 @@ class Scorings:
         def write(connection: sqlite3.Connection) -> RewardLog:
             if connection.execute("SELECT 1 FROM edits WHERE undoes = ?", (change,)).fetchone():
                 raise ConflictError(f"change {change} was undone while it was made", hint="run the cell again")
-            log = RewardLog(connection, source, change=change)
+            log = RewardLog(connection, source, change=change, since=since)
             for score in scores:
                 log.give(score, keep_hand=keep_hand)
             failed = [f for f in failures if log.clear(f.trajectory.id, f"failed: {f.summary}", keep_hand=keep_hand)]
-            rows: list[tuple[Any, ...]] = [(s.trajectory.id, change, None, None, None, None, log.at) for s in scores]
+            rows: list[tuple[Any, ...]] = [(s.trajectory.id, change, None, None, None, None, None) for s in scores]
             rows += [(f.trajectory.id, change, f.function, f.error, f.message, f.line, log.at) for f in failed]
             connection.executemany("INSERT OR REPLACE INTO reward_outcomes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if results:
@@ -122,13 +142,17 @@ class Scorings:
 
         self._rewards.notify(self._database.change(write))
 
-    def scored(self, change: int) -> set[int]:
-        """Ids of the trajectories that a change has scored, and that still have a reward."""
+    def settled(self, collection: StoredCollection, first: int, hand_since: int | None) -> set[int]:
+        """Ids of trajectories that a resume of the scoring `first` leaves as they are.
+
+        They have a reward, which that scoring or another resume of it gave, or a change by hand after `hand_since`.
+        """
         sql = (
-            "SELECT t.id FROM reward_outcomes o JOIN trajectories t ON t.id = o.trajectory_id"
-            " WHERE o.change = ? AND o.error IS NULL AND t.reward IS NOT NULL"
+            f"SELECT t.id FROM {_OF} WHERE g.collection_id = ?1 AND t.reward IS NOT NULL AND ("
+            f" EXISTS (SELECT 1 FROM reward_outcomes o WHERE {_OF_SCORING} AND o.error IS NULL)"
+            f" OR (t.source = 'hand' AND ({STATE_CHANGE}) > ?3))"
         )
-        return {row[0] for row in self._database.read(sql, change)}
+        return {row[0] for row in self._database.read(sql, collection.id, first, hand_since)}
 
     def last(self, collection: StoredCollection) -> StoredScoring | None:
         """The newest scoring of a collection that is not undone."""
@@ -142,9 +166,8 @@ class Scorings:
     def failures(self, collection: StoredCollection, position: int | None = None) -> list[Failure]:
         """The trajectories that have no reward because a function failed, in order; of one group with `position`."""
         sql = (
-            "SELECT o.*, g.position AS place, t.position AS seat FROM groups g CROSS JOIN trajectories t"
-            " ON t.group_id = g.id CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id WHERE g.collection_id = ?1"
-            " AND o.error IS NOT NULL AND (?2 IS NULL OR g.position = ?2) ORDER BY g.position, t.position"
+            f"SELECT o.*, g.position AS place, t.position AS seat FROM {_OUTCOMES} WHERE g.collection_id = ?1"
+            f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} ORDER BY g.position, t.position"
         )
         rows = self._database.read(sql, collection.id, position)
         return [_failure(collection, row) for row in rows]
@@ -152,17 +175,21 @@ class Scorings:
     def failed(self, collection: StoredCollection, position: int | None = None) -> dict[str, int]:
         """How many trajectories failed, by type of error, the most frequent first; of one group with `position`."""
         sql = (
-            "SELECT o.error, count(*) FROM groups g CROSS JOIN trajectories t ON t.group_id = g.id"
-            " CROSS JOIN reward_outcomes o ON o.trajectory_id = t.id WHERE g.collection_id = ?1"
-            " AND o.error IS NOT NULL AND (?2 IS NULL OR g.position = ?2) GROUP BY 1 ORDER BY 2 DESC, 1"
+            f"SELECT o.error, count(*) FROM {_OUTCOMES} WHERE g.collection_id = ?1"
+            f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} GROUP BY 1 ORDER BY 2 DESC, 1"
         )
         return {row[0]: row[1] for row in self._database.read(sql, collection.id, position)}
 
-    def errors(self, ids: Iterable[int]) -> dict[int, str]:
-        """Type and message of the errors of those trajectories that failed."""
-        sql = "SELECT trajectory_id, error, message FROM reward_outcomes WHERE error IS NOT NULL AND trajectory_id IN"
-        rows = self._database.read(f"{sql} (SELECT value FROM json_each(?))", json.dumps(list(ids)))
-        return {row[0]: f"{row[1]}: {row[2]}" if row[2] else row[1] for row in rows}
+    def errors(self, ids: Iterable[int]) -> dict[int, FailureNote]:
+        """The errors of those trajectories that failed."""
+        sql = (
+            "SELECT t.id, o.function, o.error, o.message, o.line FROM trajectories t CROSS JOIN reward_outcomes o"
+            f" ON o.trajectory_id = t.id WHERE t.id IN (SELECT value FROM json_each(?)) AND {FAILED}"
+        )
+        rows = self._database.read(sql, json.dumps(list(ids)))
+        places = (", ".join(filter(None, (row["function"], row["line"]))) for row in rows)
+        summaries = (_summary(row["error"], row["message"]) for row in rows)
+        return {row["id"]: FailureNote(*note) for row, *note in zip(rows, summaries, places, strict=True)}
 
     def unreached(self, collection: StoredCollection) -> int:
         """Trajectories whose reward is older than the newest scoring, which ended before it came to them."""
@@ -170,11 +197,10 @@ class Scorings:
         if last is None or last.source != "function":
             return 0
         sql = (
-            f"SELECT count(*) FROM {_OF} AND t.source = 'function' AND t.id NOT IN"
-            " (SELECT trajectory_id FROM reward_outcomes WHERE change = ?) AND (SELECT max(change) FROM edits"
-            " WHERE trajectory_id = t.id) < ?"
+            f"SELECT count(*) FROM {_OF} WHERE g.collection_id = ?1 AND t.pending = 0 AND t.source = 'function'"
+            f" AND NOT EXISTS (SELECT 1 FROM reward_outcomes o WHERE {_OF_SCORING}) AND ({STATE_CHANGE}) < ?2"
         )
-        return int(self._database.read(sql, collection.id, last.change, last.change)[0][0])
+        return int(self._database.read(sql, collection.id, last.first)[0][0])
 
     def columns(self, collection: StoredCollection) -> list[str]:
         """The columns of the rows of a collection."""
@@ -220,7 +246,11 @@ def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -
 def _scoring(row: Row) -> StoredScoring:
     names, options = json.loads(row["names"]), json.loads(row["options"])
     values = row["source"], names, row["code"], options, row["style"], row["change"], row["at"], row["who"]
-    return StoredScoring(*values, bool(row["undone"]))
+    return StoredScoring(*values, bool(row["undone"]), row["resumes"])
+
+
+def _summary(error: str, message: str | None) -> str:
+    return f"{error}: {message}" if message else error
 
 
 def _failure(collection: StoredCollection, row: Row) -> Failure:

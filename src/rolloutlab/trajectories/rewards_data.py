@@ -182,7 +182,8 @@ class RewardsData:
         values = []
         for i, row in zip(shown, outlines, strict=True):
             share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
-            error = escape_control_chars(errors[row.id]) if row.id in errors else None
+            failure = errors.get(row.id)
+            error = failure and escape_control_chars(failure.summary)
             values.append(
                 {
                     "id": row.id,
@@ -192,7 +193,7 @@ class RewardsData:
                     "advantage": _advantage(share),
                     "reason": reason,
                     "why": error or (reason and WHY[Reason(reason)]),
-                    **({"error": error} if error else {}),
+                    **({"error": error, "place": escape_control_chars(failure.place)} if failure else {}),
                     **{f"component:{escape_control_chars(name)}": value for name, value in row.components.items()},
                 }
             )
@@ -216,7 +217,7 @@ class RewardsData:
                 "tokens": sum(row.tokens_H),
                 "answer": answers[row.id],
                 "reason": _reason(shares[i]),
-                "reward_error": errors.get(row.id),
+                "reward_error": errors[row.id].summary if row.id in errors else None,
             }
             for i, row in zip(shown, rows, strict=True)
         ]

@@ -56,7 +56,7 @@ def test_eight_failing_of_four_hundred_leave_the_others_stored_as_one_change(lab
     assert lab.store.scorings.failures(lab.store.find("capitals")) == []
 
 
-def test_resume_scores_only_what_failed_with_the_same_function_and_as_the_same_change(lab, collect, rewards):
+def test_resume_scores_only_what_failed_with_the_same_function_and_is_undone_alone(lab, collect, rewards):
     collect(5, 4)
     function = Called(1)
     lab.reward("capitals", function, say=lambda _: None)
@@ -65,6 +65,8 @@ def test_resume_scores_only_what_failed_with_the_same_function_and_as_the_same_c
     assert rewards() == [1, 0] * 10
     assert {country: n for (country, _), n in function.times.items() if country != 1} == dict.fromkeys((0, 2, 3, 4), 2)
     assert function.times[1, "a1"] == 4  # two of its trajectories have this answer, called twice
+    lab.undo_rewards("capitals", say=lambda _: None)
+    assert rewards() == [1, 0, 1, 0, *[None] * 4, *[1, 0] * 6]
     lab.undo_rewards("capitals", say=lambda _: None)
     assert set(rewards()) == {None}
 

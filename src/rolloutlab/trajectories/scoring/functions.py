@@ -69,14 +69,19 @@ def undo(lab: Lab, label: str, name: str) -> list[Edit]:
 
 
 class Scorers:
-    """What last scored each collection in this session: by label with generation, and by name for any generation."""
+    """What scored in this session: the last of each collection, by its names, and the functions of each change."""
 
     def __init__(self) -> None:
         self._last: dict[str, Scorer] = {}
+        self._by_change: dict[int, Functions] = {}
 
-    def add(self, label: str, functions: Functions, weights: Mapping[str, float] | None) -> None:
-        """Record what has scored a collection; label: `NAME:N`."""
-        self._last |= dict.fromkeys((label, label.partition(":")[0]), (functions, weights))
+    def add(
+        self, collection: StoredCollection, change: int, functions: Functions, weights: Mapping[str, float] | None
+    ) -> None:
+        """Record what has scored a collection, and the number of that change."""
+        names = f"{collection.name}:{collection.generation}", collection.name
+        self._last |= dict.fromkeys(names, (functions, weights))
+        self._by_change[change] = functions
 
     def of(self, collection: StoredCollection) -> Scorer | None:
         """What last scored a generation, else another generation of the collection."""
@@ -90,14 +95,13 @@ class Scorers:
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
         return scorer
 
-    def to_resume(self, collection: StoredCollection, functions: Functions | None, name: str) -> Scorer:
-        """These functions, else what last scored this generation; InputError when that is not known here."""
-        label = f"{collection.name}:{collection.generation}"
-        scorer = (functions, None) if functions else self._last.get(label)
-        if scorer is None:
+    def to_resume(self, change: int | None, functions: Functions | None, name: str) -> Functions:
+        """These functions, else those of a change; InputError when they are not known here."""
+        scoring = functions or (None if change is None else self._by_change.get(change))
+        if scoring is None:
             hint = f"%%reward {name} --resume, with the reward function as its body or --with"
             raise InputError(f"what scored {name} is not known in this notebook", hint=hint)
-        return scorer
+        return scoring
 
     def rename(self, old: str, new: str) -> None:
         """Follow a renamed collection."""

@@ -32,7 +32,7 @@ MIN_OUTCOMES = 16
 """Trajectories after which a run stops if more than half have failed."""
 _BATCH = 512
 _INTERVAL = 1.0
-"""Outcomes and seconds after which they are stored."""
+"""Outcomes and seconds after which they are stored: of slow functions each at once."""
 _GRACE = 0.6
 """Seconds that calls under way get to end after an interrupt."""
 _GROUPS = 64
@@ -323,22 +323,22 @@ class ScoringRun:
         return self.stopped_early and not self.tally.scored
 
     def _flush_if_due(self) -> None:
-        late = time.monotonic() - self._flushed >= _INTERVAL
-        if len(self._scores) + len(self._failures) >= _BATCH or (late and self.tally.done >= MIN_OUTCOMES):
+        if len(self._scores) + len(self._failures) >= _BATCH or time.monotonic() - self._flushed >= _INTERVAL:
             self._flush()
 
     def _flush(self, *, last: bool = False) -> None:
-        """Store the outcomes so far, once there is any score."""
-        self._flushed = time.monotonic()
-        if not self.tally.scored or not (self._scores or self._failures or self._results):
-            return
+        """Store the outcomes so far, once there is any score, and enough to tell whether a weight has no component."""
         unknown = [] if self._checked else [name for name in self._weights if name not in self._known]
+        early = unknown and not last and self.tally.done < MIN_OUTCOMES
+        if early or not self.tally.scored or not (self._scores or self._failures or self._results):
+            return
         if unknown and (last or any(near_miss(name, [*self._known]) for name in unknown)):
             check_known(self._weights, [*self._known])
         self._checked = True
         self._store(self._scores, self._failures, self._results)
         self.stored += len(self._scores) + len(self._failures)
         self._scores, self._failures, self._results = [], [], []
+        self._flushed = time.monotonic()
 
     @property
     def first_error(self) -> BaseException | None:

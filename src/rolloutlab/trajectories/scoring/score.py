@@ -1,10 +1,10 @@
 """Scoring of a collection: what is missing, prepared functions, storage under one change, and what is reported."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -27,33 +27,67 @@ from rolloutlab.trajectories.scoring.workers import ScoringOptions
 TRIED = 3
 """Trajectories of a dry run."""
 
+_RESUMED_OPTIONS = ("concurrency", "timeout", "retries", "processes", "backoff", "overwrite", "cache")
+
 Say = Callable[[str], None]
+
+
+class _Resumed(NamedTuple):
+    """The scoring that another one resumes. since: the change whose later rewards are kept; None: the resume's own."""
+
+    change: int
+    since: int | None
+    settled: Set[int]
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What scores a collection, and how. functions: None with `resume` for those of the last scoring."""
+    """What scores a collection, and how. given: those of `ScoringOptions` that were given.
+
+    With `resume` the last scoring has the functions that are None, and the weights and options that were not given.
+    """
 
     functions: Functions | None
     weights: Mapping[str, float] | None
-    options: ScoringOptions
+    given: Mapping[str, Any]
+
+    @cached_property
+    def options(self) -> ScoringOptions:
+        """InputError: a value is out of range."""
+        return ScoringOptions(**self.given)
+
+    def resuming(self, functions: Functions, stored: Mapping[str, Any]) -> "ScoringRequest":
+        """With functions, and with the stored options and weights of the scoring that is resumed."""
+        of_calls = {name: stored[name] for name in _RESUMED_OPTIONS if name in stored}
+        return ScoringRequest(functions, self.weights or stored.get("weights"), {**of_calls, **self.given})
 
 
 class _Change:
-    """Stores batches of outcomes as one change, which begins with the first. began: called then."""
+    """Stores batches of outcomes as one change, which begins with the first. began: called with its number then."""
 
-    def __init__(self, lab: Lab, stored: StoredCollection, new: NewScoring, keep_hand: bool, began: Say) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        stored: StoredCollection,
+        new: NewScoring,
+        began: Callable[[int], None],
+        resumed: _Resumed | None,
+        *,
+        keep_hand: bool,
+    ) -> None:
         self._lab, self._stored, self._new = lab, stored, new
-        self._keep_hand, self._began = keep_hand, began
+        self._began, self._resumed, self._keep_hand = began, resumed, keep_hand
         self._number: int | None = None
-        self.resumed: int | None = None
 
     def __call__(self, scores: Sequence[Score], failures: Sequence[Failure], results: Sequence[RewardResult]) -> None:
+        resumed = self._resumed
         if self._number is None:
-            self._number = self._lab.scorings.begin(self._stored, self._new, self.resumed)
-            self._began(f"{self._stored.name}:{self._stored.generation}")
-        keep = self._keep_hand
-        self._lab.scorings.store(self._number, self._new.source, scores, failures, results, keep_hand=keep)
+            self._number = self._lab.scorings.begin(self._stored, self._new, resumed.change if resumed else None)
+            self._began(self._number)
+        self._lab.scorings.store(
+            self._number, self._new.source, scores, failures, results,
+            keep_hand=self._keep_hand, since=resumed.since if resumed else None,
+        )  # fmt: skip
 
 
 def score_collection(
@@ -61,37 +95,39 @@ def score_collection(
 ) -> Collection | pd.DataFrame:
     """Score a collection and return it, or try a few trajectories and return a frame (`dry_run`).
 
-    Outcomes are stored as they come, as one change. Where some trajectories fail, `say` gets their number by type of
-    error, and they have no reward. scorers: gets what scores once the first outcomes are stored.
+    Outcomes are stored as they come, as one change; a resume is a change of its own. Where some trajectories fail,
+    `say` gets their number by type of error, and they have no reward. scorers: gets what scores once the first outcomes
+    are stored.
 
     Raises:
         InputError: a function, weight or option is not valid, or there is nothing to resume.
         RewardError: every trajectory failed, and no reward was changed; or more than half did, and the rest is left.
         KeyboardInterrupt: with a note on what is stored.
     """
-    stored, name, options = collection.stored, collection.name, request.options
-    if options.resume:
-        functions, weights = scorers.to_resume(stored, request.functions, name)
-        request = replace(request, functions=functions, weights=request.weights or weights)
+    stored, name, overwrites = collection.stored, collection.name, request.options.overwrite
+    resumed: _Resumed | None = None
+    if request.options.resume:
+        request, resumed = _resume(lab, stored, request, scorers, name)
+    options = request.options
     if options.dry_run:
         return _tried(lab, collection, request, say)
     lab.check_writable()
     calls = prepared(lab, stored, request, say)
-    began = partial(scorers.add, functions=required(request.functions), weights=request.weights)
-    change = _Change(lab, stored, NewScoring("function", *_described(request, calls)), not options.overwrite, began)
-    finished: set[int] = set()
-    if options.resume:
-        change.resumed, finished = _left(lab, stored, name)
-    prints = {call.name: mark for call in calls if options.cache and (mark := fingerprint(call))}
-    for mark in prints.values() if options.overwrite else ():
+    new = NewScoring("function", *_described(request, calls))
+    began = partial(scorers.add, stored, functions=required(request.functions), weights=request.weights)
+    change = _Change(lab, stored, new, began, resumed, keep_hand=not options.overwrite)
+    settled = resumed.settled if resumed else frozenset()
+    remembered = [call for call in calls if options.cache and call.per == "trajectory"]
+    prints = {call.name: mark for call in remembered if (mark := fingerprint(call))}
+    for mark in prints.values() if overwrites else ():
         lab.scorings.forget_results(mark)
     is_remembered = any(lab.scorings.is_remembered(mark) for mark in prints.values())
     run = ScoringRun(
         collection.each_group(), calls, weights_of(request.weights), options, change,
-        wanted=partial(_is_wanted, finished, options.overwrite), fingerprints=prints,
+        wanted=partial(_is_wanted, settled, options.overwrite), fingerprints=prints,
         remembered=lab.scorings.remembered if is_remembered else None,
     )  # fmt: skip
-    total = _total(lab, collection, finished, options.overwrite)
+    total = _total(lab, collection, resumed, options.overwrite)
     wait_for(run, total, name, progress)
     report(run, total, name, say)
     say_kept(lab, collection.label, overwrite=options.overwrite, say=say)
@@ -143,25 +179,34 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
     return calls
 
 
-def _left(lab: Lab, stored: StoredCollection, name: str) -> tuple[int, set[int]]:
-    """The change of the last scoring, and what it scored."""
+def _resume(
+    lab: Lab, stored: StoredCollection, request: ScoringRequest, scorers: Scorers, name: str
+) -> tuple[ScoringRequest, _Resumed]:
+    """A request that resumes the last scoring with all that it has of it, and what that one has left."""
     last = lab.scorings.last(stored)
-    if last is None or last.source != "function":
+    if last is not None and last.source != "function":
+        raise InputError(f"a {last.source} scored {name} last: there is nothing to resume", hint=f"%%reward {name}")
+    functions = scorers.to_resume(last.change if last else None, request.functions, name)
+    if last is None:
         raise InputError(f"no function scored {name}: there is nothing to resume", hint=f"%%reward {name}")
-    return last.change, lab.scorings.scored(last.change)
+    resuming = request.resuming(functions, last.options)
+    since = None if request.options.overwrite else last.first
+    settled = lab.scorings.settled(stored, last.first, since if resuming.options.overwrite else 0)
+    return resuming, _Resumed(last.first, since, settled)
 
 
-def _is_wanted(finished: set[int], overwrite: bool, trajectory: StoredTrajectory) -> bool:
-    return trajectory.id not in finished and (overwrite or trajectory.source != "hand")
+def _is_wanted(settled: Set[int], overwrite: bool, trajectory: StoredTrajectory) -> bool:
+    return trajectory.id not in settled and (overwrite or trajectory.source != "hand")
 
 
 def _is_one_of(ids: set[int], trajectory: StoredTrajectory) -> bool:
     return trajectory.id in ids
 
 
-def _total(lab: Lab, collection: Collection, finished: set[int], overwrite: bool) -> int:
+def _total(lab: Lab, collection: Collection, resumed: _Resumed | None, overwrite: bool) -> int:
     summary = lab.collection(collection.label)
-    return max(0, summary.trajectories - len(finished) - (0 if overwrite else lab.rewards.by_hand(summary)))
+    kept = len(resumed.settled) if resumed else 0 if overwrite else lab.rewards.by_hand(summary)
+    return max(0, summary.trajectories - kept)
 
 
 def _first(collection: Collection, overwrite: bool) -> Iterator[tuple[Any, StoredTrajectory]]:
@@ -179,7 +224,7 @@ def _described(request: ScoringRequest, calls: Sequence[RewardCall]) -> tuple[li
     """Names, source text, options and style, for the log."""
     functions = by_name(required(request.functions))
     code = "\n\n".join(source_of(function) for function in functions.values())
-    options = asdict(request.options) | {"weights": dict(request.weights or {})}
+    options = asdict(request.options) | {"weights": weights_of(request.weights)}
     names = [name or getattr(function, "__name__", "cell") for name, function in functions.items()]
     return names, code, options, ", ".join(dict.fromkeys(call.style for call in calls if call.style))
 
