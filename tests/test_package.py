@@ -46,6 +46,15 @@ def test_loading_the_extension_imports_nothing_that_takes_long_before_a_cell_nee
     )
 
 
+def test_a_session_imports_no_library_that_only_frames_searches_or_a_notebook_need(tmp_path):
+    code = "import sys, rolloutlab; rolloutlab.Session(); print(*sys.modules)"
+    environment = {**os.environ, "ROLLOUTLAB_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    added = done.stdout.split()
+    assert "rolloutlab.session" in added
+    assert {name.partition(".")[0] for name in added} & {"IPython", "numpy", "pandas", "pyarrow", "torch"} == set()
+
+
 def test_the_public_names_are_found():
     import rolloutlab
     from rolloutlab import session

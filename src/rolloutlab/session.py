@@ -3,10 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from os import PathLike
-from typing import Any
-
-import pandas as pd
-from IPython import get_ipython
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
@@ -23,8 +20,6 @@ from rolloutlab.sampling.run import CONCURRENT, check_concurrency, sample
 from rolloutlab.sampling.split import split_rows
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.sampling.tools import Tools
-from rolloutlab.search.embedding import Embed, embedder
-from rolloutlab.search.index import Index, IndexStatus
 from rolloutlab.search.open import SearchPlaces
 from rolloutlab.search.query import Search
 from rolloutlab.settings import Settings
@@ -40,21 +35,27 @@ from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredChe
 from rolloutlab.training.submission import gather_for, prepare, submit
 from rolloutlab.trajectories.branch import Branch, branched, gathered
 from rolloutlab.trajectories.collection import Collection, group_of, rows_to_show, select
-from rolloutlab.trajectories.comparison import Comparison, pairs_of
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.exchange import Export, ExportFilter, export, find_all, import_file
-from rolloutlab.trajectories.frame import catalogue, reward_history
 from rolloutlab.trajectories.judge import Judge, give, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import foreign, graders, sandbox
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
-from rolloutlab.trajectories.search_view import SearchResult
+from rolloutlab.trajectories.tables import catalogue, reward_history
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
 from rolloutlab.widgets.progress import Live, Progress
 from rolloutlab.widgets.rewards import undone
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rolloutlab.search.embedding import Embed
+    from rolloutlab.search.index import Index, IndexStatus
+    from rolloutlab.trajectories.comparison import Comparison
+    from rolloutlab.trajectories.search_view import SearchResult
 
 Options = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -99,7 +100,7 @@ class Session:
         return Lab(self.settings.database)
 
     @property
-    def index(self) -> Index:
+    def index(self) -> "Index":
         """The search index over everything stored; `embed_with` changes its embedding model."""
         return self._search.index
 
@@ -231,7 +232,7 @@ class Session:
         """
         return self._models.select(name or self.selected, base)
 
-    def models(self) -> pd.DataFrame:
+    def models(self) -> "pd.DataFrame":
         """The models that the service can sample, with base, newest checkpoint and number of checkpoints."""
         return self._models.table()
 
@@ -410,7 +411,7 @@ class Session:
         """One group, `name/N`, as a collection of one; NotFoundError when there is none."""
         return self._collection(*group_of(self.store, name))
 
-    def collections(self, pattern: str | None = None) -> pd.DataFrame:
+    def collections(self, pattern: str | None = None) -> "pd.DataFrame":
         """The collections that match `pattern` (`cap*`), each generation with its counts, newest first.
 
         With prices in the settings file, the table has the cost of sampling.
@@ -619,7 +620,7 @@ class Session:
         say(f"{undone(undo(self.store, collection.label, name))} -> %rewards {name} --history")
         return collection
 
-    def reward_history(self, name: str) -> pd.DataFrame:
+    def reward_history(self, name: str) -> "pd.DataFrame":
         """Every change of the rewards, newest first: trajectory, when, who, source, old, new, note, by, code.
 
         The index is the number of the change: rewards given at once share it.
@@ -682,7 +683,7 @@ class Session:
         """
         return self._jobs.job(job_id)
 
-    def jobs(self) -> pd.DataFrame:
+    def jobs(self) -> "pd.DataFrame":
         """Every job of this lab, newest first, with its status and the step it made.
 
         Updates unfinished jobs from their service if it is running; starts none.
@@ -740,7 +741,7 @@ class Session:
         tools: Sequence[Callable[..., Any]] = (),
         concurrency: int = CONCURRENT,
         variables: Mapping[str, Any] | None = None,
-    ) -> Comparison:
+    ) -> "Comparison":
         """Sample the prompts of a collection again, with the same seeds, from two checkpoints, and score both.
 
         reward: reward functions; by default those that last scored the collection in this notebook. before, after:
@@ -756,6 +757,8 @@ class Session:
             NotFoundError: no such collection or checkpoint. InputError: no reward function, or a reward outside the
             bounds; and as `chat` and `reward`.
         """
+        from rolloutlab.trajectories.comparison import Comparison, pairs_of  # and numpy
+
         summary = self.store.collection(name)
         functions, weights = self._scorers.scorer_for(summary, reward, name)
         selected = self._models.existing(model or self.selected)
@@ -782,7 +785,7 @@ class Session:
         offset: int | None = None,
         select: str | Sequence[str] | None = None,
         into: str | None = None,
-    ) -> SearchResult:
+    ) -> "SearchResult":
         """Search all trajectories ever sampled, best match first.
 
         query: a text; or a complete search, as a dictionary of docs/search_format.md or a `Search`.
@@ -796,6 +799,8 @@ class Session:
         Raises:
             InputError: an invalid search; the message gives the place. LabError: the index is damaged.
         """
+        from rolloutlab.trajectories.search_view import SearchResult  # and numpy
+
         with Progress("search") as shown:
             place, answer, notes = self._search.search(
                 shown.step, query, where, rank, group_by, best, k, offset, select
@@ -819,12 +824,12 @@ class Session:
 
     def embed_with(
         self,
-        model: str | Embed | None,
+        model: "str | Embed | None",
         name: str | None = None,
         key_env: str | None = None,
         *,
         insecure_http: bool = False,
-    ) -> IndexStatus:
+    ) -> "IndexStatus":
         """Compare texts by the vectors of an embedding model from now on; None: by their words.
 
         model: a function from a list of texts to a vector for each; an OpenAI-compatible URL, with the model's `name`
@@ -839,14 +844,14 @@ class Session:
         """
         if insecure_http and isinstance(model, str):
             self._connector.http.unencrypted.allow(model)
-        self._search.use(embedder(self._connector.http, model, name, key_env) if model is not None else None)
+        self._search.embed_with(model, name, key_env)
         return self.index.status()
 
-    def index_status(self) -> IndexStatus:
+    def index_status(self) -> "IndexStatus":
         """How much of the lab is indexed, and the embedding model."""
         return self.index.status()
 
-    def reindex(self) -> IndexStatus:
+    def reindex(self) -> "IndexStatus":
         """Delete the search index and rebuild it from the lab, with its vectors. No data is lost."""
         with Progress("search") as shown:
             return self.index.rebuild(shown.step)
@@ -870,6 +875,8 @@ class Session:
 
 def lab() -> Session:
     """The session of this notebook once `%load_ext rolloutlab` has run; elsewhere, a new one."""
+    from IPython import get_ipython
+
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("ChatMagics") if shell else None
     return magics.session if magics else Session()

@@ -146,3 +146,13 @@ def test_a_killed_kernel_loses_nothing_that_had_arrived_and_a_new_one_finds_it_a
 def test_loading_the_extension_brings_no_torch_and_no_web_framework(kernel):
     heavy = ("torch", "transformers", "peft", "fastapi", "starlette", "uvicorn")
     assert kernel().run(f"import sys; print([name for name in {heavy} if name in sys.modules])").strip() == "[]"
+
+
+def test_a_sampled_and_shown_collection_brings_no_pandas(kernel):
+    notebook = kernel()
+    assert "1 completion" in notebook.run("%%chat light --max-tokens 4\nhello")
+    # numpy is there by now: after a cell the search index is opened, which stands on it
+    heavy = ("pandas", "pyarrow", "torch")
+    assert notebook.run(f"import sys; print([name for name in {heavy} if name in sys.modules])").strip() == "[]"
+    assert "answer" in notebook.run("%group light/0 -o shown\nprint(*shown.to_frame().columns)")
+    assert notebook.run("print('pandas' in sys.modules)").strip() == "True"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from rolloutlab.store.models import CollectionSummary
-from rolloutlab.trajectories.frame import catalogue, cost
+from rolloutlab.trajectories.tables import catalogue, cost
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The search backends of a session: the lab's index or a remote Chroma collection."""
+"""The search backends of a session: the lab's index or a remote Chroma collection.
+
+Both are imported when they are opened: they stand on numpy, which is a fifth of a session's start-up time.
+"""
 
 import os
 import shutil
@@ -6,19 +9,19 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from rolloutlab.api.http.client import HttpClient
-from rolloutlab.search.build import build_search
-from rolloutlab.search.chroma import connect_search
-from rolloutlab.search.chroma.collection import ChromaCollection
-from rolloutlab.search.embedding import Embedder, embedder
-from rolloutlab.search.index import Index
 from rolloutlab.search.query import Search
-from rolloutlab.search.result import Answer
 from rolloutlab.settings import Served, Settings
 from rolloutlab.store.lab import Lab
+
+if TYPE_CHECKING:
+    from rolloutlab.search.chroma.collection import ChromaCollection
+    from rolloutlab.search.embedding import Embed, Embedder
+    from rolloutlab.search.index import Index
+    from rolloutlab.search.result import Answer
 
 Progress = Callable[[str, int, int], None]
 
@@ -37,15 +40,17 @@ class SearchPlaces:
         self._http = http
 
     @cached_property
-    def index(self) -> Index:
+    def index(self) -> "Index":
         """The index, with the embedding model of the settings, if they name one."""
+        from rolloutlab.search.embedding import embedder
+
         settings = self._settings()
         model = settings.embedding
         embed = embedder(self._http(), model.model, model.name, model.key_env) if model else None
         return open_index(self._lab(), settings.search_database, embed)
 
     @cached_property
-    def chroma(self) -> ChromaCollection | None:
+    def chroma(self) -> "ChromaCollection | None":
         """The Chroma collection to search; None to search the lab."""
         served = self._settings().search
         return self._open(served) if served else None
@@ -61,19 +66,24 @@ class SearchPlaces:
         self.chroma = self._open(served) if served else None
         return served
 
-    def use(self, model: Embedder | None) -> None:
-        """Use this embedding model from now on for both. Raises as `Index.use`."""
-        self.index.use(model)
+    def embed_with(self, model: "str | Embed | None", name: str | None, key_env: str | None) -> None:
+        """Use this embedding model from now on for both. Raises as `Session.embed_with`."""
+        from rolloutlab.search.embedding import embedder
+
+        made = embedder(self._http(), model, name, key_env) if model is not None else None
+        self.index.use(made)
         if self.chroma:
-            self.chroma.use(model)
+            self.chroma.use(made)
 
     def search(
         self, progress: Progress, query: str | Mapping[str, Any] | Search | None, *pieces: Any
-    ) -> tuple[Index | ChromaCollection, Answer, list[str]]:
+    ) -> "tuple[Index | ChromaCollection, Answer, list[str]]":
         """The backend, updated before the search, its result, and notes on both.
 
         query, pieces: as for `build_search`. Raises as `Session.search`.
         """
+        from rolloutlab.search.build import build_search
+
         place = self.chroma or self.index
         notes = place.refresh(progress)
         answer = place.search(build_search(query, place.fields(), *pieces), progress)
@@ -84,13 +94,18 @@ class SearchPlaces:
         if "index" in self.__dict__:
             self.__dict__.pop("index").close()
 
-    def _open(self, served: Served) -> ChromaCollection:
+    def _open(self, served: Served) -> "ChromaCollection":
+        from rolloutlab.search.chroma import connect_search
+        from rolloutlab.search.chroma.collection import ChromaCollection
+
         key = os.environ.get(served.key_env) if served.key_env else None
         return ChromaCollection(served.url, connect_search(self._http(), served.url, key), self.index.embedder)
 
 
-def open_index(lab: Lab, path: Path, model: Embedder | None) -> Index:
+def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":
     """The index in a file beside the lab; for a read-only lab, in a temporary folder removed with the object."""
+    from rolloutlab.search.index import Index
+
     if not lab.read_only:
         return Index(lab, path, model)
     folder = tempfile.mkdtemp(prefix="rolloutlab-")

@@ -1,12 +1,15 @@
 """Dry run of a training job: a report, and the advantage of each trajectory."""
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.training.submission import Submission
-from rolloutlab.trajectories.frame import Frame
+from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import dry_run as render
 from rolloutlab.widgets.html import for_notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class DryRun:
@@ -21,7 +24,7 @@ class DryRun:
         self.preflight = submission.check
         self.groups = render.rated(submission.seats, submission.check)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
@@ -29,13 +32,13 @@ class DryRun:
         """
         rated = [one for group in self.groups for one in group]
         columns = {
-            "reward": pd.array([one.reward for one in rated], dtype=float),
+            "reward": [one.reward for one in rated],
             "advantage": [one.advantage for one in rated],
             "weight": [one.weight for one in rated],
             "tokens": [one.tokens for one in rated],
             "reason": [one.reason and str(one.reason) for one in rated],
         }
-        return Frame(columns, index=pd.Index([one.name for one in rated], name="trajectory"))
+        return data_frame(columns, [one.name for one in rated], types={"reward": float})
 
     def __repr__(self) -> str:
         return escape_control_chars(render.text(self._title, self._report, self.groups))

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pydantic import ValidationError
 
 from rolloutlab.api import training
@@ -16,12 +15,15 @@ from rolloutlab.api.wire.training import ENDINGS, Event
 from rolloutlab.errors import JobFailedError, NotFoundError, NotOfferedError, RolloutlabError, interrupted
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
-from rolloutlab.trajectories.frame import Frame
+from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import job as render
 from rolloutlab.widgets.base import Bundle, NotebookView
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Panels
 from rolloutlab.widgets.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Clock:
@@ -189,9 +191,10 @@ class Job(NotebookView):
         self.events()
         return step_made(self._events)
 
-    def metrics(self) -> pd.DataFrame:
+    def metrics(self) -> "pd.DataFrame":
         """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
-        return Frame([e.data for e in since_restart(self.events()) if e.type == "gradient_step"])
+        steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
+        return data_frame(steps, range(len(steps)), None)
 
     def plot(self, *names: str) -> Panels:
         """A chart of each of these numbers over the gradient steps: reward, loss, entropy and grad_norm by default."""

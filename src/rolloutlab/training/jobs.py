@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from rolloutlab.api import training
 from rolloutlab.api.http.client import HttpClient
@@ -19,8 +18,11 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, minute
 from rolloutlab.training.job import Job
 from rolloutlab.training.models import SelectedModel
-from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.scoring.functions import Scorers
+from rolloutlab.trajectories.tables import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNKNOWN, UNREACHABLE = "unknown", "unreachable"
@@ -97,20 +99,20 @@ async def trained_models(
     return {job.id: response for job, response in zip(jobs, responses, strict=True) if response}
 
 
-def table(jobs: Sequence[SubmittedJob], name_now: Callable[[str], str]) -> pd.DataFrame:
+def table(jobs: Sequence[SubmittedJob], name_now: Callable[[str], str]) -> "pd.DataFrame":
     """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
 
     name_now: the present name of a collection that had this label. A narrow terminal leaves out columns in the middle.
     """
     columns = {
         "status": [job.status or UNKNOWN for job in jobs],
-        "step": pd.array([job.step for job in jobs], dtype="Int64"),
+        "step": [job.step for job in jobs],
         "model": [job.model for job in jobs],
         "options": [", ".join(f"{name} {value}" for name, value in job.options.items()) for job in jobs],
         "collections": [", ".join(map(name_now, job.collections)) for job in jobs],
         "created (UTC)": [minute(job.created_at) for job in jobs],
     }
-    return Frame(columns, index=pd.Index([job.id[:8] for job in jobs], name="job"))
+    return data_frame(columns, [job.id[:8] for job in jobs], "job", types={"step": "Int64"})
 
 
 class LabJobs:
@@ -135,7 +137,7 @@ class LabJobs:
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
         return Job(self._connector.http, find, submitted.id, submitted.model, names, ended, events, compare)
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row per job, newest first, with its status now; no service is started for it."""
         return table(self._refreshed(self._connector.running()), self._name_now)
 

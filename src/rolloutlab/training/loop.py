@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
 from time import perf_counter
-from typing import Any, Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
@@ -19,14 +17,17 @@ from rolloutlab.sampling.template import Prompt
 from rolloutlab.store.lab import Lab
 from rolloutlab.training.submission import checked_config
 from rolloutlab.trajectories.collection import Collection, members_of
-from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.judge import Judge, dialogs_of
 from rolloutlab.trajectories.scoring.functions import Functions, check_functions
+from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import loop as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.loop import Round
 from rolloutlab.widgets.plot import Plot
 from rolloutlab.widgets.progress import Live, ShownLive
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEEDS_PER_ROUND = 1_000_000
 """A row of a round has a seed of its own; rounds of so many rows do not share any."""
@@ -54,7 +55,7 @@ class Loop(ShownLive):
     judged: bool = False
 
     @property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """One row per round.
 
         Columns: step (the checkpoint that was sampled), reward (mean), spread (standard deviation), trained (share of
@@ -62,9 +63,8 @@ class Loop(ShownLive):
         tokens (that were sampled to train on). The last row may be the measure after the last round.
         """
         rows = [[getattr(one, column) for column in _COLUMNS] for one in self.rounds]
-        index = pd.Index([one.number for one in self.rounds], name="round")
         kinds = {column: "Int64" if column in {"step", "tokens"} else float for column in _COLUMNS}
-        return Frame(rows, columns=list(_COLUMNS), index=index, dtype=object).astype(kinds)
+        return data_frame(rows, [one.number for one in self.rounds], "round", list(_COLUMNS), kinds)
 
     @property
     def best(self) -> str | None:

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 from uuid import UUID
-
-import pandas as pd
 
 from rolloutlab.api import inference, training
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
@@ -16,7 +15,10 @@ from rolloutlab.errors import InputError, NotFoundError, NotOfferedError, Rollou
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
-from rolloutlab.trajectories.frame import Frame
+from rolloutlab.trajectories.tables import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT_MODEL = "lab/practice"
 
@@ -189,15 +191,16 @@ class Models:
         if (address.base_url, name) not in self._registered:
             self.register(name)
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row per model that the service can sample, by its name; values that it does not report are missing."""
         cards = self._cards()
         columns = {
-            "base": pd.array([card.base_model for card in cards], dtype="string"),
-            "newest": pd.array([card.newest_step for card in cards], dtype="Int64"),
-            "checkpoints": pd.array([card.checkpoints for card in cards], dtype="Int64"),
+            "base": [card.base_model for card in cards],
+            "newest": [card.newest_step for card in cards],
+            "checkpoints": [card.checkpoints for card in cards],
         }
-        return Frame(columns, index=pd.Index([card.id for card in cards], name="model"))
+        types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
+        return data_frame(columns, [card.id for card in cards], "model", types=types)
 
     def newest_step(self) -> int | None:
         """The newest checkpoint of the selected model, where a job would start; None if no service runs or answers."""

@@ -6,9 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from os import PathLike
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import Member
@@ -18,12 +16,15 @@ from rolloutlab.sampling.split import positions_in
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.files import file_path
-from rolloutlab.trajectories.frame import AFTER, frame, with_rows
 from rolloutlab.trajectories.group_view import AskLogprobs, GroupView, rank
 from rolloutlab.trajectories.reward_edits import RewardEdits, give_edited, give_from_file
+from rolloutlab.trajectories.tables import AFTER, trajectory_frame
 from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.base import Bundle
 from rolloutlab.widgets.html import for_notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Collection:
@@ -104,7 +105,7 @@ class Collection:
         """What of it would train, computed by the trainer's own code."""
         return _checked(self.groups, options)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage (as it would train with default options), one per reward component,
@@ -117,10 +118,12 @@ class Collection:
         rows = [{name: getattr(t, name) for name in ("reward", *AFTER)} for t in trajectories]
         for t, row in zip(trajectories, rows, strict=True):
             row["advantage"] = advantages.get(t.name)
-        made = frame([t.name for t in trajectories], rows, [t.components for t in trajectories])
-        return with_rows(made, [t.row for t in trajectories], self.stored.plan.get("types", {}))
+        names, components = [t.name for t in trajectories], [t.components for t in trajectories]
+        return trajectory_frame(
+            names, rows, components, [t.row for t in trajectories], self.stored.plan.get("types", {})
+        )
 
-    def update_rewards(self, frame: pd.DataFrame) -> RewardEdits:
+    def update_rewards(self, frame: "pd.DataFrame") -> RewardEdits:
         """Take the rewards of an edited `to_frame()`; all changes or none, each logged with who, when, old and new.
 
         None or NaN where there was a reward clears it; the result counts them, and undoing the change brings them back.

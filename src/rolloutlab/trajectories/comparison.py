@@ -3,18 +3,20 @@
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import dumped
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
+from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import comparison as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.plot import Plot
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MIN_PROMPTS = 16
 """For a verdict."""
@@ -128,11 +130,11 @@ class Comparison:
         (only,) = self.pairs
         return [after - before for before, after in zip(only.before, only.after, strict=True)]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per prompt, the largest loss first: prompt, before, after, difference, n, trained."""
         rows = [[p.prompt, _mean(p.before), _mean(p.after), p.difference, len(p.after), p.trained] for p in self.pairs]
-        names = pd.Index([pair.name for pair in self.pairs], name="group")
-        frame = Frame(rows, index=names, columns=["prompt", "before", "after", "difference", "n", "trained"])
+        columns = ["prompt", "before", "after", "difference", "n", "trained"]
+        frame = data_frame(rows, [pair.name for pair in self.pairs], "group", columns)
         return frame.sort_values("difference", kind="stable")
 
     def words(self) -> list[str]:

@@ -1,43 +1,18 @@
-"""DataFrames of trajectories, collections and reward history, shown with escaped text."""
+"""DataFrame with escaped text, and columns typed as rows were; imports pandas, so it is itself imported late."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
 from decimal import Decimal
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rolloutlab.errors import InputError
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.settings import Price
-from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
-from rolloutlab.store.rewards import Rewards
-from rolloutlab.store.scorings import StoredScoring
 from rolloutlab.widgets.html import for_notebook
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
-
-BEFORE = ("reward", "advantage")
-"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
-AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
-"""Columns of a frame after those of the components."""
-
-
-def frame(
-    names: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
-    components: Sequence[Mapping[str, float]],
-    more: Sequence[str] = (),
-) -> pd.DataFrame:
-    """One row per trajectory, indexed by name. rows: their columns but for the components. more: columns at the end."""
-    parts = dict.fromkeys(part for each in components for part in each)
-    columns = [*BEFORE, *parts, *AFTER, *more]
-    cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
-    index = pd.Index(names, name="trajectory")
-    return Frame(cells, index=index, columns=columns).astype({"reward": float, "advantage": float})
 
 
 def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
@@ -96,57 +71,3 @@ class Frame(pd.DataFrame):
 
 def _visible(value: Any) -> Any:
     return escape_control_chars(value) if isinstance(value, str) else value
-
-
-_COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")
-"""A narrow terminal leaves out columns in the middle."""
-
-
-def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
-    """What a collection has cost in dollars, a judge at its model's price; None where that price is not known."""
-    model = str(collection.plan.get("model"))
-    price = prices.get(model) or prices.get(model.partition("@")[0])
-    if price is None:
-        return None
-    return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6
-
-
-def catalogue(
-    collections: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]
-) -> pd.DataFrame:
-    """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
-
-    Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
-    groups, missing (trajectories of its plan that are not sampled yet), cost in dollars where any price is known,
-    created (UTC).
-
-    Raises:
-        InputError: the pattern is not a text.
-    """
-    if pattern is not None and not isinstance(pattern, str):
-        raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
-    listed = [
-        c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
-    ]
-    costs = [cost(each, prices) for each in listed]
-    columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
-    if any(dollars is not None for dollars in costs):
-        columns["cost ($)"] = costs
-    columns["created (UTC)"] = [minute(each.created_at) for each in listed]
-    return Frame(columns, index=pd.Index([each.label for each in listed], name="collection"))
-
-
-def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> pd.DataFrame:
-    """One row per changed reward, newest first, indexed by the number of the change.
-
-    Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the names of the functions, or of
-    the judge's model), code (their source text, or the rubric). scorings: of the collection, newest first.
-    """
-    edits = rewards.history_of(collection)
-    columns = ["trajectory", "when", "who", "source", "old", "new", "note", "by", "code"]
-    by = {s.change: (", ".join([*([s.style] if s.style else []), *s.names]), s.code) for s in scorings[::-1]}
-    none = "", ""
-    rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or "", *by.get(e.change, none)] for e in edits]
-    frame = Frame(rows, columns=columns, index=pd.Index([e.change for e in edits], name="change"))
-    when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
-    return frame.assign(when=when).astype({"old": float, "new": float})

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import records
@@ -122,4 +120,6 @@ def _as_stored(reward: float | None, value: Any, stored: float | None) -> float 
 
 
 def _is_missing(value: Any) -> bool:
+    import pandas as pd
+
     return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))

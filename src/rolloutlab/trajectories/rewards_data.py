@@ -5,9 +5,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import WHY
@@ -15,9 +13,12 @@ from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.trajectory_summaries import PREVIEW
-from rolloutlab.trajectories.frame import frame, with_rows
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
+from rolloutlab.trajectories.tables import trajectory_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
@@ -199,7 +200,7 @@ class RewardsData:
             )
         return values
 
-    def frame(self, shown: Sequence[int]) -> pd.DataFrame:
+    def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
         """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
@@ -222,12 +223,13 @@ class RewardsData:
             for i, row in zip(shown, rows, strict=True)
         ]
         more = ["reason", *(["reward_error"] if errors else [])]
-        made = frame([self.rows.name(i) for i in shown], cells, [row.components for row in rows], more)
         given = {stored.id: self._lab.outlines.rows(stored) for stored in self.stored}
         groups = [self.rows.groups[self.rows.group_of[i]] for i in shown]
         kinds = [stored.plan.get("types", {}) for stored in self.stored]
         types = {name: kind for name, kind in kinds[0].items() if all(each.get(name) == kind for each in kinds)}
-        return with_rows(made, [given[group.collection.id][group.position] for group in groups], types)
+        names, components = [self.rows.name(i) for i in shown], [row.components for row in rows]
+        prompt_rows = [given[group.collection.id][group.position] for group in groups]
+        return trajectory_frame(names, cells, components, prompt_rows, types, more)
 
 
 @contextmanager

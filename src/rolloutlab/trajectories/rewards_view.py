@@ -4,9 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, ClassVar, get_args
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rolloutlab.api.wire.chat import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
@@ -20,6 +18,9 @@ from rolloutlab.trajectories.table_query import NONE, Filter, Sort
 from rolloutlab.widgets import rewards as render
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.html import for_notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PAGE = 100
 """Rows of a page by default."""
@@ -120,7 +121,7 @@ class RewardsView(NotebookView):
         with self._current():
             return self._lab.rewards.history(self._rows.ref(self._rows.find(name)))[::-1]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """The rows shown last, all pages of them, in that order and as they are now; without sort and filter, all.
 
         The columns of `Collection.to_frame`, and `reason`: why it would not train, missing where it would. Where a

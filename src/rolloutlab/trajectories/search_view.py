@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from rolloutlab.errors import NotFoundError
 from rolloutlab.search.engine.execute import Hit, SearchOutcome
 from rolloutlab.search.engine.explain import Breakdown
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, Search, fields_of, search_texts
 from rolloutlab.search.words import explain
-from rolloutlab.trajectories.frame import Frame
+from rolloutlab.trajectories.tables import data_frame
 from rolloutlab.widgets import search as render
 from rolloutlab.widgets.html import for_notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class SearchResult:
@@ -71,7 +72,7 @@ class SearchResult:
             raise NotFoundError(f"there is no hit {hit} among {len(self.hits)}", hint="result.explain(0)")
         return self._breakdown(self.hits[hit].id if isinstance(hit, int) else hit)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per hit, indexed by the trajectory's name: what was selected, by default score and metadata."""
         selected = self.search.select.keys or (SCORE, METADATA)
         fields = self._chosen()
@@ -85,7 +86,7 @@ class SearchResult:
             columns["document"] = [hit.document for hit in self.hits]
         if "#embedding" in selected:
             columns["embedding"] = [hit.embedding for hit in self.hits]
-        return Frame(columns, index=pd.Index(self.names, name="trajectory"))
+        return data_frame(columns, self.names)
 
     def _chosen(self) -> list[str]:
         return [key for key in self.search.select.keys if key not in SHOWN]

@@ -12,9 +12,9 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.frame import AFTER, BEFORE
 from rolloutlab.trajectories.scoring.verifiers import is_rubric
 from rolloutlab.trajectories.table_query import number_of
+from rolloutlab.trajectories.tables import AFTER, BEFORE
 
 RewardFunction = Callable[..., Any]
 """Called with what its parameters name (`calls.reward_call`); returns a number, or components and their numbers."""

@@ -4,9 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.preflight import count
@@ -15,7 +13,6 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.frame import Frame
 from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
 from rolloutlab.trajectories.scoring.cells import RewardCell
 from rolloutlab.trajectories.scoring.foreign import ForeignReward, call_of
@@ -23,6 +20,10 @@ from rolloutlab.trajectories.scoring.functions import Functions, Scorers, by_nam
 from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
 from rolloutlab.trajectories.scoring.run import ScoringRun, duration, pace, stopped
 from rolloutlab.trajectories.scoring.workers import ScoringOptions
+from rolloutlab.trajectories.tables import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRIED = 3
 """Trajectories of a dry run."""
@@ -92,7 +93,7 @@ class _Change:
 
 def score_collection(
     lab: Lab, collection: Collection, request: ScoringRequest, scorers: Scorers, progress: ProgressBar, say: Say
-) -> Collection | pd.DataFrame:
+) -> "Collection | pd.DataFrame":
     """Score a collection and return it, or try a few trajectories and return a frame (`dry_run`).
 
     Outcomes are stored as they come, as one change; a resume is a change of its own. Where some trajectories fail,
@@ -134,7 +135,7 @@ def score_collection(
     return collection
 
 
-def _tried(lab: Lab, collection: Collection, request: ScoringRequest, say: Say) -> pd.DataFrame:
+def _tried(lab: Lab, collection: Collection, request: ScoringRequest, say: Say) -> "pd.DataFrame":
     """The scores of the first trajectories, one after another, with seconds and errors; nothing is stored.
 
     `say` gets an estimate for all. Errors: as `score_collection`, for arguments.
@@ -162,7 +163,7 @@ def _tried(lab: Lab, collection: Collection, request: ScoringRequest, say: Say) 
     say(f"{line} {duration(left * each / min(at_once, max(left, 1)))} with {at_once} at a time; nothing was stored")
     columns = dict.fromkeys(["reward", *(part for row in rows.values() for part in row)])
     ordered = [*(c for c in columns if c not in ("seconds", "error")), "seconds", "error"]
-    return Frame([*rows.values()], index=pd.Index([*rows], name="trajectory"), columns=ordered)
+    return data_frame([*rows.values()], [*rows], columns=ordered)
 
 
 def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:

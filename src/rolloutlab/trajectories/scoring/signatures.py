@@ -8,7 +8,7 @@ from rolloutlab.api.wire.chat import Choice
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.frame import AFTER, BEFORE
+from rolloutlab.trajectories.tables import AFTER, BEFORE
 
 _TRAINER = {"trainer_state", "environments"}
 

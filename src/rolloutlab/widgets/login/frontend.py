@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
-from IPython import get_ipython
-
 from rolloutlab.auth.redirect.broker import Broker, FrontEnd
 from rolloutlab.auth.redirect.login import Login
 from rolloutlab.auth.redirect.route import FrontEndContext, RedirectRoute, choose_route
@@ -132,9 +130,15 @@ def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
 
 def new_broker(paste: bool) -> Broker:
     """A broker with the front end of the cell that is running; paste: as of `front_end`."""
-    return Broker(front_end(context_of(get_ipython()), paste=paste))
+    return Broker(front_end(_context(), paste=paste))
 
 
 def can_ask() -> bool:
     """Whether the cell that is running can prompt for a line of text."""
-    return context_of(get_ipython()).asks
+    return _context().asks
+
+
+def _context() -> FrontEndContext:
+    from IPython import get_ipython  # which a script may do without
+
+    return context_of(get_ipython())

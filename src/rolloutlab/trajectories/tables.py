@@ -1,0 +1,119 @@
+"""Tables of trajectories, collections and reward history, as DataFrames.
+
+pandas and the module of the frames are imported by the functions: they take half of a session's start-up time and
+memory, and a first cell makes no frame. Other modules make their frames by `data_frame`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from rolloutlab.errors import InputError
+from rolloutlab.settings import Price
+from rolloutlab.store.models import CollectionSummary, StoredCollection, minute
+from rolloutlab.store.rewards import Rewards
+from rolloutlab.store.scorings import StoredScoring
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEFORE = ("reward", "advantage")
+"""Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
+AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
+"""Columns of a frame after those of the components."""
+
+
+def data_frame(
+    data: Mapping[str, Any] | Sequence[Any],
+    names: Sequence[Any],
+    index: str | None = "trajectory",
+    columns: list[str] | None = None,
+    types: Mapping[str, Any] | None = None,
+) -> "pd.DataFrame":
+    """A frame with escaped text. data: columns by name, or rows. names, index: the index and what it is named.
+
+    types: of columns that pandas would infer otherwise where values are missing.
+    """
+    import pandas as pd
+
+    from rolloutlab.trajectories.frame import Frame
+
+    made = Frame(data, index=pd.Index(names, name=index), columns=columns)
+    return made.astype(types) if types else made
+
+
+def trajectory_frame(
+    names: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    components: Sequence[Mapping[str, float]],
+    prompt_rows: Sequence[Mapping[str, Any]],
+    types: Mapping[str, str],
+    more: Sequence[str] = (),
+) -> "pd.DataFrame":
+    """One row per trajectory, indexed by name. rows: their columns but for the components. more: columns at the end.
+
+    prompt_rows: what the prompts were made of, as columns `row.x` after all others; types: of their values.
+    """
+    from rolloutlab.trajectories.frame import with_rows
+
+    parts = dict.fromkeys(part for each in components for part in each)
+    columns = [*BEFORE, *parts, *AFTER, *more]
+    cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
+    made = data_frame(cells, names, columns=columns, types={"reward": float, "advantage": float})
+    return with_rows(made, prompt_rows, types)
+
+
+_COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")
+"""A narrow terminal leaves out columns in the middle."""
+
+
+def cost(collection: StoredCollection, prices: Mapping[str, Price]) -> float | None:
+    """What a collection has cost in dollars, a judge at its model's price; None where that price is not known."""
+    model = str(collection.plan.get("model"))
+    price = prices.get(model) or prices.get(model.partition("@")[0])
+    if price is None:
+        return None
+    return (collection.prompt_tokens * price.prompt + collection.completion_tokens * price.completion) / 1e6
+
+
+def catalogue(
+    collections: Sequence[CollectionSummary], pattern: str | None, prices: Mapping[str, Price]
+) -> "pd.DataFrame":
+    """One row per generation whose name or label fits the pattern (`cap*`), in the order given.
+
+    Columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (what sampling and judging took),
+    groups, missing (trajectories of its plan that are not sampled yet), cost in dollars where any price is known,
+    created (UTC).
+
+    Raises:
+        InputError: the pattern is not a text.
+    """
+    if pattern is not None and not isinstance(pattern, str):
+        raise InputError(f"a {type(pattern).__name__} is not a pattern", hint="%collections 'cap*'")
+    listed = [
+        c for c in collections if pattern is None or fnmatchcase(c.name, pattern) or fnmatchcase(c.label, pattern)
+    ]
+    costs = [cost(each, prices) for each in listed]
+    columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in listed] for name in _COUNTS}
+    if any(dollars is not None for dollars in costs):
+        columns["cost ($)"] = costs
+    columns["created (UTC)"] = [minute(each.created_at) for each in listed]
+    return data_frame(columns, [each.label for each in listed], "collection")
+
+
+def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> "pd.DataFrame":
+    """One row per changed reward, newest first, indexed by the number of the change.
+
+    Columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the names of the functions, or of
+    the judge's model), code (their source text, or the rubric). scorings: of the collection, newest first.
+    """
+    import pandas as pd
+
+    edits = rewards.history_of(collection)
+    columns = ["trajectory", "when", "who", "source", "old", "new", "note", "by", "code"]
+    by = {s.change: (", ".join([*([s.style] if s.style else []), *s.names]), s.code) for s in scorings[::-1]}
+    none = "", ""
+    rows = [[e.trajectory, e.at, e.who, e.source, e.old, e.new, e.note or "", *by.get(e.change, none)] for e in edits]
+    frame = data_frame(rows, [e.change for e in edits], "change", columns, {"old": float, "new": float})
+    when = pd.to_datetime(frame["when"], format="ISO8601", utc=True).dt.floor("s")
+    return frame.assign(when=when)
