@@ -296,7 +296,7 @@ def test_python_says_the_same_with_values(filled):
 @pytest.mark.parametrize(
     ("line", "begun", "offered"),
     [
-        ('%search --where "rew', "rew", ["reward"]),
+        ('%search --where "rew', "rew", ["reward", "reward_error"]),
         ('%search x --where "reward < 1 and mod', "mod", ["model"]),
         ("%search --where \"collection == 'cap", "cap", ["capitals"]),
         ("%search --where \"collection in ('letters', '", "", ["capitals", "letters"]),
