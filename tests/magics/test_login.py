@@ -203,6 +203,17 @@ def test_a_program_that_cannot_be_run_or_fails_ends_the_sign_in(away, served, mo
     assert "cannot be read" in away.error(f"%login {served[0]}/context")
 
 
+def test_a_program_that_has_ended_before_it_is_given_the_address_ends_the_sign_in(away, served, monkeypatch):
+    class Ended(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    monkeypatch.setenv("ROLLOUTLAB_BROWSER", f"{sys.executable} -c 'raise SystemExit(1)'")
+    assert "was cancelled" in away.error(f"%login {served[0]}/context")
+
+
 def test_signing_in_again_keeps_what_was_to_last(away, served, browser):
     context = f"{served[0]}/context"
     away.run(f"%login {context} --keep")

@@ -51,7 +51,7 @@ class ProgramFrontEnd:
             why = f"{self._command[0]}, which should play the browser, cannot be run: {error.strerror}"
             raise SignInError(why, hint="ROLLOUTLAB_BROWSER=PROGRAM") from error
         assert program.stdin, "opened as a pipe"
-        with program.stdin as pipe, suppress(BrokenPipeError):  # it may have ended by then
+        with suppress(BrokenPipeError), program.stdin as pipe:  # it may have ended by then; closing writes what is left
             pipe.write(url)
         return program
 
