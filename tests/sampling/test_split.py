@@ -1,6 +1,10 @@
 """A split of rows: what stays where it is, what stays together, and who is told of a prompt in both parts."""
 
+import json
+import random
+import re
 from datetime import date
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
 from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.near import near_duplicates, words_of
 from rolloutlab.sampling.plan import sampled
 from rolloutlab.sampling.split import HELD_OUT, TRAIN, normalized, positions_in, ranges_of, split_rows
 from rolloutlab.sampling.tools import Tools
@@ -62,6 +67,131 @@ def test_conversations_are_compared_by_what_was_asked():
     rows = [{"messages": chat(f"Question {i // 2}", str(i))} for i in range(200)]
     split_rows(rows, 0.5, say=lines.append)
     assert "messages that train has too: 'question" in lines[1]
+
+
+def told(rows: list[dict[str, object]], **options: object) -> list[str]:
+    """The lines about duplicates."""
+    lines: list[str] = []
+    split_rows(rows, options.pop("held_out", 0.3), say=lines.append, **options)
+    return lines[1:]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        lambda i: {"question": f"What is {i} + {i}?"},
+        lambda i: {"anything": f"What is the capital of country {i}?"},
+        lambda i: {"problem": f"{i}+{i}"},
+        lambda i: {"prompt": [{"role": "user", "content": f"{i}"}]},
+        lambda i: {"prompt": json.dumps([{"role": "user", "content": f"{i}"}])},
+        lambda i: {"input": {"text": f"t{i}", "context": ["a", i]}},
+        lambda i: {"input": ["a", {"n": i}]},
+    ],
+)
+def test_prompts_that_many_rows_have_are_told_too_and_topics_are_not(prompt):
+    rows = [{**prompt(i % 20), "n": i, "topic": f"topic {i % 20}", "system": "You are brief."} for i in range(400)]
+    (line,) = told(rows)
+    (column,) = prompt(0)
+    assert f"rows of held_out with a {column} that train has too: " in line
+    assert line.endswith(f"-> lab.split(..., by={column!r})")
+    assert told(rows, by=column) == []
+
+
+def test_questions_about_other_images_are_other_questions():
+    def content(i: int) -> list[dict[str, object]]:
+        return [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": f"data:,{i}"}}]
+
+    def rows(each: int) -> list[dict[str, object]]:
+        return [{"messages": [{"role": "user", "content": content(i // each)}], "n": i} for i in range(100)]
+
+    assert told(rows(1)) == []
+    assert len(told(rows(2))) == 1
+
+
+NAMES = ["Ann", "Bob", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hal", "Ida", "Jo", "Kit", "Lou"]
+
+
+def story(i: int) -> str:
+    name, other = NAMES[i % 12], NAMES[(i // 12) % 12]
+    return (
+        f"{name} bakes {i} loaves of rye bread for {other}, who sells {i + 3} of them at the market. How many are left"
+    )
+
+
+def test_prompts_that_differ_in_punctuation_or_a_word_are_told_as_near():
+    rows = [{"question": story(i)} for i in range(100)]
+    assert told(rows) == []  # they differ in their numbers
+    lines = told([*rows, *({"question": f"{story(i).replace('rye ', '')} ...?"} for i in range(100))])
+    assert len(lines) == 1
+    assert "of held_out with a question nearly as in train: '" in lines[0]
+    assert "loaves of bread for" in lines[0]
+    assert "loaves of rye bread for" in lines[0]
+
+
+def test_a_long_instruction_that_all_rows_have_makes_no_near_duplicates():
+    rule = "Translate the sentence after the colon to French. Answer with the sentence alone, without quotes"
+    rows = [{"prompt": f"{rule}: the {one} sees a {other}"} for one in NAMES for other in NAMES]
+    assert told(rows) == []
+
+
+def near_by_definition(ones: list[str], others: list[str]) -> dict[int, int]:
+    """As `near_duplicates`: each text with each."""
+
+    def parts(text: str) -> tuple[set[str], list[str]]:
+        words = words_of(text)
+        runs = {" ".join(words[i : i + 3]) for i in range(len(words)) if i == 0 or i + 3 <= len(words)}
+        return runs, sorted(word for word in words if re.search(r"\d", word))
+
+    made = [parts(text) for text in ones]
+    every = [run for runs, _ in made for run in runs]
+    template = {run for run in every if len(ones) >= 30 and every.count(run) > len(ones) / 5}
+    near: dict[int, int] = {}
+    for i, (runs, numbers) in enumerate(made):
+        for j, text in enumerate(others):
+            other, others_numbers = parts(text)
+            one, two = runs - template, other - template
+            if one & two and numbers == others_numbers and Fraction(len(one & two), len(one | two)) >= Fraction(7, 10):
+                near[i] = j
+                break
+    return near
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "1", "2", "+", "東"]), min_size=1, max_size=8).map(" ".join)
+TEXTS = st.lists(WORDS, max_size=8)
+
+
+@given(TEXTS, TEXTS)
+def test_near_duplicates_are_those_of_the_definition(ones, others):
+    ones = list(dict.fromkeys(ones))
+    assert near_duplicates(ones, others) == near_by_definition(ones, others)
+
+
+def test_near_duplicates_of_many_texts_are_those_of_the_definition():
+    draw = random.Random(0)
+
+    def text() -> str:
+        start = draw.randrange(6)
+        return " ".join(["solve", "this", "now", *(f"w{start}{k}" for k in range(12) if draw.random() > 0.06)])
+
+    ones, others = list(dict.fromkeys(text() for _ in range(60))), [text() for _ in range(200)]
+    near = near_duplicates(ones, others)
+    assert near == near_by_definition(ones, others)
+    assert 10 < len(near) <= len(ones)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "near"),
+    [
+        ("what is the capital of france", "what is the capital of france?!", True),
+        ("3 + 4", "3 - 4", False),
+        ("3 + 4 =", "3 + 5 =", False),
+        ("\u6771\u4eac\u306f\u4f55\u3067\u3059\u304b", "\u6771\u4eac\u306f\u4f55\u3067\u3059\u304b\u3002", True),
+        ("yes", "no", False),
+        ("?", "!", False),
+    ],
+)
+def test_of_punctuation_only_operators_make_another_text(one, other, near):
+    assert bool(near_duplicates([one], [other])) is near
 
 
 @pytest.mark.parametrize("share", [0, 1, 1.5, -0.1, 20, "0.1", float("nan")])

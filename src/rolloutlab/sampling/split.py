@@ -2,21 +2,30 @@
 
 import hashlib
 import json
+import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sampling.conversation import are_messages, read_json
 from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.near import near_duplicates
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.models import plain_text
 
+_ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model"})
 TRAIN, HELD_OUT = "train", "held_out"
 
 _BITS = 64
 _LEAST_DISTINCT = 0.5
 """The share of different values from which a column identifies rows: a topic is in both parts, a question is not."""
+_LEAST_WORDS = 4
+"""Words of texts, in the mean, that are prompts also where each is in many rows: a topic is a word or two."""
+_PROMPTS = re.compile("prompts?|questions?|problems?|query|instruction|input|text|messages|conversations?")
+"""Columns that hold prompts, whatever is in them."""
 
 
 class RowPart(list[Row]):
@@ -50,7 +59,8 @@ def split_rows(
     data: as `over` in `lab.chat`. held_out: the share of rows that are held out, each decided by a hash of its content
     and `seed`: the same rows always are in the same part, in whatever order, and also when there are more of them.
     by: a column or several; rows with equal values there stay together, and nothing else of them is hashed. Texts are
-    compared without case, white space and Unicode forms. `say` gets the sizes, and what both parts have.
+    compared without case, white space and Unicode forms. `say` gets the sizes, and how many prompts both parts have,
+    equal ones and near-duplicates (`near.near_duplicates`).
 
     Raises:
         InputError: `held_out` is not between 0 and 1, a row lacks a column of `by`, or a part would be empty; and as
@@ -74,25 +84,40 @@ def split_rows(
 
 
 def describe(split: DataSplit) -> list[str]:
-    """The sizes of the parts, and a line for each column of which both have equal texts."""
+    """The sizes of the parts, and for each column of which both have equal or nearly equal texts a line of either."""
     lines = [", ".join(map(repr, split))]
-    for column, shared in shared_texts(split).items():
-        same = sum(_text(row.get(column)) in shared for row in split.held_out)
-        what = f"{count(same, 'row')} of held_out with a {column} that train has too: {shared[0][:60]!r}"
-        lines.append(f"{what} -> lab.split(..., by={column!r})")
+    for column, train, held_out in _texts(split):
+        known = set(train)
+        shared = {text: None for text in held_out if text in known}
+        if shared:
+            same = count(sum(text in shared for text in held_out), "row")
+            what = f"{same} of held_out with a {column} that train has too: {next(iter(shared))[:60]!r}"
+            lines.append(f"{what} -> lab.split(..., by={column!r})")
+        alone = list(dict.fromkeys(text for text in held_out if text and text not in known))
+        near = near_duplicates(alone, train)
+        if near:
+            i, j = next(iter(sorted(near.items())))
+            alike = {alone[i] for i in near}
+            similar = count(sum(text in alike for text in held_out), "row")
+            begin = max(0, len(commonprefix([alone[i], train[j]])) - 30)
+            texts = f"{alone[i][begin : begin + 60]!r} and {train[j][begin : begin + 60]!r}"
+            what = f"{similar} of held_out with a {column} nearly as in train: {texts}"
+            lines.append(f"{what} -> lab.split(..., by=COLUMN), one that such rows share")
     return lines
 
 
-def shared_texts(split: DataSplit) -> dict[str, list[str]]:
-    """By column, the normalized texts and conversations that both parts have; of columns that identify rows."""
-    shared: dict[str, list[str]] = {}
+def _texts(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Columns that hold prompts, with the normalized texts of both parts."""
     for column in {column: None for row in split.held_out for column in row}:
         train, held_out = ([_text(row.get(column)) for row in part] for part in split)
-        every, known = [text for text in (*train, *held_out) if text], set(train)
-        if every and len(set(every)) >= _LEAST_DISTINCT * len(every):
-            both = [text for text in dict.fromkeys(held_out) if text and text in known]
-            shared |= {column: both} if both else {}
-    return shared
+        every = [text for text in (*train, *held_out) if text]
+        distinct = set(every)
+        if len(distinct) < 2:  # an instruction that all rows have
+            continue
+        words = sum(len(text.split()) for text in distinct) / len(distinct)
+        is_named = _PROMPTS.fullmatch(column.casefold())
+        if is_named or words >= _LEAST_WORDS or len(distinct) >= _LEAST_DISTINCT * len(every):
+            yield column, train, held_out
 
 
 def normalized(text: str) -> str:
@@ -133,9 +158,18 @@ def _share(key: Any, seed: int) -> float:
 
 
 def _text(value: Any) -> str:
-    """The text of a prompt: of a conversation that of its messages but for the system's and the answers."""
-    if isinstance(value, list):
-        messages = [each for each in value if isinstance(each, dict)]
-        asked = [each for each in messages if each.get("role", each.get("from")) in {"user", "human", "tool"}]
-        value = "\n".join(plain_text(each.get("content", each.get("value"))) for each in asked)
+    """The text of a prompt: of a conversation, also as JSON, what was asked; of other lists and objects their JSON."""
+    messages = read_json(value) or value
+    if are_messages(messages):
+        asked = [m for m in messages if m.get("role", m.get("from")) not in {"system", "developer", *_ANSWERS}]
+        value = "\n".join(_asked(m.get("content", m.get("value"))) for m in asked)
+    elif isinstance(value, list | dict) and value:
+        value = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return normalized(value) if isinstance(value, str) else ""
+
+
+def _asked(content: Any) -> str:
+    """The text of a content, and its other parts as JSON: a question about another image is another one."""
+    parts = content if isinstance(content, list) else []
+    others = [part for part in parts if not isinstance(part, dict) or "text" not in part]
+    return plain_text(content) + (json.dumps(others, sort_keys=True) if others else "")

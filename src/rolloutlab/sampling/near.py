@@ -1,0 +1,75 @@
+"""Near-duplicate texts: pairs that share most of their shingles, by an exact join with a prefix filter.
+
+Shingles and their Jaccard similarity: Broder 1997, "On the resemblance and containment of documents". Prefix filter:
+Bayardo, Ma and Srikant 2007, "Scaling up all pairs similarity search".
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+SHINGLE = 3
+"""Words of a shingle."""
+LEAST = (7, 10)
+"""The share of their shingles, as a fraction, from which two texts are near."""
+TEMPLATE = (1, 5)
+"""The share of texts, of at least `FEW`, from which a shingle is of a template, and does not count."""
+FEW = 30
+_MOST_WORDS = 2_000
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[+*/%^=<>]|-(?=\s*\d)|(?<=\s)-(?=\s)"
+)
+"""A word, a Chinese or Japanese character, or an operator: of other punctuation a text may have less or more."""
+
+Shingles = frozenset[tuple[str, ...]]
+
+
+def words_of(text: str) -> list[str]:
+    """The first 2,000 words, numbers and operators of a normalized text."""
+    return [match[0] for match, _ in zip(_WORD.finditer(text), range(_MOST_WORDS), strict=False)]
+
+
+def near_duplicates(ones: Sequence[str], others: Sequence[str]) -> dict[int, int]:
+    """By the position of each of `ones` that has a near text in `others`, the position of the first of these.
+
+    Texts are near that have the same numbers, in any order, and at least `LEAST` of their shingles in common: a
+    question that differs in a number is another one. ones: normalized texts, each once.
+    """
+    own = [words_of(text) for text in ones]
+    sets = [_shingles(words) for words in own]
+    often = Counter(shingle for each in sets for shingle in each)
+    template = {s for s, times in often.items() if len(ones) >= FEW and times * TEMPLATE[1] > len(ones) * TEMPLATE[0]}
+    sets = [each - template for each in sets]
+    index: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
+    for i, (words, shingles) in enumerate(zip(own, sets, strict=True)):
+        of_numbers = index.setdefault(_numbers(words), {})
+        for shingle in _prefix(shingles, often):
+            of_numbers.setdefault(shingle, []).append(i)
+    near: dict[int, int] = {}
+    for j, text in enumerate(others):
+        words = words_of(text)
+        of_numbers = index.get(_numbers(words), {})
+        shingles = _shingles(words) - template if of_numbers else frozenset()
+        candidates = {i for shingle in _prefix(shingles, often) for i in of_numbers.get(shingle, ())}
+        near |= {i: j for i in candidates - near.keys() if _are_near(sets[i], shingles)}
+    return near
+
+
+def _shingles(words: Sequence[str]) -> Shingles:
+    """Each run of three words; all of a shorter text."""
+    last = max(len(words) - SHINGLE, 0)
+    return frozenset(tuple(words[i : i + SHINGLE]) for i in range(last + 1)) if words else frozenset()
+
+
+def _numbers(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(word for word in words if any(map(str.isdigit, word))))
+
+
+def _prefix(shingles: Shingles, often: Counter[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rarest shingles, of which two near texts share at least one."""
+    must_share = -(-len(shingles) * LEAST[0] // LEAST[1])
+    return sorted(shingles, key=lambda shingle: (often[shingle], shingle))[: len(shingles) - must_share + 1]
+
+
+def _are_near(one: Shingles, other: Shingles) -> bool:
+    return len(one & other) * LEAST[1] >= len(one | other) * LEAST[0]
