@@ -5,7 +5,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import InputError
@@ -99,11 +98,16 @@ def describe(split: DataSplit) -> list[str]:
             i, j = next(iter(sorted(near.items())))
             alike = {alone[i] for i in near}
             similar = count(sum(text in alike for text in held_out), "row")
-            begin = max(0, len(commonprefix([alone[i], train[j]])) - 30)
-            texts = f"{alone[i][begin : begin + 60]!r} and {train[j][begin : begin + 60]!r}"
-            what = f"{similar} of held_out with a {column} nearly as in train: {texts}"
+            what = f"{similar} of held_out with a {column} nearly as in train: {_difference(alone[i], train[j])}"
             lines.append(f"{what} -> lab.split(..., by=COLUMN), one that such rows share")
     return lines
+
+
+def _difference(one: str, other: str) -> str:
+    """Two texts, from shortly before they differ."""
+    same = next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    begin = max(0, same - 30)
+    return f"{one[begin : begin + 60]!r} and {other[begin : begin + 60]!r}"
 
 
 def _texts(split: DataSplit) -> Iterator[tuple[str, list[str], list[str]]]:

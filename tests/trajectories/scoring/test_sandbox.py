@@ -279,3 +279,74 @@ def test_it_leaves_no_thread_and_no_file_open():
     for _ in range(3):
         sandbox.python("print(1)")
     assert (len([*Path("/dev/fd").iterdir()]), threading.active_count()) == before
+
+
+CHECK = "assert double(2) == 4\nassert double(0) == 0\n"
+RIGHT = "def double(x):\n    return 2 * x\n"
+ENDED_EARLY = {
+    "os._exit": "import os\nos._exit(0)",
+    "sys.exit": "import sys\nsys.exit(0)",
+    "SystemExit": "raise SystemExit",
+    "in the function": "import sys\ndef double(x):\n    sys.exit(0)",
+    "the function itself": "import sys\ndef double(x):\n    return 4 if x else sys.exit()",
+    "in a child": "import os\nif os.fork():\n    os._exit(0)\ndouble = str",
+    "replaced": "import os\nos.execv('/bin/true', ['true'])",
+    "at exit": "import atexit, os\natexit.register(os._exit, 0)\ndouble = str",
+    "hook": "import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndouble = str",
+    "written to all files": "import os\nfor i in range(3, 20):\n    try:\n        os.write(i, b'1' * 16)\n"
+    "    except OSError:\n        pass\nos._exit(0)",
+}
+
+
+@pytest.mark.parametrize("code", ENDED_EARLY.values(), ids=ENDED_EARLY)
+def test_a_program_that_ends_itself_before_its_checks_is_not_ok(code):
+    result = sandbox.python(f"{code}\n{CHECK}")
+    assert (result.ok, result.finished) == (False, False)
+    assert result.limit == ""
+
+
+ENDED_LATE = {
+    "exit": "import sys\nsys.exit()",
+    "quit": "quit(0)",
+    "main": "import sys\ndef main():\n    return 0\nif __name__ == '__main__':\n    sys.exit(main())",
+    "unittest": "import unittest\nclass Double(unittest.TestCase):\n    def test(self):\n"
+    "        self.assertEqual(double(1), 2)\nunittest.main()",
+}
+
+
+@pytest.mark.parametrize("end", ENDED_LATE)
+def test_a_program_whose_last_line_exits_with_0_is_ok(end):
+    result = sandbox.python(f"{RIGHT}{CHECK}{ENDED_LATE[end]}\n")
+    assert (result.ok, result.returncode) == (True, 0), result.stderr
+
+
+def test_failing_tests_of_unittest_are_not_ok_and_neither_is_an_exit_in_them():
+    for body in ("return x", "raise SystemExit(0)"):
+        result = sandbox.python(f"def double(x):\n    {body}\n{ENDED_LATE['unittest']}")
+        assert not result.ok
+
+
+def test_a_program_runs_as_a_script_does_and_its_traceback_has_its_own_lines_alone():
+    code = """\
+"A docstring."
+from __future__ import annotations
+import sys, pickle, inspect
+class Own: ...
+assert isinstance(pickle.loads(pickle.dumps(Own())), Own)
+def known(x: Unknown): return [sorted(n for n in globals() if not n.startswith("__")), __name__, __doc__, sys.argv]
+print(known(0), __file__.endswith("/main.py"), inspect.getsource(Own).strip())
+def broken():
+    raise ValueError("no")
+broken()
+"""
+    result = sandbox.python(code)
+    names = ["Own", "annotations", "inspect", "known", "pickle", "sys"]
+    assert result.stdout == f"{[names, '__main__', 'A docstring.', ['main.py']]} True class Own: ...\n"
+    lines = result.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.partition(", line ")[2] for line in lines if "File " in line] == ["10, in <module>", "9, in broken"]
+    assert (lines[-1], result.returncode, result.finished) == ("ValueError: no", 1, False)
+    assert "<string>" not in result.stderr
+    wrong = sandbox.python("x = (1,\n")
+    assert wrong.stderr.splitlines()[0].endswith('main.py", line 1')
+    assert "SyntaxError" in wrong.stderr

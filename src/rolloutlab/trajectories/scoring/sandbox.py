@@ -31,10 +31,11 @@ _CHUNK = 1 << 16
 class SandboxResult:
     """How a program ended.
 
-    returncode: 0 after its last line, 1 after an exception, negative for a signal that ended it. timed_out: it ran into
-    `timeout`. limit: why the sandbox ended it: `timeout`, `memory` or `processes` (of all its processes together), else
-    empty. truncated: more was printed than is in `stdout` and `stderr`. network_isolated: it had no network.
-    files_read_only: all files but those of its temporary folder were read-only.
+    returncode: 1 after an exception, negative for a signal that ended it, else 0 or what it exited with. timed_out: it
+    ran into `timeout`. limit: why the sandbox ended it: `timeout`, `memory` or `processes` (of all its processes
+    together), else empty. truncated: more was printed than is in `stdout` and `stderr`. network_isolated: it had no
+    network. files_read_only: all files but those of its temporary folder were read-only. finished: its last line was
+    run, an exit by that line included; False after `os._exit(0)` or `sys.exit()` before it.
     """
 
     stdout: str
@@ -44,6 +45,7 @@ class SandboxResult:
     truncated: bool = False
     network_isolated: bool = False
     files_read_only: bool = False
+    finished: bool = True
 
     @property
     def timed_out(self) -> bool:
@@ -51,8 +53,8 @@ class SandboxResult:
 
     @property
     def ok(self) -> bool:
-        """The program reached its end without an exception."""
-        return self.returncode == 0
+        """The program reached its end without an exception: what comes last in it, such as a check, has run."""
+        return self.returncode == 0 and self.finished
 
 
 def python(code: str, timeout: float = 5, memory_mb: int = 256, stdin: str = "") -> SandboxResult:
@@ -180,4 +182,5 @@ def _result(ended: dict[str, Any], out: bytes, err: bytes, truncated: bool) -> S
         truncated,
         ended["isolated"]["network"],
         ended["isolated"]["files"],
+        ended["finished"],
     )

@@ -33,6 +33,63 @@ _FIRST_UID = 2_000_000_000
 """Users from here on have no files and no other processes; each sandbox of root has one of its own."""
 _PAUSE = 0.02
 """Seconds between two looks at the processes, at most."""
+_MARK = 16
+_RUNNER = """
+import os, sys
+
+def run(os, sys, given, ended):
+    write = os.write
+    with open(given, "rb") as file:
+        mark = file.read()
+    low = os.dup(ended)
+    os.close(ended)
+    names, path = sys.modules["__main__"].__dict__, os.path.abspath("main.py")
+    del names["run"], names["os"], names["sys"]
+    names["__file__"], sys.argv[:] = path, ["main.py"]
+
+    def finish():
+        try:
+            write(low, mark)
+        except OSError:  # the program has closed all files
+            pass
+
+    def exits_at_its_end(stop):
+        import ast
+
+        last = ast.parse(source).body[-1]
+        while isinstance(last, ast.If):
+            last = last.body[-1]
+        called = getattr(getattr(last, "value", None), "func", None)
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        frame = stop.__traceback__.tb_next
+        if stop.code or name not in ("exit", "quit", "main") or frame is None or frame.tb_lineno < last.lineno:
+            return False
+        while frame := frame.tb_next:
+            if frame.tb_frame.f_code.co_filename == path:
+                return False
+        return True
+
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), names)
+    except SystemExit as stop:
+        if exits_at_its_end(stop):
+            finish()
+        raise
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+    finish()
+
+run(os, sys, *map(int, sys.argv[1:]))
+"""
+"""Runs `main.py` as `__main__`. When its last line has run, it writes a mark, which it has read before, to a file.
+
+A program that ends itself before, by `os._exit(0)` or `sys.exit()`, leaves none: a check after it has not run. One
+whose last line calls `sys.exit`, `quit` or `unittest.main`, and exits there with 0, has come to its end.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -126,12 +183,17 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "
 
 
 def _supervised(options: dict[str, Any]) -> dict[str, Any]:
-    """How the code ended: its return code (negative: a signal) and the limit that ended it, if one did."""
+    """How the code ended: return code (negative: a signal), the limit that ended it, and whether it was at its end."""
     deadline = time.monotonic() + options["timeout"]
+    (given, mark_file), (ended_file, ended_by) = os.pipe(), os.pipe()
+    mark = os.urandom(_MARK)
+    os.write(mark_file, mark)
+    os.close(mark_file)
+    os.set_blocking(ended_file, False)
     pid = os.fork()
     if pid == 0:
         try:
-            _become(options)
+            _become(options, given, ended_by)
         finally:
             os._exit(127)
     code, limit, pause = None, "", 0.001
@@ -149,7 +211,16 @@ def _supervised(options: dict[str, Any]) -> dict[str, Any]:
     finally:
         if not options["isolated"]["network"]:  # else the kernel ends the others with this process
             _kill_tree(pid)
-    return {"returncode": -signal.SIGKILL if code is None else code, "limit": limit}
+    finished = code is not None and _read(ended_file) == mark
+    return {"returncode": -signal.SIGKILL if code is None else code, "limit": limit, "finished": finished}
+
+
+def _read(file: int) -> bytes:
+    """What is in a pipe, if anything."""
+    try:
+        return os.read(file, 2 * _MARK)
+    except BlockingIOError:
+        return b""
 
 
 def _crowd(options: dict[str, Any]) -> str:
@@ -196,8 +267,8 @@ def _children() -> list[int]:
         return []
 
 
-def _become(options: dict[str, Any]) -> None:
-    """Replace this process by the code, within its limits."""
+def _become(options: dict[str, Any], given: int, ended: int) -> None:
+    """Replace this process by the code, within its limits. given, ended: file descriptors of `_RUNNER`."""
     folder, memory, user = options["folder"], options["memory"], options["user"]
     os.setsid()
     os.chdir(folder)
@@ -222,7 +293,9 @@ def _become(options: dict[str, Any]) -> None:
     _prctl(_NO_NEW_PRIVS, 1)
     _prctl(_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "main.py"]
+    os.set_inheritable(given, True)
+    os.set_inheritable(ended, True)
+    command = [options["python"], "-I", "-u", "-B", "-X", "utf8", "-c", _RUNNER, str(given), str(ended)]
     os.execve(command[0], command, options["environment"])
 
 
