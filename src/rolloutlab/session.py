@@ -541,7 +541,7 @@ class Session:
             "cache": None if cache else False,
         }  # fmt: skip
         given = {option: value for option, value in options.items() if value is not None}
-        collection, request = self.collection(name), ScoringRequest(function, weights, given)
+        collection, request = self.collection(name), ScoringRequest(function, weights, given, self.settings.prices)
         with Progress(f"scoring {name}") as shown:
             return score_collection(self.store, collection, request, self._scorers, shown, say)
 

@@ -13,7 +13,7 @@ from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.session import Session
-from rolloutlab.settings import Address, Settings
+from rolloutlab.settings import Address, Price, Settings
 from rolloutlab.store.models import NewGroup
 from rolloutlab.trajectories.scoring.formula import Formula
 from rolloutlab.trajectories.scoring.similarity import similarity
@@ -42,6 +42,7 @@ class Model:
     def __init__(self) -> None:
         self.answers: list[str] = ['{"result": 1}']
         self.requests: list[dict[str, Any]] = []
+        self.has_usage = True
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -52,7 +53,7 @@ class Model:
         choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": text}}
         usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107}
         head = {"id": "1", "object": "chat.completion", "created": 0, "model": "judge"}
-        return httpx.Response(200, json={**head, "choices": [choice], "usage": usage})
+        return httpx.Response(200, json={**head, "choices": [choice], **({"usage": usage} if self.has_usage else {})})
 
 
 @pytest.fixture
@@ -108,6 +109,64 @@ def test_a_grader_is_a_mapping_a_text_or_a_file(lab, grade, tmp_path):
     file = tmp_path / "grader.json"
     file.write_text(json.dumps(CHECK))
     assert grade(CHECK)[0] == grade(json.dumps(CHECK))[0] == grade(file)[0] == grade(str(file))[0] == 1.0
+
+
+def test_a_byte_order_mark_is_no_part_of_a_grader(grade, tmp_path):
+    file = tmp_path / "grader.json"
+    file.write_text(json.dumps(CHECK), "utf-8-sig")
+    assert grade(file)[0] == grade(f"\ufeff{json.dumps(CHECK)}")[0] == 1.0
+
+
+def test_two_graders_of_one_name_are_an_error_in_a_list_and_in_json(lab):
+    spec = {"type": "multi", "calculate_output": "exact", "graders": [{**CHECK, "name": "exact"}] * 2}
+    with pytest.raises(InputError, match=r"each grader of a list needs a name of its own, not \['exact', 'exact'\]"):
+        lab.grader(spec)
+    with pytest.raises(InputError, match=r"needs a name of its own, not \['exact', ''\]"):
+        lab.grader({**spec, "graders": [{**CHECK, "name": "exact"}, CHECK]})
+    check = json.dumps(CHECK)
+    twice = f'{{"type": "multi", "calculate_output": "exact", "graders": {{"exact": {check}, "exact": {check}}}}}'
+    with pytest.raises(InputError, match="the grader is not JSON: 'exact' is there twice"):
+        lab.grader(twice)
+
+
+def tried(lab: Session, grader: Any, groups: int = 10) -> list[str]:
+    """The lines of a dry run over that many rows."""
+    answer = Choice.model_validate(
+        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "a"}}
+    )
+    prompts = [NewGroup([UserMessage(role="user", content="?")], {"label": "Lima"}) for _ in range(groups)]
+    lab_with(lab.store, *[[answer]] * groups, name="capitals", prompts=prompts)
+    lines: list[str] = []
+    lab.reward("capitals", grader, dry_run=True, say=lines.append)
+    return lines
+
+
+def test_a_dry_run_gives_the_tokens_of_a_models_grader_and_where_to_put_prices(lab, model):
+    model.answers = ["no JSON", '{"result": 1}']
+    _, line = tried(lab, lab.grader(SCORE))
+    assert len(model.requests) == 4  # one of the three trajectories needed a second
+    assert line == (
+        "judge took 400 + 28 tokens for 3 trajectories, or 1,334 + 94 tokens for 10"
+        ' -> [prices."judge"] in the settings file, for dollars'
+    )
+    _, again = tried(lab, {"close": lab.grader(SCORE)}, groups=2)
+    assert again.startswith("judge took 200 + 14 tokens for 2 trajectories, or 200 + 14 tokens for 2 ->")
+
+
+def test_a_dry_run_gives_the_dollars_of_models_with_a_price_and_no_number_without_tokens(tmp_path, model):
+    http = HttpClient(httpx.MockTransport(model), backoff=0)
+    address = Address("http://judge.example", "http://judge.example/v1")
+    session = Session(Settings(home=tmp_path, service=address, prices={"judge": Price(2.0, 10.0)}), http=http)
+    grader = session.grader(SCORE)
+    assert (
+        tried(session, grader)[1]
+        == "judge took 300 + 21 tokens for 3 trajectories, or 1,000 + 70 tokens for 10, $0.0027"
+    )
+    model.has_usage = False
+    assert tried(session, grader)[1] == "judge was asked 3 times; the service reports no tokens"
+    assert len(tried(session, session.grader(CHECK))) == 1
+    session.close()
+    http.close()
 
 
 def test_valid_but_odd_fields_are_taken(grade):

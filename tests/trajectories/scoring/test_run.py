@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 
 from rolloutlab.errors import InputError, RewardError, ServiceError
 from rolloutlab.store.models import Score
+from rolloutlab.trajectories.scoring.estimate import MeasuredCalls, time_line
 
 PATIENCE = 30.0
 """Seconds after which a test that waits for something is a test that fails."""
@@ -434,7 +436,69 @@ def test_a_dry_run_tries_three_and_stores_nothing(lab, collect, rewards):
     assert set(rewards()) == {None}
     assert lab.store.scorings.history(lab.store.find("capitals")) == []
     assert lines[0].startswith("3 calls took ")
-    assert lines[0].endswith("with 32 at a time; nothing was stored")
+    assert "; scoring takes 20 calls \N{MULTIPLICATION SIGN} " in lines[0]
+    assert lines[0].endswith(" with 32 at a time; nothing was stored")
+
+
+def test_a_dry_run_calls_a_function_of_a_group_once_and_estimates_one_call_for_each_group(lab, collect):
+    collect(5, 4)
+    called: list[int] = []
+
+    def lengths(answers):
+        called.append(len(answers))
+        return [float(len(each)) for each in answers]
+
+    lines: list[str] = []
+    frame = lab.reward("capitals", [lengths, even], dry_run=True, say=say_to(lines))
+    assert called == [4]
+    assert frame["lengths"].tolist() == [2, 5, 2]
+    assert frame["seconds"].nunique() == 1
+    assert lines[0].startswith("4 calls took ")
+    assert re.search(r"scoring takes 5 calls \S+ \S+ s \+ 20 calls \S+ \S+ s, or \S+ s with 32 at a time", lines[0])
+
+
+def even(answer):
+    return float(len(answer) % 2 == 0)
+
+
+def test_a_dry_run_shows_which_member_of_a_group_fails_and_counts_what_is_left(lab, collect):
+    collect(2, 4)
+    lab.store.rewards.give([Score(lab.collection("capitals").trajectories[0], 1.0)], "hand")
+    lines: list[str] = []
+    frame = lab.reward("capitals", {"f": lambda answers: [1.0, 1.0, None, 1.0]}, dry_run=True, say=say_to(lines))
+    assert frame.index.tolist() == ["capitals/0/1", "capitals/0/2", "capitals/0/3"]
+    assert frame["f"].isna().tolist() == [False, True, False]
+    assert frame["error"].str.contains("no finite number").tolist() == [False, True, False]
+    lab.reward("capitals", {"f": lambda answer: 1.0}, dry_run=True, say=say_to(lines))
+    assert "scoring takes 7 calls" in lines[1]
+
+
+def test_a_dry_run_of_rewards_that_are_all_by_hand_estimates_nothing(lab, collect):
+    collect(1, 1)
+    lab.store.rewards.give([Score(lab.collection("capitals").trajectories[0], 1.0)], "hand")
+    lines: list[str] = []
+    assert lab.reward("capitals", lambda answer: 1.0, dry_run=True, say=say_to(lines)).empty
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("functions", "at_once", "line"),
+    [
+        ([(3, 1.5, 400)], 32, "3 calls took 1.5 s; scoring takes 400 calls x 0.5 s, or 6.5 s with 32 at a time"),
+        ([(1, 10.0, 5)], 32, "1 call took 10 s; scoring takes 5 calls x 10 s, or 10 s with 32 at a time"),
+        (
+            [(1, 4.0, 9), (3, 0.003, 72)],
+            8,
+            "4 calls took 4 s; scoring takes 9 calls x 4 s + 72 calls x 0.001 s, or 8 s",
+        ),
+        ([(3, 3e-5, 20)], 1, "3 calls took 3e-05 s; scoring takes 20 calls x 1e-05 s, or 0.0002 s with 1 at a time"),
+        ([(3, 600.0, 9000)], 32, "3 calls took 10 min; scoring takes 9,000 calls x 3 min, or 15.7 h with 32"),
+        ([(3, 3.0, 8), (0, 0.0, 8)], 4, "3 calls took 3 s; scoring takes 8 calls x 1 s, or 2 s with 4 at a time"),
+    ],
+)
+def test_the_estimate_is_calls_times_their_mean_over_those_at_a_time_and_at_least_the_slowest(functions, at_once, line):
+    made = time_line([MeasuredCalls(*each) for each in functions], at_once)
+    assert made.replace("\N{MULTIPLICATION SIGN}", "x").startswith(line)
 
 
 def test_a_dry_run_shows_what_fails(lab, collect):

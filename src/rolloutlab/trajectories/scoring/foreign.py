@@ -6,12 +6,14 @@ to verifiers 0.3. ART: functions of an `art.Trajectory` or `art.TrajectoryGroup`
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.trajectories.scoring.art import art_call, art_kind
 from rolloutlab.trajectories.scoring.calls import RewardCall, reward_call
+from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.trl import BATCH, trl_call
 from rolloutlab.trajectories.scoring.verifiers import ROLLOUT, ROLLOUTS, is_rubric, verifiers_call
 
@@ -22,7 +24,10 @@ class ForeignReward:
     """A reward function of another library, as `lab.trl`, `lab.verifiers` and `lab.art` make it.
 
     call: makes its call from its name and the columns of the rows; raises InputError for what it cannot be given.
+    usage: by model that it asks, the tokens so far.
     """
+
+    usage: Mapping[str, ModelUsage] = MappingProxyType({})
 
     def __init__(self, function: Any, call: Callable[[str, Sequence[str]], RewardCall]) -> None:
         self.function = function

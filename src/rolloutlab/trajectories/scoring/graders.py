@@ -7,6 +7,7 @@ error.
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -108,7 +109,10 @@ def of_session(self: _Session, grader: GraderSource, *, model: str | None = None
     Raises:
         InputError: it is not a grader, or of a kind that is not supported.
     """
-    return grader_reward(grader, ModelAsker(self._connector, lambda: self.store), model)
+    ask = ModelAsker(self._connector, lambda: self.store)
+    reward = grader_reward(grader, ask, model)
+    reward.usage = ask.usage
+    return reward
 
 
 def grader_reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignReward:
@@ -139,13 +143,28 @@ def read_grader(grader: Any) -> Mapping[str, Any]:
     if not isinstance(grader, str | PathLike):
         raise InputError(f"a grader is a mapping, not {type(grader).__name__}", hint='lab.grader({"type": ...})')
     try:
-        is_text = isinstance(grader, str) and grader.lstrip().startswith("{")
-        spec = json.loads(str(grader) if is_text else Path(grader).expanduser().read_text("utf-8"))
+        text = grader.lstrip("\ufeff \n\r\t") if isinstance(grader, str) else ""
+        spec = _parsed(text if text.startswith("{") else Path(grader).expanduser().read_text("utf-8-sig"))
     except OSError as error:
         raise InputError(f"{grader} cannot be read: {error.strerror}", hint="--grader grader.json") from None
     except ValueError as error:
         raise InputError(f"the grader is not JSON: {error}", hint='{"type": "string_check", ...}') from None
     return read_grader(spec)
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text; ValueError also for a key that is there twice, as two graders of one name would be."""
+
+    def values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_once([key for key, _ in pairs])
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=values)
+
+
+def _check_once(names: Sequence[str]) -> None:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(f"{twice[0]!r} is there twice")
 
 
 def _arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
@@ -228,7 +247,10 @@ def _multi(spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Grader])
     """A grader of graders; the formula calculates with their keys, or, of a list, with their names."""
     inner = spec["graders"]
     if isinstance(inner, Sequence) and not isinstance(inner, str):
-        inner = {str(each.get("name")) if isinstance(each, Mapping) else "": each for each in inner}
+        names = [str(each.get("name") or "") if isinstance(each, Mapping) else "" for each in inner]
+        if len(set(names)) < len(names) or "" in names:
+            raise InputError(f"each grader of a list needs a name of its own, not {names}", hint='"name": "exact"')
+        inner = dict(zip(names, inner, strict=True))
     if not isinstance(inner, Mapping) or not inner:
         raise InputError("graders must be an object of graders by name", hint='{"name": {"type": ...}, ...}')
     graders = {name: _checked(each, make, inside=True) for name, each in inner.items()}

@@ -13,6 +13,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.judge import json_objects
+from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.templates import Template
 
 Ask = Callable[[StoredTrajectory, ChatRequest], ChatCompletion]
@@ -45,13 +46,19 @@ class ModelAsker:
     def __init__(self, connector: Connector, lab: Callable[[], Lab]) -> None:
         self._connector, self._lab = connector, lab
         self._lock = threading.Lock()
+        self.usage: dict[str, ModelUsage] = {}
+        """By model, the requests and tokens so far."""
 
     def __call__(self, trajectory: StoredTrajectory, request: ChatRequest) -> ChatCompletion:
         """The completion; raises as `api.inference.complete`."""
         with self._lock:
             address = self._connector.address()
         completion = self._connector.http.run(complete(self._connector.http, address, request))
-        if usage := completion.usage:
+        usage = completion.usage
+        with self._lock:
+            spent = ModelUsage(1, usage.prompt_tokens, usage.completion_tokens) if usage else ModelUsage(1, None, None)
+            self.usage[request.model] = self.usage.get(request.model, ModelUsage()) + spent
+        if usage:
             with self._lock:
                 collection = self._lab().find(trajectory.name.partition("/")[0])
                 self._lab().spend(collection, usage.prompt_tokens, usage.completion_tokens)

@@ -1,10 +1,8 @@
 """A run of reward functions over groups: calls begin as others end, and outcomes are passed on in batches."""
 
 import heapq
-import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as number
@@ -26,6 +24,7 @@ from rolloutlab.trajectories.scoring.functions import (
     outcome_of,
     score_of,
 )
+from rolloutlab.trajectories.scoring.tally import Tally
 from rolloutlab.trajectories.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers
 
 MIN_OUTCOMES = 16
@@ -49,36 +48,6 @@ class Remembered(Protocol):
 
 Store = Callable[[Sequence[Score], Sequence[Failure], Sequence[RewardResult]], None]
 """Called with each batch of outcomes."""
-
-
-@dataclass
-class Tally:
-    """What a run has done. failed: by type of error. called: calls that were made; seconds: how long they took, in all.
-
-    reused: results that were stored.
-    """
-
-    scored: int = 0
-    called: int = 0
-    seconds: float = 0.0
-    reused: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def failures(self) -> int:
-        return self.failed.total()
-
-    @property
-    def done(self) -> int:
-        """Trajectories with an outcome."""
-        return self.scored + self.failures
-
-    def line(self) -> str:
-        """How many were scored, and how many failed by type of error."""
-        if not self.failures:
-            return f"{self.scored:,} scored"
-        kinds = ", ".join(f"{error} \N{MULTIPLICATION SIGN}{times:,}" for error, times in self.failed.most_common())
-        return f"{self.scored:,} scored, {self.failures:,} failed: {kinds}"
 
 
 @dataclass(eq=False)
@@ -263,8 +232,7 @@ class ScoringRun:
             self.scoring = job.name
             self._stop.set()
             return
-        self.tally.called += 1
-        self.tally.seconds += time.monotonic() - (job.begun or time.monotonic())
+        self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)
         if error and job.attempt < self._options.retries and not self._stop.is_set():
             again = PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1)
             due = time.monotonic() + self._options.backoff * 2**job.attempt
@@ -376,21 +344,6 @@ def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
     made = RewardError(f"{who} failed on {trajectory}: {error.error}: {error.message}{place}", hint=hint)
     made.__cause__ = error.cause
     return made
-
-
-def pace(done: int, total: int, seconds: float) -> str:
-    """Rate and time left: `3.2/s, 2 min left`."""
-    if not done or seconds <= 0:
-        return ""
-    left = max(0, total - done) * seconds / done
-    return f"{done / seconds:,.1f}/s, {duration(left)} left"
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `2 min` or `3.5 h`."""
-    if seconds < 100:
-        return f"{math.ceil(seconds)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def stopped(tally: Tally, name: str, left: int, first: BaseException | None) -> RewardError:

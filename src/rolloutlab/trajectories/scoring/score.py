@@ -2,23 +2,26 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolloutlab.errors import InputError, interrupted
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.run import ProgressBar
+from rolloutlab.settings import Price
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Score, StoredCollection, StoredTrajectory
+from rolloutlab.store.models import Group, Score, StoredCollection, StoredTrajectory
 from rolloutlab.store.scorings import Failure, NewScoring, RewardResult
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
 from rolloutlab.trajectories.scoring.cells import RewardCell
+from rolloutlab.trajectories.scoring.estimate import MeasuredCalls, ModelUsage, time_line, token_lines, used
 from rolloutlab.trajectories.scoring.foreign import ForeignReward, call_of
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, by_name, required, say_kept, weights_of
 from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
-from rolloutlab.trajectories.scoring.run import ScoringRun, duration, pace, stopped
+from rolloutlab.trajectories.scoring.run import ScoringRun, stopped
+from rolloutlab.trajectories.scoring.tally import Tally, pace
 from rolloutlab.trajectories.scoring.workers import ScoringOptions
 from rolloutlab.trajectories.tables import data_frame
 
@@ -46,11 +49,13 @@ class ScoringRequest:
     """What scores a collection, and how. given: those of `ScoringOptions` that were given.
 
     With `resume` the last scoring has the functions that are None, and the weights and options that were not given.
+    prices: of models that are asked, for the estimate of a dry run.
     """
 
     functions: Functions | None
     weights: Mapping[str, float] | None
     given: Mapping[str, Any]
+    prices: Mapping[str, Price] = field(default_factory=dict)
 
     @cached_property
     def options(self) -> ScoringOptions:
@@ -60,7 +65,7 @@ class ScoringRequest:
     def resuming(self, functions: Functions, stored: Mapping[str, Any]) -> "ScoringRequest":
         """With functions, and with the stored options and weights of the scoring that is resumed."""
         of_calls = {name: stored[name] for name in _RESUMED_OPTIONS if name in stored}
-        return ScoringRequest(functions, self.weights or stored.get("weights"), {**of_calls, **self.given})
+        return ScoringRequest(functions, self.weights or stored.get("weights"), {**of_calls, **self.given}, self.prices)
 
 
 class _Change:
@@ -111,7 +116,7 @@ def score_collection(
         request, resumed = _resume(lab, stored, request, scorers, name)
     options = request.options
     if options.dry_run:
-        return _tried(lab, collection, request, say)
+        return _tried(lab, collection, request, resumed, say)
     lab.check_writable()
     calls = prepared(lab, stored, request, say)
     new = NewScoring("function", *_described(request, calls))
@@ -135,35 +140,69 @@ def score_collection(
     return collection
 
 
-def _tried(lab: Lab, collection: Collection, request: ScoringRequest, say: Say) -> "pd.DataFrame":
-    """The scores of the first trajectories, one after another, with seconds and errors; nothing is stored.
+def _tried(
+    lab: Lab, collection: Collection, request: ScoringRequest, resumed: _Resumed | None, say: Say
+) -> "pd.DataFrame":
+    """The scores of the first trajectories, one after another, with seconds and errors; no reward is stored.
 
-    `say` gets an estimate for all. Errors: as `score_collection`, for arguments.
+    A function of a group is called once for it, so its trajectories have the seconds of all. `say` gets estimates for
+    the collection. Errors: as `score_collection`, for arguments.
     """
     calls, weights = prepared(lab, collection.stored, request, say), weights_of(request.weights)
     options = replace(request.options, concurrency=1, retries=0)
+    functions = by_name(required(request.functions))
+    before = {name: dict(getattr(function, "usage", {})) for name, function in functions.items()}
     rows: dict[str, dict[str, Any]] = {}
-    called, seconds = 0, 0.0
-    for group, trajectory in _first(collection, options.overwrite):
-        scores: list[Score] = []
+    total = Tally()
+    wanted = partial(_is_wanted, resumed.settled if resumed else frozenset(), options.overwrite)
+    for group, tried in _first(collection, wanted, together=any(call.per == "group" for call in calls)):
+        scores: dict[str, Score] = {}
+        failures: dict[str, Failure] = {}
 
-        def keep(some: Sequence[Score], *_: Any, kept: list[Score] = scores) -> None:
-            kept.extend(some)
+        def keep(some: Sequence[Score], failed: Sequence[Failure], *_: Any, kept: Any = (scores, failures)) -> None:
+            kept[0].update({each.trajectory.name: each for each in some})
+            kept[1].update({each.trajectory.name: each for each in failed})
 
-        run = ScoringRun([group], calls, weights, options, keep, wanted=partial(_is_one_of, {trajectory.id}))
+        run = ScoringRun([group], calls, weights, options, keep, wanted=partial(_is_one_of, {t.id for t in tried}))
         run.wait()
-        given: dict[str, Any] = {"reward": scores[0].reward, **scores[0].components} if scores else {"reward": None}
-        error = getattr(run.first_error, "message", "")
-        rows[trajectory.name] = {**given, "seconds": run.tally.seconds, "error": error}
-        called, seconds = called + run.tally.called, seconds + run.tally.seconds
-    summary = lab.collection(collection.label)
-    left = sum(summary.trajectories if call.per == "trajectory" else summary.groups for call in calls)
-    each, at_once = seconds / max(called, 1), request.options.processes or request.options.concurrency
-    line = f"{count(called, 'call')} took {each:.3g} s each; {count(left, 'call')} take about"
-    say(f"{line} {duration(left * each / min(at_once, max(left, 1)))} with {at_once} at a time; nothing was stored")
+        for trajectory in tried:
+            score, failed = scores.get(trajectory.name), failures.get(trajectory.name)
+            given: dict[str, Any] = {"reward": score.reward, **score.components} if score else {"reward": None}
+            error = "" if score else failed.message if failed else getattr(run.first_error, "message", "")
+            rows[trajectory.name] = {**given, "seconds": sum(run.tally.seconds.values()), "error": error}
+        for name, times in run.tally.called.items():
+            total.add(name, run.tally.seconds[name], times)
+    left = _total(lab, collection, resumed, options.overwrite)
+    for line in _estimates(lab, collection, request, calls, total, before, left) if rows else ():
+        say(line)
     columns = dict.fromkeys(["reward", *(part for row in rows.values() for part in row)])
     ordered = [*(c for c in columns if c not in ("seconds", "error")), "seconds", "error"]
     return data_frame([*rows.values()], [*rows], columns=ordered)
+
+
+def _estimates(
+    lab: Lab,
+    collection: Collection,
+    request: ScoringRequest,
+    calls: Sequence[RewardCall],
+    tally: Tally,
+    before: Mapping[str, Mapping[str, ModelUsage]],
+    left: int,
+) -> list[str]:
+    """Lines with the time of all calls, and with the tokens of models that functions have asked. left: to score."""
+    groups = lab.collection(collection.label).groups
+    measured = [
+        MeasuredCalls(
+            tally.called[call.name], tally.seconds.get(call.name, 0.0), groups if call.per == "group" else left
+        )
+        for call in calls
+    ]
+    at_once = request.options.processes or request.options.concurrency
+    lines = [f"{time_line(measured, at_once)}; nothing was stored"]
+    for name, function in by_name(required(request.functions)).items():
+        spent = used(before[name], getattr(function, "usage", {}))
+        lines += token_lines(spent, tally.called[name], left, request.prices)
+    return lines
 
 
 def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: Say) -> list[RewardCall]:
@@ -210,14 +249,16 @@ def _total(lab: Lab, collection: Collection, resumed: _Resumed | None, overwrite
     return max(0, summary.trajectories - kept)
 
 
-def _first(collection: Collection, overwrite: bool) -> Iterator[tuple[Any, StoredTrajectory]]:
-    tried = 0
+def _first(
+    collection: Collection, wanted: Callable[[StoredTrajectory], bool], *, together: bool
+) -> Iterator[tuple[Group, list[StoredTrajectory]]]:
+    """The first trajectories to score with their groups, each by itself or those of a group together."""
+    left = TRIED
     for group in collection.each_group():
-        for trajectory in group.trajectories:
-            if tried < TRIED and (overwrite or trajectory.source != "hand"):
-                tried += 1
-                yield group, trajectory
-        if tried == TRIED:
+        some = [t for t in group.trajectories if wanted(t)][:left]
+        left -= len(some)
+        yield from ((group, each) for each in (([some] if some else []) if together else ([t] for t in some)))
+        if not left:
             return
 
 

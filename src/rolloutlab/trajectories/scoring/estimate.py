@@ -1,0 +1,100 @@
+"""Estimates of a dry run: what scoring a collection takes, in time and tokens, from the calls that were made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from rolloutlab.objective.preflight import count
+from rolloutlab.settings import Price
+
+
+@dataclass(frozen=True)
+class ModelUsage:
+    """Requests to a model and their tokens; None where the service did not report them for some request."""
+
+    requests: int = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+
+    def __add__(self, other: "ModelUsage") -> "ModelUsage":
+        return ModelUsage(
+            self.requests + other.requests,
+            _sum(self.prompt_tokens, other.prompt_tokens),
+            _sum(self.completion_tokens, other.completion_tokens),
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredCalls:
+    """Calls of a function: how many were made, how many seconds these took in all, and how many scoring would make."""
+
+    made: int
+    seconds: float
+    needed: int
+
+    @property
+    def mean(self) -> float:
+        return self.seconds / self.made
+
+
+def time_line(functions: Sequence[MeasuredCalls], at_once: int) -> str:
+    """The time of all calls: number times mean, over those at a time, and no less than a round of the slowest."""
+    measured = [each for each in functions if each.made]
+    made, seconds = sum(each.made for each in measured), sum(each.seconds for each in measured)
+    terms = " + ".join(
+        f"{count(each.needed, 'call')} \N{MULTIPLICATION SIGN} {_seconds(each.mean)}" for each in measured
+    )
+    in_all = sum(each.needed * each.mean for each in measured) / at_once
+    rounds = (ceil(each.needed / at_once) * each.mean for each in measured)
+    head = f"{count(made, 'call')} took {_seconds(seconds)}; scoring takes {terms}"
+    return f"{head}, or {_seconds(max(in_all, *rounds))} with {at_once} at a time"
+
+
+def token_lines(usage: Mapping[str, ModelUsage], tried: int, needed: int, prices: Mapping[str, Price]) -> list[str]:
+    """A line for each model that was asked: its tokens for the trajectories that were tried, and so for all."""
+    lines = []
+    for model, spent in usage.items():
+        if spent.prompt_tokens is None or spent.completion_tokens is None:
+            lines.append(f"{model} was asked {spent.requests:,} times; the service reports no tokens")
+            continue
+        tokens = [spent.prompt_tokens, spent.completion_tokens]
+        scaled = [ceil(each * needed / tried) for each in tokens]
+        price = prices.get(model) or prices.get(model.partition("@")[0])
+        cost = f", ${(scaled[0] * price.prompt + scaled[1] * price.completion) / 1e6:.2g}" if price else ""
+        hint = "" if price else f' -> [prices."{model}"] in the settings file, for dollars'
+        head = f"{model} took {_tokens(tokens)} for {count(tried, 'trajectory')}"
+        lines.append(f"{head}, or {_tokens(scaled)} for {needed:,}{cost}{hint}")
+    return lines
+
+
+def used(before: Mapping[str, ModelUsage], after: Mapping[str, ModelUsage]) -> dict[str, ModelUsage]:
+    """The usage between two times."""
+    spent = {}
+    for model, now in after.items():
+        then = before.get(model, ModelUsage())
+        if now.requests > then.requests:
+            spent[model] = ModelUsage(
+                now.requests - then.requests,
+                _difference(now.prompt_tokens, then.prompt_tokens),
+                _difference(now.completion_tokens, then.completion_tokens),
+            )
+    return spent
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _difference(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
+
+
+def _tokens(tokens: Sequence[int]) -> str:
+    return f"{tokens[0]:,} + {tokens[1]:,} tokens"
+
+
+def _seconds(seconds: float) -> str:
+    """`0.012 s`, `5 min` or `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
