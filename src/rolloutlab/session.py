@@ -41,6 +41,7 @@ from rolloutlab.trajectories.judge import Judge, give, judge_collection
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
 from rolloutlab.trajectories.scoring import foreign, graders, sandbox
+from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, undo
 from rolloutlab.trajectories.scoring.score import ScoringRequest, score_collection
 from rolloutlab.trajectories.tables import catalogue, reward_history
@@ -74,7 +75,7 @@ class Session:
         self._connector = Connector(settings, http or HttpClient(), self._brokers, can_ask)
         self._models = Models(self._connector)
         self._mcp = McpRegistry(self._connector, self._brokers.tick)
-        self._scorers = Scorers()
+        self._scorers, self._reward_loop = Scorers(), RewardLoop()
         self._jobs = LabJobs(lambda: self.store, self._connector, self._scorers)
         self._search = SearchPlaces(lambda: self.store, lambda: self.settings, lambda: self._connector.http)
         self.seen = self._models.seen
@@ -121,6 +122,7 @@ class Session:
 
     def close(self) -> None:
         """Close the lab and detach from the service, which exits by itself without clients; later calls reopen both."""
+        self._reward_loop.close()
         self._search.close()
         self._mcp.close()
         self._connector.close()
@@ -541,7 +543,8 @@ class Session:
             "cache": None if cache else False,
         }  # fmt: skip
         given = {option: value for option, value in options.items() if value is not None}
-        collection, request = self.collection(name), ScoringRequest(function, weights, given, self.settings.prices)
+        prices, loop = self.settings.prices, self._reward_loop
+        collection, request = self.collection(name), ScoringRequest(function, weights, given, loop, prices)
         with Progress(f"scoring {name}") as shown:
             return score_collection(self.store, collection, request, self._scorers, shown, say)
 

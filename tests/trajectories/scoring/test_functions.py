@@ -12,6 +12,7 @@ from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import Group, Score, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import reward_call
+from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import by_name, weights_of
 from rolloutlab.trajectories.scoring.run import ScoringRun
 from rolloutlab.trajectories.scoring.score import report, wait_for
@@ -34,7 +35,9 @@ def score(trajectories: list[StoredTrajectory], functions: Any, weights: Any = N
     scores: list[Score] = []
     calls = [reward_call(name, function, ["capital"]) for name, function in by_name(functions).items()]
     group = Group(0, "capitals/0", (), {"capital": "Paris"}, tuple(trajectories))
-    run = ScoringRun([group], calls, weights_of(weights), ScoringOptions(), lambda some, *_: scores.extend(some))
+    run = ScoringRun(
+        [group], calls, weights_of(weights), ScoringOptions(), lambda some, *_: scores.extend(some), RewardLoop()
+    )
     wait_for(run, len(trajectories), "capitals", Progress("scoring"))
     report(run, len(trajectories), "capitals", lambda _: None)
     return sorted(scores, key=lambda each: each.trajectory.id)

@@ -15,6 +15,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import Group, Ref, Score, StoredTrajectory
 from rolloutlab.store.scorings import Failure, RewardResult
 from rolloutlab.trajectories.scoring.calls import RewardCall
+from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.functions import (
     NotApplicableError,
     Outcome,
@@ -34,6 +35,8 @@ _INTERVAL = 1.0
 """Outcomes and seconds after which they are stored: of slow functions each at once."""
 _GRACE = 0.6
 """Seconds that calls under way get to end after an interrupt."""
+_PATIENCE = 60.0
+"""Seconds that they get after too many failures."""
 _GROUPS = 64
 _END = object()
 _POLL = 0.05
@@ -76,6 +79,7 @@ class ScoringRun:
         weights: Mapping[str, float],
         options: ScoringOptions,
         store: Store,
+        loop: RewardLoop,
         *,
         wanted: Callable[[StoredTrajectory], bool] = lambda _: True,
         fingerprints: Mapping[str, str] | None = None,
@@ -84,7 +88,7 @@ class ScoringRun:
         self._groups, self._calls, self._weights, self._options = groups, calls, weights, options
         self._store, self._wanted, self._remembered = store, wanted, remembered
         self._fingerprints = fingerprints or {}
-        self._workers = Workers(options, calls)
+        self._loop, self._workers = loop, Workers(options, calls, loop)
         self.tally = Tally()
         self.stored = 0
         """Trajectories whose outcomes are stored."""
@@ -130,6 +134,8 @@ class ScoringRun:
 
     def _run(self) -> None:
         try:
+            if self._loop.is_blocked():  # by an earlier run
+                self._loop.leave()
             self._score()
         except BaseException as error:  # noqa: BLE001 - it is raised by `wait`
             self._error = error
@@ -153,13 +159,14 @@ class ScoringRun:
             if self._stop.is_set() or not (self._under_way or self._delayed):
                 break
             self._collect(self._pause())
-            if not self._stop.is_set() and self._fails():
-                self.stopped_early = True
+            self.stopped_early = not self._stop.is_set() and self._fails()
+            if self.stopped_early:
                 break
             self._flush_if_due()
-        until = time.monotonic() + _GRACE
-        while self._under_way and (left := until - time.monotonic()) > 0 and not self._hopeless():
-            self._collect(min(left, _POLL))
+        interrupted = self._stop.is_set()
+        until = time.monotonic() + (_GRACE if interrupted else _PATIENCE)
+        while self._under_way and time.monotonic() < until and self._stop.is_set() == interrupted:
+            self._collect(_POLL)
         self._flush(last=True)
 
     def _jobs(self) -> Iterator[PendingCall | None]:
@@ -213,10 +220,16 @@ class ScoringRun:
         except Empty:
             pass
         now = time.monotonic()
-        while self._delayed and self._delayed[0][0] <= now and not self._stop.is_set():
+        while self._delayed and self._delayed[0][0] <= now and not self._ends:
             self._begin(heapq.heappop(self._delayed)[2])
+        if self._stop.is_set():
+            return
         limit = self._options.timeout
         late = [j for j in self._under_way if limit is not None and j.begun is not None and now - j.begun > limit]
+        if late and (error := self._workers.blocking([*self._under_way])):
+            self._error = error
+            self._stop.set()
+            return
         for job in late:
             self._workers.abandon(job)
             self._take(Result(job, None, CallError("TimeoutError", f"no result after {limit:g} s")))
@@ -233,7 +246,7 @@ class ScoringRun:
             self._stop.set()
             return
         self.tally.add(job.call.name, time.monotonic() - job.begun if job.begun else 0.0)
-        if error and job.attempt < self._options.retries and not self._stop.is_set():
+        if error and job.attempt < self._options.retries and not self._ends:
             again = PendingCall(job.call, job.members, job.group, job.scores, job.attempt + 1)
             due = time.monotonic() + self._options.backoff * 2**job.attempt
             heapq.heappush(self._delayed, (due, next(self._number), again))
@@ -283,12 +296,18 @@ class ScoringRun:
         self._failures.append(Failure(ref, name, error.error, error.message[:_MAX_MESSAGE], error.line))
 
     def _fails(self) -> bool:
+        """Whether more than half fail of those that were begun: what takes longer than a failure may yet succeed."""
         failures = self.tally.failures - self.tally.failed[NotApplicableError.__name__]
-        return self.tally.done >= MIN_OUTCOMES and failures > self.tally.done / 2
+        if self.tally.done < MIN_OUTCOMES or failures <= self.tally.done / 2:
+            return False
+        jobs = [*self._under_way, *(job for _, _, job in self._delayed)]
+        waiting = {each.place for job in jobs for each in job.scores if each.waiting}
+        return failures > (self.tally.done + len(waiting)) / 2
 
-    def _hopeless(self) -> bool:
-        """Whether nothing was scored so far, so that there is nothing to wait for."""
-        return self.stopped_early and not self.tally.scored
+    @property
+    def _ends(self) -> bool:
+        """Whether no further call is made."""
+        return self.stopped_early or self._stop.is_set()
 
     def _flush_if_due(self) -> None:
         if len(self._scores) + len(self._failures) >= _BATCH or time.monotonic() - self._flushed >= _INTERVAL:

@@ -17,6 +17,7 @@ from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.scoring.calls import NAMES, RewardCall
 from rolloutlab.trajectories.scoring.cells import RewardCell
 from rolloutlab.trajectories.scoring.estimate import MeasuredCalls, ModelUsage, time_line, token_lines, used
+from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 from rolloutlab.trajectories.scoring.foreign import ForeignReward, call_of
 from rolloutlab.trajectories.scoring.functions import Functions, Scorers, by_name, required, say_kept, weights_of
 from rolloutlab.trajectories.scoring.memory import fingerprint, source_of
@@ -46,7 +47,7 @@ class _Resumed(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What scores a collection, and how. given: those of `ScoringOptions` that were given.
+    """What scores a collection, and how. given: those of `ScoringOptions` that were given. loop: of coroutines.
 
     With `resume` the last scoring has the functions that are None, and the weights and options that were not given.
     prices: of models that are asked, for the estimate of a dry run.
@@ -55,6 +56,7 @@ class ScoringRequest:
     functions: Functions | None
     weights: Mapping[str, float] | None
     given: Mapping[str, Any]
+    loop: RewardLoop
     prices: Mapping[str, Price] = field(default_factory=dict)
 
     @cached_property
@@ -65,7 +67,8 @@ class ScoringRequest:
     def resuming(self, functions: Functions, stored: Mapping[str, Any]) -> "ScoringRequest":
         """With functions, and with the stored options and weights of the scoring that is resumed."""
         of_calls = {name: stored[name] for name in _RESUMED_OPTIONS if name in stored}
-        return ScoringRequest(functions, self.weights or stored.get("weights"), {**of_calls, **self.given}, self.prices)
+        options = {**of_calls, **self.given}
+        return replace(self, functions=functions, weights=self.weights or stored.get("weights"), given=options)
 
 
 class _Change:
@@ -129,7 +132,7 @@ def score_collection(
         lab.scorings.forget_results(mark)
     is_remembered = any(lab.scorings.is_remembered(mark) for mark in prints.values())
     run = ScoringRun(
-        collection.each_group(), calls, weights_of(request.weights), options, change,
+        collection.each_group(), calls, weights_of(request.weights), options, change, request.loop,
         wanted=partial(_is_wanted, settled, options.overwrite), fingerprints=prints,
         remembered=lab.scorings.remembered if is_remembered else None,
     )  # fmt: skip
@@ -163,7 +166,8 @@ def _tried(
             kept[0].update({each.trajectory.name: each for each in some})
             kept[1].update({each.trajectory.name: each for each in failed})
 
-        run = ScoringRun([group], calls, weights, options, keep, wanted=partial(_is_one_of, {t.id for t in tried}))
+        wanted_now = partial(_is_one_of, {t.id for t in tried})
+        run = ScoringRun([group], calls, weights, options, keep, request.loop, wanted=wanted_now)
         run.wait()
         for trajectory in tried:
             score, failed = scores.get(trajectory.name), failures.get(trajectory.name)

@@ -1,6 +1,5 @@
 """Calls of the functions of a `Rubric` of verifiers (up to 0.3): rollouts and their row by parameter names."""
 
-import asyncio
 import functools
 import inspect
 import json
@@ -11,6 +10,7 @@ from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
+from rolloutlab.trajectories.scoring.event_loop import in_thread
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
     completion_of,
@@ -105,7 +105,7 @@ async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
     arguments = dict(objects) if everything else {key: value for key, value in objects.items() if key in named}
     if is_asynchronous(function):
         return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+    return await in_thread(function, **arguments)
 
 
 def _state(trajectory: StoredTrajectory, answer: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Concurrent calls of reward functions: threads for plain ones, one event loop for coroutines, or processes."""
+"""Concurrent calls of reward functions: threads for plain ones, an event loop for coroutines, or processes."""
 
 import asyncio
 import inspect
@@ -8,17 +8,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import RewardCall
+from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 
 CONCURRENT = 32
 """Calls at a time."""
@@ -54,7 +56,8 @@ class ScoringOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 2)}")
-        if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
+        number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (number and 0 < self.timeout < 1e9):
             raise InputError(f"timeout must be a number of seconds > 0, not {self.timeout!r}", hint="timeout=20")
 
 
@@ -80,6 +83,8 @@ class PendingCall:
     abandoned: bool = False
     stop: list[Callable[[], object]] = field(default_factory=list)
     """Ends the call, where that is possible."""
+    task: "asyncio.Task[Any] | None" = None
+    """Of a coroutine that has begun."""
 
     @property
     def name(self) -> str:
@@ -105,22 +110,24 @@ class Workers:
         InputError: a function cannot be sent to a process.
     """
 
-    def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall]) -> None:
+    def __init__(self, options: ScoringOptions, calls: Sequence[RewardCall], loop: RewardLoop) -> None:
         self.results: SimpleQueue[Result] = SimpleQueue()
         self._jobs: SimpleQueue[PendingCall | None] = SimpleQueue()
         self._processes = options.processes
         self.limit = options.processes or options.concurrency
         self.in_caller = self.limit == 1 and options.timeout is None and not options.processes
         self._threads = self._under_way = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        self._futures: set[Future[Any]] = set()
+        self._children: list[_Child] = []
+        self._closed = False
         self._lock = threading.Lock()
         self._functions = {id(call): _pickled(call) for call in calls} if options.processes else {}
 
     def start(self, job: PendingCall) -> None:
         """Begin a call; there are at most `limit` at a time."""
         if job.call.asynchronous and not self._processes:
-            future = asyncio.run_coroutine_threadsafe(self._await(job), self._event_loop())
-            job.stop.append(future.cancel)
+            self._submit(job, self._await(job))
             return
         self._under_way += 1
         if not self.in_caller and self._threads < min(self.limit, self._under_way):
@@ -143,14 +150,32 @@ class Workers:
     def serve(self, timeout: float) -> None:
         """Make calls in this thread, where `in_caller`, until none was there for so many seconds."""
         while job := self._next(timeout):
-            self.results.put(_called(job, self._finish))
+            self.results.put(_called(job, partial(self._finish, job)))
 
     def close(self) -> None:
-        """End the threads that wait for a call, the processes and the event loop."""
+        """End the threads that wait for a call, the processes and the coroutines."""
         for _ in range(max(self._threads, 0) + 1):
             self._jobs.put(None)
-        if self._loop:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        for future in list(self._futures):
+            future.cancel()
+        with self._lock:
+            self._closed = True
+            for child in self._children:
+                child.kill()
+
+    def blocking(self, under_way: Sequence[PendingCall]) -> RewardError | None:
+        """The error of a coroutine that blocks the event loop, if one does; the loop is left."""
+        if not self._loop.is_blocked():
+            return None
+        task, stack = self._loop.blocking()
+        self._loop.leave()
+        call = next((job for job in under_way if task and job.task is task), under_way[0]).call
+        own = max((i for i, frame in enumerate(stack) if frame.filename.startswith(_HERE)), default=-1)
+        line = _line([frame for frame in stack[own + 1 :] if "asyncio" not in Path(frame.filename).parts])
+        who = call.name or getattr(call.function, "__name__", "")
+        message = f"the reward function {who} blocks the event loop, so that no other call goes on"
+        hint = "def instead of async def; or await what takes long: asyncio.sleep, asyncio.to_thread, an async client"
+        return RewardError(f"{message} ({line})" if line else message, hint=hint)
 
     def _next(self, timeout: float) -> PendingCall | None:
         try:
@@ -165,14 +190,14 @@ class Workers:
 
     def _work(self) -> None:
         while job := self._jobs.get():
-            self.results.put(_called(job, self._finish))
+            self.results.put(_called(job, partial(self._finish, job)))
             if job.abandoned:  # another thread has its place
                 return
 
     def _work_in_process(self) -> None:
         child: _Child | None = None
         while job := self._jobs.get():
-            child = child or _Child(list(self._functions.values()))
+            child = child or self._new_child()
             job.stop.append(child.kill)
             index = list(self._functions).index(id(job.call))
             result = child.called(job, index)
@@ -182,19 +207,36 @@ class Workers:
         if child:
             child.kill()
 
-    def _finish(self, value: Any) -> Any:
+    def _new_child(self) -> "_Child":
+        child = _Child(list(self._functions.values()))
+        with self._lock:
+            self._children.append(child)
+            if self._closed:  # while it started
+                child.kill()
+        return child
+
+    def _submit(self, job: PendingCall, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        future = self._loop.submit(work)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        job.stop.append(future.cancel)
+        return future
+
+    def _finish(self, job: PendingCall, value: Any) -> Any:
         """The result of a plain function that returned an awaitable, such as a lambda around a coroutine."""
         if not inspect.isawaitable(value):
             return value
 
         async def wait() -> Any:
+            job.task = asyncio.current_task()
             return await value
 
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(wait(), self._event_loop())
-        return future.result()
+        return self._submit(job, wait()).result()
 
     async def _await(self, job: PendingCall) -> None:
-        job.begun = time.monotonic()
+        if self._closed:  # the loop was blocked until now
+            return
+        job.begun, job.task = time.monotonic(), asyncio.current_task()
         try:
             positional, by_name = job.call.arguments(job.members, job.group)
             result = Result(job, await job.call.function(*positional, **by_name))
@@ -202,33 +244,15 @@ class Workers:
             result = Result(job, None, described(error))
         self.results.put(result)
 
-    def _event_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_loop, args=(self._loop,), name="rolloutlab-rewards", daemon=True).start()
-            return self._loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; what hangs in it then is cancelled."""
-
-    async def cancel() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    loop.run_forever()
-    loop.run_until_complete(cancel())
-    loop.close()
-
 
 def described(error: BaseException) -> CallError:
     """An exception with the line of the reward function that raised it, when its source is at hand."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_HERE)]
-    line = f"line {frames[0].lineno}: {frames[0].line}" if frames and frames[0].line else ""
-    return CallError(type(error).__name__, str(error), line, error)
+    return CallError(type(error).__name__, str(error), _line(frames), error)
+
+
+def _line(frames: Sequence[traceback.FrameSummary]) -> str:
+    return f"line {frames[0].lineno}: {frames[0].line}" if frames and frames[0].line else ""
 
 
 def _called(job: PendingCall, finish: Callable[[Any], Any]) -> Result:
@@ -302,17 +326,18 @@ def _serve(connection: Connection, pickled: Sequence[bytes]) -> None:
         connection.send(CallError(*described(error)[:3]))
         return
     connection.send(None)
-    while True:
-        try:
-            index, positional, by_name = connection.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            value = functions[index](*positional, **by_name)
-            value = asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
-            connection.send((value, None))
-        except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
-            connection.send((None, tuple(described(error))[:3]))
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                index, positional, by_name = connection.recv()
+            except (EOFError, KeyboardInterrupt):
+                return
+            try:
+                value = functions[index](*positional, **by_name)
+                value = runner.run(_awaited(value)) if inspect.isawaitable(value) else value
+                connection.send((value, None))
+            except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
+                connection.send((None, tuple(described(error))[:3]))
 
 
 async def _awaited(value: Any) -> Any:
