@@ -9,7 +9,8 @@ from playwright.sync_api import Locator, expect
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.session import Session
-from rolloutlab.store.models import NewGroup, Score
+from rolloutlab.store.models import NewGroup, Ref, Score
+from rolloutlab.store.scorings import Failure, NewScoring
 from tests.labs import lab_with
 
 pytestmark = pytest.mark.process
@@ -432,3 +433,28 @@ def test_leaving_the_field_by_a_click_stores_nothing(notebook, lab, put):
     status(shown).click(force=True)
     expect(shown.locator(".rl-reward-input")).to_have_count(0)
     assert rewards(lab, name) == [1, 0]
+
+
+@lab_only
+def test_a_failed_row_shows_its_message_and_opened_the_whole_with_the_line(notebook, lab, put):
+    name = put(["right", "wrong"])
+    failed = lab.collection(name).trajectories[1]
+    place = "line 3: raise ValueError(<b>unit</b>)"
+    failure = Failure(Ref(failed.id, failed.name), "exact", "ValueError", f"no unit {HOSTILE}\nand more", place)
+    stored = lab.store.find(name)
+    change = lab.store.scorings.begin(stored, NewScoring("function", ["exact"], "", {}))
+    lab.store.scorings.store(change, "function", [], [failure], keep_hand=True)
+    shown = show(notebook, name)
+    cell = row(shown, failed.name).locator(".rl-why")
+    expect(cell).to_have_text(re.compile(r"^failed: ValueError: no unit <script>.*abc$"))
+    expect(cell).to_have_attribute("title", re.compile(r"and more\n\nexact, line 3: raise ValueError\(<b>unit</b>\)$"))
+    row(shown, failed.name).click()
+    press(notebook, "o")
+    opened = shown.locator(".rl-opened")
+    expect(opened).to_contain_text("and more")
+    expect(opened).to_contain_text(f"exact, {place}")
+    press(notebook, "1", "Enter")
+    expect(row(shown, failed.name).locator(".rl-why").filter(has_text="failed")).to_have_count(0)
+    press(notebook, "u")
+    expect(cell).to_have_text(re.compile("^failed: ValueError: no unit"))
+    assert notebook.page.evaluate("window.hacked") is None

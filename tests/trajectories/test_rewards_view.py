@@ -14,7 +14,8 @@ from rolloutlab.errors import InputError, NotFoundError, RewardError
 from rolloutlab.objective.advantages import token_weights
 from rolloutlab.objective.options import Options
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Arrival, Score
+from rolloutlab.store.models import Arrival, Ref, Score
+from rolloutlab.store.scorings import Failure, NewScoring
 from rolloutlab.trajectories.collection import Collection, members_of
 from rolloutlab.trajectories.rewards_view import RewardsView
 
@@ -470,3 +471,33 @@ def test_edits_of_several_threads_are_all_there(view, lab):
         thread.join()
     assert [r["reward"] for r in view.page()["rows"]] == [19.0] * 6
     assert_as_the_lab_is(lab, view)
+
+
+def test_a_row_that_a_function_failed_on_shows_the_message_and_the_line_of_the_function(lab, view, give):
+    give(1.0, 0.0)
+    failed = Ref(lab.groups(lab.find("capitals"))[0].trajectories[1].id, "capitals/0/1")
+    message = "no unit in <b>the</b> answer \x1b[31m" + "x" * 200 + "\nand more"
+    failure = Failure(failed, "exact", "ValueError", message, 'line 12: raise ValueError(f"no unit in {answer}")')
+    change = lab.scorings.begin(lab.find("capitals"), NewScoring("function", ["exact"], "", {}))
+    lab.scorings.store(change, "function", [], [failure], keep_hand=True)
+
+    shown = row(view, "capitals/0/1")
+    assert shown["error"] == "ValueError: no unit in <b>the</b> answer ␛[31m" + "x" * 200 + "\nand more"
+    assert shown["place"] == 'exact, line 12: raise ValueError(f"no unit in {answer}")'
+    assert ask(view, "read", name="capitals/0/1")["failed"] == [shown["error"], shown["place"]]
+    assert ask(view, "read", name="capitals/0/0")["failed"] == []
+
+    lines = repr(view).splitlines()
+    assert [line for line in lines if "failed: ValueError: no unit in <b>the</b> answer ␛[31mxxx" in line]
+    assert '  exact, line 12: raise ValueError(f"no unit in {answer}")' in lines
+    assert max(map(len, lines)) <= 80
+    html = view._repr_html_()
+    assert ">failed: ValueError: no unit in &lt;b&gt;the&lt;/b&gt; answer ␛[31mxxx" in html
+    assert "x" * 100 not in re.sub(r'title="[^"]*"', "", html)
+    assert "line 12: raise ValueError(f&quot;no unit in {answer}&quot;)" in html
+
+    view.set("capitals/0/1", 0.5)
+    assert not row(view, "capitals/0/1").keys() & {"error", "place"}
+    assert "no unit" not in repr(view)
+    view.undo()
+    assert row(view, "capitals/0/1")["error"] == shown["error"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from rolloutlab.api.wire.chat import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import WHY, count
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection
 from rolloutlab.trajectories.rewards_data import AT_ONCE, SOURCES, TRAINS, RewardsData, first_page, title
@@ -223,13 +224,16 @@ class RewardsView(NotebookView):
             return self._again(shown or {}, render.undone(self.undo()))
 
     def _conversation(self, name: str | int) -> dict[str, Any]:
-        """The turns of a trajectory, and each change of its reward in a line."""
+        """The turns of a trajectory, why a reward function failed on it, and each change of its reward in a line."""
         with self._current():
             i = self._rows.find(name)
             outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
             [stored] = self._lab.groups(group.collection, group.position)
             [trajectory] = [each for each in stored.trajectories if each.id == outline.id]
-            return {"turns": render.turns(trajectory), "history": list(map(render.line, self.history(name)))}
+            failure = self._lab.scorings.errors([trajectory.id]).get(trajectory.id, ())
+            failed = [escape_control_chars(part) for part in failure if part]
+            history = list(map(render.line, self.history(name)))
+            return {"turns": render.turns(trajectory), "failed": failed, "history": history}
 
     def _named(self, names: str | Sequence[str]) -> list[int]:
         """The rows of names, each once."""

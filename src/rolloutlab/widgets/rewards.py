@@ -1,16 +1,16 @@
 """Rewards as a table: one that fits a terminal, and one as HTML without scripts."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 from unicodedata import east_asian_width
 
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
-from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.store.models import Edit, StoredTrajectory
 from rolloutlab.widgets.collection import WHY_NOT, spoken
-from rolloutlab.widgets.html import Cell, Words, code, html_table, paragraphs, title
+from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 
 MAX_TEXT_ROWS = 12
@@ -18,6 +18,9 @@ MAX_HTML_ROWS = 24
 _WIDTH = 80
 _MAX_NAME = 28
 _MAX_EFFECT = 24
+_MAX_MESSAGE = 80
+_MAX_FAILURES = 3
+"""Different errors in full below a table of text."""
 _REST = ".to_frame() has them"
 _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED: ""}.items()}
 
@@ -36,7 +39,7 @@ def text(name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     ]
     table = text_table(("trajectory", "reward", "advantage", "source", "completion"), cells, "<0 >7 >13 <8")
     rest = more(fitting - len(rows), _REST)
-    lines = [*_heading(name, summary), *([""] if rows else []), *table]
+    lines = [*_heading(name, summary), *([""] if rows else []), *table, *_failures(rows)]
     return "\n".join([*(_fitted(line, _WIDTH).rstrip() for line in lines), *([""] if rest else []), *rest])
 
 
@@ -106,8 +109,32 @@ def _effect(row: Mapping[str, Any]) -> str:
     return "..." if row["advantage"] is None else f"{row['advantage']:+.2f}"
 
 
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first different errors of reward functions: message and line of the function, each in a line."""
+    first: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.get("error"):
+            first.setdefault((_line(row["error"]), row["place"]), row["name"])
+    lines = [""] if first else []
+    for (error, place), name in islice(first.items(), _MAX_FAILURES):
+        lines += [f"{_shortened(name, _MAX_NAME)} failed: {error}", *([f"  {place}"] if place else [])]
+    return lines
+
+
+def _line(error: str) -> str:
+    return error.partition("\n")[0]
+
+
+def _failed(row: Mapping[str, Any]) -> Cell:
+    """The first line of an error; the rest, and the line of the function, as a title."""
+    whole = "\n".join(filter(None, (row["error"], row["place"])))
+    first = escape_to_one_line(_line(row["error"]), _MAX_MESSAGE)
+    return Words(Html(f'<span title="{escape(whole)}">failed: {escape(first)}</span>'))
+
+
 def _row(row: Mapping[str, Any], components: Sequence[str]) -> list[Cell]:
-    figures = [number(row["reward"]), _effect(row), *(number(row.get(f"component:{name}")) for name in components)]
+    effect = _failed(row) if row.get("error") else _effect(row)
+    figures = [number(row["reward"]), effect, *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"
     return [Words(code(row["name"])), *figures, *map(Words, (by, row["prompt"], row["completion"]))]

@@ -805,7 +805,8 @@ def test_what_failed_is_seen_in_the_collection_the_table_and_the_search(lab, col
     assert failed in collection._repr_html_().replace("&gt;", ">")
     view = lab.rewards("capitals")
     assert "failed: ValueError" in repr(view)
-    assert "failed: ValueError" in view._repr_html_()
+    assert '<span title="ValueError: no score for 1\n' in view._repr_html_()
+    assert ">failed: ValueError: no score for 1</span>" in view._repr_html_()
     assert view.to_frame()["reward_error"].tolist()[4:8] == ["ValueError: no score for 1"] * 4
     assert view.page()["rows"][4]["why"] == "ValueError: no score for 1"
     hits = lab.search(where="reward_error == 'ValueError: no score for 1'", k=0).hits

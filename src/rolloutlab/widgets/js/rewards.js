@@ -210,7 +210,7 @@ class RewardsView {
     if (!row) return;
     const data = row.getData();
     const before = this.columns.map(({ cell }) => cell.key(data));
-    for (const field of Object.keys(data)) if (field.startsWith("component:")) delete data[field]; // it may be gone
+    for (const field of Object.keys(data)) if (/^component:|^error$|^place$/.test(field)) delete data[field]; // it may be gone
     Object.assign(data, now);
     this.columns.forEach(({ definition, cell }, i) => {
       if (cell.key(data) === before[i]) return;

@@ -28,8 +28,11 @@ export function advantage(largest) {
   return {
     key: (row) => row.error ?? row.reason ?? `${percent(row)} ${words(row)} ${row.advantage == null}`,
     draw(row) {
+      if (row.error) {
+        const whole = [row.error, row.place].filter(Boolean).join("\n\n");
+        return h("span", { class: "rl-line rl-why", dir: "auto", title: whole }, `failed: ${row.error.split("\n")[0]}`);
+      }
       if (row.advantage == null && !row.reason) return h("span", { class: "rl-dim" }, "…"); // not all is read yet
-      if (row.error) return h("span", { class: "rl-why", title: row.error }, `failed: ${row.error.split(":")[0]}`);
       if (row.reason) return h("span", { class: "rl-why", title: row.why }, row.reason.replaceAll("_", " "));
       const [side, sign] = row.advantage < 0 ? ["right", "rl-negative"] : ["left", "rl-positive"];
       const bar = h("span", { class: `rl-bar ${sign}`, style: `${side}:50%;width:${percent(row)}%` });

@@ -11,10 +11,11 @@ const RIGHT = { hozAlign: "right", headerHozAlign: "right", cssClass: "rl-number
  * state.components: names of the parts of the reward; largest(): the largest |advantage|.
  */
 export function columns(state, largest) {
+  const failed = state.page.rows.some(({ error }) => error); // with the message of an error in place of the advantage
   return [
     column("name", "trajectory", { width: 120, frozen: true }, name, TEXT),
     column("reward", "reward", { ...RIGHT, width: 84, cssClass: "rl-number rl-editable" }, figure("reward"), NUMBER),
-    column("advantage", "advantage", { width: 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
+    column("advantage", "advantage", { width: failed ? 240 : 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
     column("completion", "completion", { minWidth: 160, widthGrow: 3 }, said("completion"), TEXT),
     column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, said("prompt"), TEXT),
     ...state.components.map(part),
