@@ -19,7 +19,7 @@ def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Map
     """The frame with the columns of rows after its own, as `row.x`. types: of values that JSON has as text."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {f"row.{name}": _column([row.get(name) for row in rows], types.get(name)) for name in names}
-    return Frame(pd.concat([frame, pd.DataFrame(columns, index=frame.index)], axis=1)) if columns else frame
+    return Frame(pd.concat([frame, Frame(columns, index=frame.index)], axis=1)) if columns else frame
 
 
 def _column(values: list[Any], kind: str | None) -> Any:
