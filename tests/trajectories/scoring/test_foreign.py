@@ -1,12 +1,17 @@
 """Reward functions with the signatures of TRL, verifiers and ART, on stand-ins; the libraries are in acceptance."""
 
 import asyncio
+import math
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from rolloutlab.api.wire.chat import SystemMessage, UserMessage
@@ -178,6 +183,57 @@ def test_an_object_with_a_call_is_a_function(said):
     assert said([Length()]) == [2.0, 5.0, 2.0, 5.0]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda n: np.full(n, 0.5, dtype=np.float32),
+        lambda n: [np.float32(0.5)] * n,
+        lambda n: pd.Series([0.5] * n, index=range(7, 7 + n)),
+        lambda n: (0.5 for _ in range(n)),
+        lambda n: [Fraction(1, 2)] * n,
+        lambda n: [np.array(0.5)] * n,
+    ],
+)
+def test_values_of_trl_may_be_of_any_sequence_and_kind_of_number(said, made):
+    assert said(lambda completions, **columns: made(len(completions))) == [0.5] * 4
+
+
+@pytest.mark.parametrize("none", [None, math.nan, np.float32("nan")])
+def test_nan_is_none_as_the_trainer_of_trl_has_it(lab, said, none):
+    def some(completions, **columns):
+        return [1.0, none, 2.0, none]
+
+    assert said({"some": some, "by_length": by_length}) == [3.0, 5.0, 4.0, 5.0]
+    assert [list(each) for each in components(lab)] == [["some", "by_length"], ["by_length"]] * 2
+    array = lab.trl(lambda completions: np.array([1.0, none or math.nan, 2.0, 3.0]))
+    assert said(array) == [1.0, None, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("outcome", [None, 1.0, np.array(1.0), {"reward": [1.0] * 4}, "1.0"])
+def test_what_is_no_list_of_values_is_named(said, outcome):
+    with pytest.raises(RewardError, match="a reward function of TRL must return a list of a value per completion, not"):
+        said(lambda completions: outcome)
+
+
+def test_a_logged_column_of_another_length_is_of_no_trajectory(lab, said):
+    def logs(completions, log_extra, log_metric):
+        log_extra("length", np.array([len(text) for text in completions]))
+        log_extra("first", [1.0])
+        log_extra("some", [None, 1, np.float32(2), "x"])
+        log_metric("mean", np.float32(2))
+        return [1.0] * len(completions)
+
+    assert said(logs) == [1.0] * 4
+    assert components(lab) == [{"length": 2}, {"length": 5, "some": 1}, {"length": 2, "some": 2}, {"length": 5}]
+
+
+def test_token_ids_that_the_service_did_not_give_leave_a_default_in_place(said):
+    def tokens(completions, completion_ids=None):
+        return [float(completion_ids is None)] * len(completions)
+
+    assert said(tokens) == [1.0] * 4
+
+
 # verifiers
 
 
@@ -305,6 +361,59 @@ def test_an_empty_rubric_is_refused(said, rubrics):
         said(rubrics.Rubric())
 
 
+def test_a_rubric_of_numbers_of_numpy_and_of_functions_without_a_name(lab, said, rubrics):
+    class Half:
+        def __call__(self, completion, **kwargs):
+            return np.float32(0.5)
+
+    def scaled(completion, by):
+        return by
+
+    assert said(rubrics.Rubric([Half(), partial(scaled, by=np.int64(2))], [np.float64(1), 0.5])) == [1.5] * 4
+    assert components(lab)[0] == {"Half": 0.5, "scaled": 2.0}
+
+
+def test_a_function_of_all_rollouts_without_a_value_for_one_fails_for_that_one(said, rubrics):
+    def some(completions):
+        return np.array([1.0, math.nan, 2.0, 3.0])
+
+    def none_first(completions):
+        return [None, 1.0, 1.0, 1.0]
+
+    assert said(rubrics.Rubric([some, contains]), answer="a0") == [2.0, None, 3.0, 3.0]
+    assert said(rubrics.Rubric([none_first, some], [1.0, 0.0])) == [None, None, 1.0, 1.0]
+
+
+def test_a_function_of_all_rollouts_that_leaves_some_out_gives_no_zeros(said, rubrics):
+    def few(completions):
+        return [1.0]
+
+    with pytest.raises(RewardError, match="few of the rubric returned 1 value for 4 rollouts"):
+        said(rubrics.Rubric([few]))
+
+
+def test_what_verifiers_0_4_has_in_place_of_rubrics_is_refused_plainly(lab, said):
+    class Task:
+        """As `verifiers.v1.Task`: its rewards are methods of it."""
+
+        async def score(self, trace, runtime=None): ...
+
+    Task.__module__ = "verifiers.v1.task"
+
+    class Own(Task):
+        """A task of a user, in a module of theirs."""
+
+    def right(task, trace): ...
+
+    right.reward, right.reward_priority, right._vf_weight = True, 0, 1.0  # as its decorator `reward` marks a function
+    for wrong in (Own(), Own, right, {"right": right}, [right]):
+        with pytest.raises(InputError, match=r"verifiers 0\.4 scores a Trace by methods of a Task") as refused:
+            said(wrong)
+        assert "'verifiers<0.4'" in refused.value.hint
+    with pytest.raises(InputError, match=r"verifiers 0\.4 scores a Trace"):
+        said(lab.verifiers(Own().score))
+
+
 # ART
 
 
@@ -385,3 +494,47 @@ def test_the_log_of_scorings_has_the_style(lab, said):
     last = lab.store.scorings.last(lab.store.find("capitals"))
     assert last.style == "TRL"
     assert re.search(r"def by_length", last.code)
+
+
+def scored_in(order):
+    """A function of a group of ART that scores its members by place, and returns the group in another order."""
+
+    def score(group: "art.TrajectoryGroup"):
+        for place, trajectory in enumerate(group.trajectories):
+            trajectory.reward = np.float32(place)
+        group.trajectories = order(group.trajectories)
+        return group
+
+    return score
+
+
+def test_members_of_a_group_of_art_keep_their_rewards_in_whatever_order_they_come_back(said, art):
+    assert said(scored_in(lambda members: members[::-1])) == [0.0, 1.0, 2.0, 3.0]
+    assert said(scored_in(lambda members: members[::2])) == [0.0, None, 2.0, None]
+    assert said(scored_in(lambda members: [replace(each) for each in members])) == [0.0, 1.0, 2.0, 3.0]
+    with pytest.raises(RewardError, match="must return a list of 4 values, not 2 values"):
+        said(scored_in(lambda members: [replace(each) for each in members[:2]]))
+
+
+def test_a_function_of_a_group_of_art_may_return_its_members_or_numbers(said, art):
+    def members(group: art.TrajectoryGroup):
+        for trajectory in group.trajectories:
+            trajectory.reward = float(len(last_text(trajectory)))
+        return sorted(group.trajectories, key=lambda trajectory: trajectory.reward)
+
+    assert said(members) == [2.0, 5.0, 2.0, 5.0]
+
+    def numbers(group: art.TrajectoryGroup):
+        return np.arange(4, dtype=np.float32)
+
+    assert said(numbers) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_metrics_of_art_that_are_numbers_of_any_kind_are_components(lab, said, art):
+    def scored(trajectory: art.Trajectory):
+        trajectory.reward = np.float32(0.5)
+        trajectory.metrics |= {"right": True, "steps": np.int64(3), "none": None, "nan": math.nan, "text": "x"}
+        return trajectory
+
+    assert said(scored) == [0.5] * 4
+    assert components(lab)[0] == {"right": 1.0, "steps": 3.0}

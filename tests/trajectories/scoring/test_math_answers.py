@@ -1,7 +1,9 @@
 """Mathematical answers, compared as expressions by math-verify."""
 
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import rolloutlab
@@ -22,6 +24,21 @@ pytest.importorskip("math_verify")
         ("The answer is 41.", "42", 0.0),
         ("Paris", "42", 0.0),
         ("", "42", 0.0),
+        (None, "42", 0.0),
+        ("It is \u22123.", "-3", 1.0),
+        (r"\boxed{-3}", "\u22123", 1.0),
+        (r"\boxed{(1,2)}", "(1, 2)", 1.0),
+        (r"\boxed{(5,2)}", "(1, 2)", 0.0),
+        (r"\boxed{2}", "(1, 2)", 0.0),
+        ("(1,2)", "(1, 2)", 1.0),
+        ("(2,1)", "(1, 2)", 0.0),
+        ("[1, 2]", "[1, 2)", 0.0),
+        (r"\boxed{1 + x}", "x+1", 1.0),
+        ("x+2", "x+1", 0.0),
+        ("3", "x = 3", 1.0),
+        ("10", "5 + 5 = 10", 1.0),
+        ("1,000", np.float32(1000), 1.0),
+        ("1/2", Fraction(1, 2), 1.0),
         ("42 " * 20_000, "42", 0.0),
     ],
 )

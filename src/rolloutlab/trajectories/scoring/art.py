@@ -38,11 +38,16 @@ def art_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
 
         return Arguments((TrajectoryGroup(made),), {})
 
+    def before(given: Any) -> list[Any]:
+        return list(given.trajectories) if of_group else []
+
     async def waited(given: Any) -> Any:
-        return _art_values(await function(given))
+        members = before(given)
+        return _art_values(await function(given), members)
 
     def called(given: Any) -> Any:
-        return _art_values(function(given))
+        members = before(given)
+        return _art_values(function(given), members)
 
     asynchronous = is_asynchronous(function)
     per: Literal["trajectory", "group"] = "group" if of_group else "trajectory"
@@ -62,9 +67,22 @@ def _art_trajectory(trajectory: StoredTrajectory) -> Any:
     return Trajectory(**{key: value for key, value in made.items() if key in known})
 
 
-def _art_values(outcome: Any) -> Any:
-    if hasattr(outcome, "trajectories"):
-        return [_art_values(trajectory) for trajectory in outcome.trajectories]
+def _art_values(outcome: Any, members: Sequence[Any]) -> Any:
+    """The value of a trajectory, or of each member of a group, in whatever order their function returned them.
+
+    A member that it left out has none. Copies, which RULER returns, are in the order of the group.
+    """
+    scored = getattr(outcome, "trajectories", outcome)
+    if not members or not isinstance(scored, list | tuple):
+        return _value_of(outcome)
+    own = {id(member) for member in members}
+    if scored and all(id(each) in own for each in scored):
+        returned = {id(each): _value_of(each) for each in scored}
+        return [returned.get(id(member)) for member in members]
+    return [_value_of(each) for each in scored]
+
+
+def _value_of(outcome: Any) -> Any:
     if hasattr(outcome, "reward"):
         return with_parts(outcome.reward, getattr(outcome, "metrics", None) or {})
     return outcome

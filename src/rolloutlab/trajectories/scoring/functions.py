@@ -12,7 +12,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Score, StoredCollection, TrajectoryKey
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.scoring.verifiers import is_rubric
+from rolloutlab.trajectories.scoring.verifiers import check_version, is_rubric
 from rolloutlab.trajectories.table_query import number_of
 from rolloutlab.trajectories.tables import AFTER, BEFORE
 
@@ -128,6 +128,7 @@ def by_name(functions: Functions) -> dict[str, RewardFunction]:
 
 
 def _callable(function: Any) -> RewardFunction:
+    check_version(function)
     if not callable(function) and not is_rubric(function):
         raise InputError(f"{function!r} is not a reward function", hint="lambda trajectory, answer, messages, row: 1.0")
     made: RewardFunction = function

@@ -5,7 +5,7 @@ https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.errors import RewardError
@@ -40,7 +40,7 @@ def trl_call(function: Any, conversational: bool | None, name: str, columns: Seq
         }
         given.pop("prompt", None)
         if "completion_ids" in named:
-            given["completion_ids"] = [_token_ids(t) for t in members]
+            given |= _completion_ids(members, named["completion_ids"])
         return Arguments((), given if all_columns else {n: v for n, v in given.items() if n in named})
 
     logs = [log for log in _LOGS if log in named or all_columns]
@@ -79,9 +79,17 @@ def _log_functions(logs: Sequence[str], extra: dict[str, Sequence[Any]]) -> dict
 
 
 def _trl_values(outcome: Any, extra: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """A value per completion; numbers that were logged beside it are components that do not count."""
-    values = list(outcome.tolist() if hasattr(outcome, "tolist") else outcome)
-    return [with_parts(v, {n: c[i] for n, c in extra.items() if i < len(c)}) for i, v in enumerate(values)]
+    """A value per completion; numbers that were logged for each beside it are components that do not count.
+
+    NaN is None: the trainer makes NaN of None, and adds up the others (`nansum`).
+    """
+    values = outcome.tolist() if hasattr(outcome, "tolist") else outcome
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        message = f"a reward function of TRL must return a list of a value per completion, not {outcome!r}"
+        raise RewardError(message, hint="return [0.0 for completion in completions]")
+    values = [None if value != value else value for value in values]
+    columns = {name: column for name, column in extra.items() if len(column) == len(values)}
+    return [with_parts(v, {name: column[i] for name, column in columns.items()}) for i, v in enumerate(values)]
 
 
 def _annotated_form(parameter: inspect.Parameter | None) -> bool | None:
@@ -111,9 +119,13 @@ def _text_prompt(trajectory: StoredTrajectory) -> str:
     return prompt if isinstance(prompt, str) else trajectory.prompt
 
 
-def _token_ids(trajectory: StoredTrajectory) -> list[int]:
-    ids = [token.token_id for choice in trajectory.choices for token in choice.sampled_tokens()]
-    if not ids or None in ids:
-        message = f"the service gave no token ids for {trajectory.name}, which completion_ids would be"
-        raise RewardError(message, hint=f"%logprobs {trajectory.name.partition('/')[0]}")
-    return [i for i in ids if i is not None]
+def _completion_ids(members: Sequence[StoredTrajectory], parameter: inspect.Parameter) -> dict[str, Any]:
+    """Token ids of each completion; where the service gave none, a default of the function is used."""
+    ids = [[token.token_id for choice in t.choices for token in choice.sampled_tokens()] for t in members]
+    for trajectory, own in zip(members, ids, strict=True):
+        if not own or None in own:
+            if parameter.default is not inspect.Parameter.empty:
+                return {}
+            message = f"the service gave no token ids for {trajectory.name}, which completion_ids would be"
+            raise RewardError(message, hint=f"%logprobs {trajectory.name.partition('/')[0]}")
+    return {"completion_ids": ids}

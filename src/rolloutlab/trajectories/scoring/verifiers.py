@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, RewardError
+from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
@@ -44,6 +45,15 @@ def is_rubric(function: Any) -> bool:
     return any(c.__name__ == "Rubric" and c.__module__.split(".")[0] == "verifiers" for c in type(function).__mro__)
 
 
+def check_version(function: Any) -> None:
+    """InputError for what verifiers 0.4 has in place of rubrics: tasks, judges, and methods marked as their rewards."""
+    owner = getattr(function, "__self__", function)
+    classes = [*getattr(owner, "__mro__", ()), *type(owner).__mro__]
+    if hasattr(function, "_vf_weight") or any(c.__module__.startswith("verifiers.v1") for c in classes):
+        what = "verifiers 0.4 scores a Trace by methods of a Task, which is not supported: rubrics, up to 0.3, are"
+        raise InputError(what, hint="def right(answer, COLUMN): ..., or %pip install 'verifiers<0.4'")
+
+
 def _rubric_parts(function: Any, objects: Mapping[str, Any]) -> list[_RubricPart]:
     if not is_rubric(function):
         return [_RubricPart(function, None, objects)]
@@ -61,6 +71,7 @@ def _is_of_group(function: Any) -> bool:
 def verifiers_call(
     function: Any, answer: str, objects: Mapping[str, Any], name: str, columns: Sequence[str]
 ) -> RewardCall:
+    check_version(function)
     parts = _rubric_parts(function, objects)
     if not parts:
         raise InputError("the rubric has no reward functions", hint="rubric.add_reward_func(f)")
@@ -84,19 +95,34 @@ def verifiers_call(
 async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]) -> list[Any]:
     """A value per state. The functions of a rubric run in order, as later ones may read what earlier ones stored."""
     named: list[dict[str, float]] = [{} for _ in states]
-    totals = [0.0] * len(states)
+    totals, wrong = [0.0] * len(states), dict[int, Any]()
     for function, weight, objects in parts:
         if _is_of_group(function):
             plural = {f"{key}s": [state[key] for state in states] for key in ROLLOUT[:-1]}
             values = list(await _awaited(function, {**plural, "states": states, **objects}))
+            if len(values) != len(states):
+                got = (
+                    f"{_name(function)} of the rubric returned {count(len(values), 'value')} for {len(states)} rollouts"
+                )
+                raise RewardError(got, hint="return [0.0 for completion in completions]")
         else:
             values = [await _awaited(function, {**state, "state": state, **objects}) for state in states]
         if weight is None:
             return values
         for i, value in enumerate(values):
-            totals[i] += weight * finite(value, function.__name__)
-            named[i][function.__name__] = value
-    return [with_parts(total, parts_of) for total, parts_of in zip(totals, named, strict=True)]
+            try:
+                totals[i] += weight * finite(value, _name(function))
+            except RewardError:
+                if len(states) == 1:
+                    raise
+                wrong.setdefault(i, value)  # of this rollout alone
+            named[i][_name(function)] = value
+    return [wrong.get(i, with_parts(totals[i], parts_of)) for i, parts_of in enumerate(named)]
+
+
+def _name(function: Any) -> str:
+    """A partial function, or an object that is called, has no name of its own."""
+    return str(getattr(function, "__name__", getattr(getattr(function, "func", type(function)), "__name__", "reward")))
 
 
 async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
