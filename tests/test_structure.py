@@ -1,10 +1,13 @@
 """The rules of the tree that import-linter cannot express."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from graphlib import TopologicalSorter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ LONGEST = 400
 SESSION_LONGEST = 1200
 ESCAPERS = {"html", "markupsafe", "xml.sax.saxutils", "cgi", "jinja2", "tornado.escape"}
 MOST_ROOMS, MOST_ROOT_FILES = 13, 8
+DEVELOPING = {"dev", "test"}
 
 
 def classes(room_is_wanted) -> dict[str, list[str]]:
@@ -99,6 +103,29 @@ def test_no_imports_go_in_a_circle_not_even_late_ones():
     names = {path: ".".join(("rolloutlab", *path.with_suffix("").parts)).removesuffix(".__init__") for path in MODULES}
     graph = {name: imported(path) & MODULE_NAMES - {name} for path, name in names.items()}
     TopologicalSorter(graph).prepare()  # which raises a CycleError
+
+
+OPTIONAL = {"art", "openai", "psutil", "sentence-transformers"}
+"""Imported where a front end or a person has installed them, and done without elsewhere."""
+OF_THE_JUPYTER_SERVER = {"jupyter-server", "tornado"}
+"""Imported by the module that runs inside it alone."""
+
+
+def test_every_distribution_that_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [
+        each for name, extra in project["optional-dependencies"].items() if name not in DEVELOPING for each in extra
+    ]
+    declared = {canonical(re.split(r"[<>=!~\[ ]", each)[0]) for each in [*project["dependencies"], *extras]}
+    owners = metadata.packages_distributions()
+    tops = {name.partition(".")[0] for path in MODULES for name in imported(path)} - sys.stdlib_module_names
+    distributions = {canonical(each) for top in tops - {"rolloutlab"} for each in owners.get(top, [top])}
+    assert {"httpx", "pandas", "torch"} <= distributions
+    assert distributions - declared - OPTIONAL - OF_THE_JUPYTER_SERVER == set()
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_only_one_module_of_the_notebook_side_turns_text_into_html():
