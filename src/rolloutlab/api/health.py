@@ -76,8 +76,8 @@ async def _trains(http: HttpClient, address: Address) -> bool:
     except RefusedError as error:
         return error.status in {400, 422}
     except (NotFoundError, ServiceError):
-        pass
-    return False
+        return False
+    return False  # it accepted a job without anything in it: not this specification
 
 
 def _not_such(url: str, reason: str) -> ServiceError:

@@ -634,7 +634,7 @@ def test_what_is_begun_runs_while_nobody_waits_and_ends_when_the_connections_are
 
     async def work() -> None:
         running.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     begun = http.begin(work())
     assert running.wait(10)
