@@ -314,7 +314,7 @@ class Session:
 
         prompt: the text of a cell (`user: ...`), messages, or a function of a row that returns a text or messages.
         `{{x}}` is replaced by column x of the row, else by the variable x. The policy completes the conversation at
-        each empty assistant message and at the end. prompt_column: the column with the prompt, a text or messages.
+        each empty assistant message and at the end. prompt_column: the column with it: a text, messages or their JSON.
         over: a DataFrame, a list, an iterator, a dataset or a file, one group per row of at most `limit` rows. system:
         a system message before the prompt. model: sampled instead of the newest checkpoint of the selected model. seed:
         the group of row i is sampled with seed + i; by default drawn and recorded. stop: strings that end a completion.

@@ -24,7 +24,9 @@ class ChatMagics(LabMagics):
     @argument("-n", type=int, help="completions per prompt (default: 1)")
     @argument("--over", metavar="ROWS", help="rows, such as rows[:16] or data.jsonl: one group per row")
     @argument("--limit", type=int, metavar="N", help="read and sample no more than the first N rows")
-    @argument("--prompt-column", metavar="COLUMN", help="the column with the prompt: a text or a list of messages")
+    @argument(
+        "--prompt-column", metavar="COLUMN", help="the column with the prompt: a text, or messages as a list or JSON"
+    )
     @argument("--system", type=literal, metavar="TEXT", help="a system message before the conversation")
     @argument("-m", "--model", help="a model to sample; default: the newest checkpoint of the selected one")
     @argument("--temperature", type=float, help="0 takes the most likely token (default: 1)")

@@ -290,7 +290,7 @@ ENDED_EARLY = {
     "in the function": "import sys\ndef double(x):\n    sys.exit(0)",
     "the function itself": "import sys\ndef double(x):\n    return 4 if x else sys.exit()",
     "in a child": "import os\nif os.fork():\n    os._exit(0)\ndouble = str",
-    "replaced": "import os\nos.execv('/bin/true', ['true'])",
+    "replaced": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', ''])",
     "at exit": "import atexit, os\natexit.register(os._exit, 0)\ndouble = str",
     "hook": "import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndouble = str",
     "written to all files": "import os\nfor i in range(3, 20):\n    try:\n        os.write(i, b'1' * 16)\n"
@@ -300,7 +300,7 @@ ENDED_EARLY = {
 
 @pytest.mark.parametrize("code", ENDED_EARLY.values(), ids=ENDED_EARLY)
 def test_a_program_that_ends_itself_before_its_checks_is_not_ok(code):
-    result = sandbox.python(f"{code}\n{CHECK}")
+    result = sandbox.python(f"{code}\n{CHECK}", timeout=60)
     assert (result.ok, result.finished) == (False, False)
     assert result.limit == ""
 
@@ -316,13 +316,13 @@ ENDED_LATE = {
 
 @pytest.mark.parametrize("end", ENDED_LATE)
 def test_a_program_whose_last_line_exits_with_0_is_ok(end):
-    result = sandbox.python(f"{RIGHT}{CHECK}{ENDED_LATE[end]}\n")
+    result = sandbox.python(f"{RIGHT}{CHECK}{ENDED_LATE[end]}\n", timeout=60)
     assert (result.ok, result.returncode) == (True, 0), result.stderr
 
 
 def test_failing_tests_of_unittest_are_not_ok_and_neither_is_an_exit_in_them():
     for body in ("return x", "raise SystemExit(0)"):
-        result = sandbox.python(f"def double(x):\n    {body}\n{ENDED_LATE['unittest']}")
+        result = sandbox.python(f"def double(x):\n    {body}\n{ENDED_LATE['unittest']}", timeout=60)
         assert not result.ok
 
 
@@ -339,7 +339,7 @@ def broken():
     raise ValueError("no")
 broken()
 """
-    result = sandbox.python(code)
+    result = sandbox.python(code, timeout=60)
     names = ["Own", "annotations", "inspect", "known", "pickle", "sys"]
     assert result.stdout == f"{[names, '__main__', 'A docstring.', ['main.py']]} True class Own: ...\n"
     lines = result.stderr.splitlines()
@@ -347,6 +347,6 @@ broken()
     assert [line.partition(", line ")[2] for line in lines if "File " in line] == ["10, in <module>", "9, in broken"]
     assert (lines[-1], result.returncode, result.finished) == ("ValueError: no", 1, False)
     assert "<string>" not in result.stderr
-    wrong = sandbox.python("x = (1,\n")
+    wrong = sandbox.python("x = (1,\n", timeout=60)
     assert wrong.stderr.splitlines()[0].endswith('main.py", line 1')
     assert "SyntaxError" in wrong.stderr
