@@ -268,6 +268,21 @@ def test_every_round_is_a_line_where_no_chart_can_be_shown(session):
     ]
 
 
+def test_held_out_completions_that_the_function_failed_on_are_counted(session):
+    def fails_held_out(trajectory, answer, messages, row):
+        if trajectory.name.startswith("held_out") and trajectory.name.endswith("/1"):
+            raise ValueError("no score")
+        return by_place(trajectory, answer, messages, row)
+
+    lines = []
+    made = loop(session, fails_held_out, lines, jobs=1, held_out=ROWS)
+    failed = "2 held-out without a reward, left out: the function failed on them"
+    assert lines[0].endswith(f"held-out 0.000  {failed}")
+    assert failed.replace("2", "4", 1) in repr(made)
+    assert failed.replace("2", "4", 1) in made._repr_html_()
+    assert failed.replace("2", "6", 1) in repr(loop(session, fails_held_out, jobs=1, held_out=ROWS))
+
+
 def test_it_shows_a_chart_and_a_table_without_times(session):
     made = loop(session, held_out=ROWS)
     assert repr(made).splitlines() == [

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import UTC, datetime
+from decimal import Decimal
 from numbers import Real
 from sqlite3 import Connection
 from typing import Any
@@ -193,7 +194,7 @@ def finite(value: Any, name: str) -> float:
     """A reward as a float, or RewardError naming the trajectory."""
     try:
         plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
-        if isinstance(plain, Real) and math.isfinite(reward := float(plain)):
+        if isinstance(plain, Real | Decimal) and math.isfinite(reward := float(plain)):
             return reward
     except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
         pass

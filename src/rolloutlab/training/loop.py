@@ -270,22 +270,30 @@ def so_far(lab: Lab, name: str, model: str, options: Options, *, judged: bool) -
         stored = [each for each in lab.collections()[::-1] if each.name == of]
         return [_round(each.generation, Collection(lab, each), options) for each in stored]
 
-    measured, again = (
-        {one.step: one.reward for one in rounds(of) if one.step is not None and one.reward is not None}
+    held_out, again = (
+        {one.step: one for one in rounds(of) if one.step is not None and one.reward is not None}
         for of in (_held_out(name), _again(name))
     )
-    return Loop(name, model, _with_measures(rounds(name), measured), measured=measured, again=again, judged=judged)
+    measured, anew = (
+        {step: one.reward for step, one in by.items() if one.reward is not None} for by in (held_out, again)
+    )
+    return Loop(name, model, _with_measures(rounds(name), held_out), measured=measured, again=anew, judged=judged)
 
 
-def _with_measures(rounds: list[Round], measured: Mapping[int, float]) -> list[Round]:
+def _with_measures(rounds: list[Round], measured: Mapping[int, Round]) -> list[Round]:
     """Each measure at the first round that samples its checkpoint; a newer checkpoint's is a row of its own."""
     left = dict(measured)
-    rounds = [one if one.step is None else replace(one, held_out=left.pop(one.step, None)) for one in rounds]
+    rounds = [one if one.step is None else _measured(one, left.pop(one.step, None)) for one in rounds]
     last = rounds[-1] if rounds else None
     later = [step for step in left if last and last.step is not None and step > last.step]
     if last and later:
-        rounds.append(Round(last.number + 1, max(later), held_out=left[max(later)]))
+        rounds.append(_measured(Round(last.number + 1, max(later)), left[max(later)]))
     return rounds
+
+
+def _measured(one: Round, held_out: Round | None) -> Round:
+    """A round with the mean of the held-out rows under its checkpoint, where that was measured."""
+    return replace(one, held_out=held_out.reward, held_out_unscored=held_out.unscored) if held_out else one
 
 
 def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
@@ -302,7 +310,7 @@ def _rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         why = steps.train(collection.label)
         made = replace(_round(number, collection, plan.options), seconds=perf_counter() - begun)
         if measured and measured.step == made.step:  # not where another process has trained in between
-            made = replace(made, held_out=measured.held_out)
+            made = replace(made, held_out=measured.held_out, held_out_unscored=measured.held_out_unscored)
         loop.rounds.append(made)
         measured = None
         idle = idle + 1 if why else 0
@@ -329,7 +337,7 @@ def _measure(loop: Loop, plan: LoopPlan) -> Round | None:
     made = _round(_next(loop), plan.steps.measure(), plan.options)
     if made.step is not None and made.reward is not None:
         loop.measured[made.step] = made.reward
-    return Round(made.number, made.step, held_out=made.reward)
+    return _measured(Round(made.number, made.step), made)
 
 
 def _next(loop: Loop) -> int:

@@ -13,7 +13,8 @@ class Round:
 
     step: the checkpoint that was sampled. reward, spread: mean and standard deviation. trained: share of its groups.
     held_out: mean reward of the held-out rows under that checkpoint. tokens: sampled to train on. unscored: completions
-    without a reward, on which the function failed; they are left out of their groups.
+    without a reward, on which the function failed; they are left out of their groups. held_out_unscored: such ones of
+    the held-out rows, which are left out of that mean.
     """
 
     number: int
@@ -25,6 +26,7 @@ class Round:
     seconds: float | None = None
     tokens: int | None = None
     unscored: int = 0
+    held_out_unscored: int = 0
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
@@ -39,12 +41,12 @@ def line(one: Round) -> str:
     parts += [f"mean reward {one.reward:.3f}"] if one.reward is not None else []
     parts += [f"{one.trained:.0%} of groups trained"] if one.trained is not None else []
     parts += [f"held-out {one.held_out:.3f}"] if one.held_out is not None else []
-    return "  ".join([*parts, *([_unscored([one])] if one.unscored else [])])
+    return "  ".join([*parts, *_unscored([one])])
 
 
 def text(heading: str, rounds: Sequence[Round], ended: str) -> str:
     """The loop as plain text."""
-    return "\n".join([heading, *sparklines(_series(rounds)), *filter(None, [_unscored(rounds), ended])])
+    return "\n".join([heading, *sparklines(_series(rounds)), *_unscored(rounds), *filter(None, [ended])])
 
 
 def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
@@ -55,13 +57,13 @@ def html(heading: str, chart: Plot, rounds: Sequence[Round], ended: str) -> str:
     ]
     table = html_table(("round", "step", "mean reward", "trained", "held-out"), rows)
     shown = f"{chart.svg()}<details><summary>rounds</summary>{table}</details>" if rounds else ""
-    return f"{title(heading)}{paragraphs(filter(None, [_unscored(rounds), ended]))}{shown}"
+    return f"{title(heading)}{paragraphs([*_unscored(rounds), *filter(None, [ended])])}{shown}"
 
 
-def _unscored(rounds: Sequence[Round]) -> str:
-    """How many completions the reward function failed on; empty if none."""
-    unscored = sum(one.unscored for one in rounds)
-    return f"{unscored:,} without a reward, left out: the function failed on them" if unscored else ""
+def _unscored(rounds: Sequence[Round]) -> list[str]:
+    """How many completions the reward function failed on, of what is trained on and of what is held out."""
+    counts = [(sum(one.unscored for one in rounds), ""), (sum(one.held_out_unscored for one in rounds), " held-out")]
+    return [f"{n:,}{of} without a reward, left out: the function failed on them" for n, of in counts if n]
 
 
 def _series(rounds: Sequence[Round]) -> list[Series]:

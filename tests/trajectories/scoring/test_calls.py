@@ -64,6 +64,40 @@ def test_functions_of_four_positional_arguments_stay_valid_whatever_their_names(
     assert called(function, members) == ("capitals/0/0", "a0", 2, "a0")
 
 
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        (lambda trajectory, answer, messages, scale=0.5: (answer, len(messages), scale), ("a0", 2, 0.5)),
+        (lambda answer, scale=1, offset=2, power=3: (answer, scale, offset, power), ("a0", 1, 2, 3)),
+        (lambda a=1, b=2, c=3, d=4: (a, b, c, d), (1, 2, 3, 4)),
+        (lambda trajectory, answer, messages, row=None: row["capital"], "a0"),
+    ],
+)
+def test_a_function_of_four_parameters_with_defaults_is_called_by_name(members, function, result):
+    assert called(function, members) == result
+
+
+def test_a_default_of_an_own_first_parameter_makes_none_of_them_positional():
+    with pytest.raises(InputError, match="has a parameter 'x', which is neither a name nor a column"):
+        reward_call("", lambda x, threshold=1, b=2, c=3: 0, ["capital"])
+
+
+def test_positional_only_parameters_keep_their_places(members):
+    def f(answer, scale=2, capital=None, /, *, country):
+        return answer, scale, capital, country
+
+    assert called(f, members) == ("a0", 2, "a0", 0)
+
+
+def test_what_a_partial_gives_precedes_columns_and_names(members):
+    def f(answer, capital, prompt=None, **columns):
+        return answer, capital, prompt, sorted(columns)
+
+    bound = functools.partial(f, capital="Lima", prompt="?", country="Peru")
+    assert called(bound, members) == ("a0", "Lima", "?", ["country", "info"])
+    assert reward_call("", functools.partial(lambda answer, group: 0.0, group=1), []).per == "trajectory"
+
+
 def test_functions_of_all_kinds_have_parameters(members):
     class Right:
         def __call__(self, answer, capital):

@@ -17,6 +17,7 @@ import pytest
 from rolloutlab.api.wire.chat import SystemMessage, UserMessage
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import NewGroup
+from rolloutlab.trajectories.scoring.cells import RewardCell
 from tests.labs import completion, lab_with
 
 ASKED = [{"role": "user", "content": "Capital of Peru?"}]
@@ -260,8 +261,32 @@ def test_a_function_that_could_be_of_verifiers_is_not_guessed(said):
     assert "lab.verifiers(f)" in raised.value.hint
 
 
-def test_without_such_a_column_completion_and_answer_are_of_the_trajectory(said):
-    assert said(contains) == [1.0] * 4
+def test_without_such_a_column_a_function_of_verifiers_is_no_comparison_of_the_completion_with_itself(lab, said):
+    with pytest.raises(InputError, match="the right answer, and no column here") as raised:
+        said(contains)
+    assert raised.value.hint.startswith('lab.verifiers(f, answer="capital") for a column')
+    assert said(lab.verifiers(contains, answer="capital")) == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_without_such_a_column_a_function_of_trl_names_what_is_missing(said):
+    with pytest.raises(InputError, match=r"'answer', which is no column; there are .*country, capital"):
+        said(lambda completions, answer: [float(c == a) for c, a in zip(completions, answer, strict=True)])
+
+
+def test_a_cell_of_completion_and_answer_has_both_of_the_trajectory(said):
+    cell = RewardCell('return float(completion[-1]["content"] == answer)', {})
+    assert said(cell, answer="other") == [1.0] * 4
+
+
+def test_what_a_partial_gives_precedes_columns(lab, said):
+    def trl(completions, capital, **columns):
+        return [float(capital == "Lima" and columns["country"] == "Peru") for _ in completions]
+
+    def rubric_like(completion, answer, country, **others):
+        return float(country == "Peru" and completion[-1]["content"] == answer and "capital" in others)
+
+    assert said(partial(trl, capital="Lima", country="Peru")) == [1.0] * 4
+    assert said(lab.verifiers(partial(rubric_like, country="Peru"), answer="capital")) == [1.0, 0.0] * 2
 
 
 @pytest.mark.parametrize("source", ["completion, state", "completion, answer, parser", "states", "prompts, infos"])

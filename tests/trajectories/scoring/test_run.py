@@ -9,6 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -612,6 +613,15 @@ def test_functions_of_a_module_run_in_processes(lab, collect):
     frame = lab.reward("capitals", process_of, processes=2).to_frame()
     assert frame["length"].tolist() == [2, 5] * 4
     assert os.getpid() not in set(frame["process"])
+
+
+def test_a_decimal_is_a_number_and_one_that_is_not_finite_is_a_failure(lab, collect, rewards):
+    collect(6, 2)
+    values = {1: "NaN", 2: "-Infinity", 3: "sNaN"}
+    lines: list[str] = []
+    lab.reward("capitals", lambda country: Decimal(values.get(country, "0.25")), say=say_to(lines), concurrency=1)
+    assert rewards() == [0.25, 0.25, *[None] * 6, *[0.25] * 4]
+    assert lines[0].startswith("6 scored, 6 failed: RewardError")
 
 
 LOOPS: list[object] = []

@@ -1,7 +1,7 @@
 """Arguments of reward functions by parameter name, as pytest passes fixtures: names of a trajectory, and columns."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -45,6 +45,13 @@ class Arguments(NamedTuple):
     by_name: Mapping[str, Any]
 
 
+class _Signature(NamedTuple):
+    """Parameters to give arguments to, and those that a `functools.partial` has given already."""
+
+    parameters: Sequence[inspect.Parameter]
+    bound: Set[str]
+
+
 @dataclass(frozen=True)
 class RewardCall:
     """A reward function, ready to be called.
@@ -68,8 +75,9 @@ class RewardCall:
 def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     """The call of a function whose parameters are names of a trajectory or group (`NAMES`), or columns of the row.
 
-    A parameter with a default that is neither keeps the default; `**kwargs` gets every column. A function of four
-    positional parameters with names of its own, or of `*args`, is called with `POSITIONAL`. `group` and `answers` make
+    A parameter with a default that is neither keeps the default, as does one that a `functools.partial` gives by name;
+    `**kwargs` gets every column. A function of four required parameters with names of its own, or of `*args`, is called
+    with `POSITIONAL`. `group` and `answers` make
     it a function of a group. A name of a trajectory precedes a column of the same name, which is in `row`.
 
     Raises:
@@ -84,16 +92,18 @@ def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some built-in functions have no signature
         parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+    parameters = [p for p in parameters if p.name not in bound_names(function)]
+    signature = _Signature(parameters, bound_names(function))
     if _is_positional(parameters, columns):
         return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False)
     names = {p.name for p in parameters}
     if names & {"group", "answers"}:
         _check(name, parameters, [*_OF_GROUP, *columns])
-        arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments] = partial(_of_group, parameters)
+        arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments] = partial(_of_group, signature)
         return RewardCall(name, function, "group", "", asynchronous, arguments, cache=False)
     _check(name, parameters, [*_OF_ONE, "group", "answers", *columns])
     cache = not names & _STATEFUL
-    return RewardCall(name, function, "trajectory", "", asynchronous, partial(_of_one, parameters), cache=cache)
+    return RewardCall(name, function, "trajectory", "", asynchronous, partial(_of_one, signature), cache=cache)
 
 
 def _is_asynchronous(function: Any) -> bool:
@@ -106,21 +116,20 @@ def _required(parameter: inspect.Parameter) -> bool:
 
 
 def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> bool:
-    """Whether a function takes `POSITIONAL` by position: its own names, or most of these names in their places."""
-    named = [p.name for p in parameters if p.kind in _BY_POSITION]
-    first, required = named[: len(POSITIONAL)], [p.name for p in parameters if _required(p)]
-    open_ended = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    if len(required) > len(POSITIONAL) or not set(required) <= set(first) or (len(first) < 4 and not open_ended):
-        return False
+    """Whether a function takes `POSITIONAL` by position: four required parameters with names of its own, or `*args`."""
+    first = [p.name for p in parameters if p.kind in _BY_POSITION][: len(POSITIONAL)]
+    required = [p.name for p in parameters if _required(p)]
     in_place = sum(name == usual for name, usual in zip(first, POSITIONAL, strict=False))
     known = sum(name in NAMES for name in first)
     of_row = sum(name in columns and name not in NAMES for name in first)
-    unknown = len(first) - known - of_row
-    if open_ended and len(first) < len(POSITIONAL):
-        return known == in_place and of_row == 0
-    if not unknown or all(name in NAMES or name in columns for name in required):
+    if required != first:  # some have defaults, or there are more
+        return False
+    if len(first) < len(POSITIONAL):
+        open_ended = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        return open_ended and known == in_place and of_row == 0
+    if known + of_row == len(POSITIONAL):
         return in_place >= len(POSITIONAL) - 1 and of_row == 0
-    return known == in_place and unknown > of_row
+    return known == in_place and len(POSITIONAL) - known - of_row > of_row
 
 
 def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
@@ -128,33 +137,39 @@ def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments
     return Arguments((trajectory, trajectory.answer, trajectory.messages, trajectory.row), {})
 
 
-def _of_one(parameters: Sequence[inspect.Parameter], members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
+def bound_names(function: Any) -> Set[str]:
+    """The parameters that a `functools.partial` gives by name, which no column replaces."""
+    return function.keywords.keys() if isinstance(function, partial) else set()
+
+
+def _of_one(signature: _Signature, members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
     (trajectory,) = members
-    return _bound(parameters, {name: partial(get, trajectory) for name, get in _OF_ONE.items()}, trajectory.row)
+    return _bound(signature, {name: partial(get, trajectory) for name, get in _OF_ONE.items()}, trajectory.row)
 
 
-def _of_group(parameters: Sequence[inspect.Parameter], members: Sequence[StoredTrajectory], group: Group) -> Arguments:
-    return _bound(parameters, {name: partial(get, members, group) for name, get in _OF_GROUP.items()}, group.row)
+def _of_group(signature: _Signature, members: Sequence[StoredTrajectory], group: Group) -> Arguments:
+    return _bound(signature, {name: partial(get, members, group) for name, get in _OF_GROUP.items()}, group.row)
 
 
-def _bound(
-    parameters: Sequence[inspect.Parameter], known: Mapping[str, Callable[[], Any]], row: Mapping[str, Any]
-) -> Arguments:
+def _bound(signature: _Signature, known: Mapping[str, Callable[[], Any]], row: Mapping[str, Any]) -> Arguments:
     positional: list[Any] = []
     by_name: dict[str, Any] = {}
-    for parameter in parameters:
+    taken = {p.name for p in signature.parameters} | signature.bound
+    for parameter in signature.parameters:
         name = parameter.name
+        positional_only = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            taken = {p.name for p in parameters}
             by_name |= {column: value for column, value in row.items() if column not in taken}
         elif name in known or name in row:
             value = known[name]() if name in known else row[name]
-            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            if positional_only:
                 positional.append(value)
             else:
                 by_name[name] = value
         elif _required(parameter):
             raise RewardError(f"its row has no column {name!r}", hint=f"{name}=None in the function's parameters")
+        elif positional_only:
+            positional.append(parameter.default)
     return Arguments(tuple(positional), by_name)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.trajectories.scoring.art import art_call, art_kind
-from rolloutlab.trajectories.scoring.calls import RewardCall, reward_call
+from rolloutlab.trajectories.scoring.calls import RewardCall, bound_names, reward_call
 from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.trl import BATCH, trl_call
 from rolloutlab.trajectories.scoring.verifiers import ROLLOUT, ROLLOUTS, is_rubric, verifiers_call
@@ -43,8 +43,8 @@ def call_of(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     """The call of a reward function of this project (`calls.reward_call`) or of another library.
 
     Raises:
-        InputError: as `reward_call`; or it needs what only a trainer has; or it may be meant for verifiers, whose
-        `answer` is a column.
+        InputError: as `reward_call`; or it needs what only a trainer has; or it takes `completion` and `answer` and so
+        may be meant for verifiers, whose `answer` is a column.
     """
     foreign = function if isinstance(function, ForeignReward) else _recognised(function, columns)
     return foreign.call(name, columns) if foreign else reward_call(name, function, columns)
@@ -86,7 +86,7 @@ def _recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return None
-    names = {name for name in parameters if name not in columns}
+    names = {name for name in parameters if name not in columns} - bound_names(function)
     if art_kind(function):
         return art(function)
     if names & _ONLY_VERIFIERS and names & {*ROLLOUT, *ROLLOUTS}:
@@ -96,7 +96,12 @@ def _recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
         if "answers" in names:
             raise InputError("completions and answers together are of verifiers", hint="lab.verifiers(f)")
         return trl(function)
-    if {"completion", "answer"} <= parameters.keys() and "answer" in columns:
-        message = "answer is the text of the completion, and a column: which of them the function means is not clear"
-        raise InputError(message, hint='lab.verifiers(f) for the column; without completion, or with row["answer"]')
+    if {"completion", "answer"} <= parameters.keys() - bound_names(function):
+        if "answer" in columns:
+            message = "answer is the text of the completion, and a column"
+            hint = 'lab.verifiers(f) for the column; else completion[-1]["content"], or row["answer"]'
+        else:
+            message = "answer is the text of the completion; of verifiers it is the right answer, and no column here"
+            hint = 'lab.verifiers(f, answer="capital") for a column; else completion[-1]["content"]'
+        raise InputError(f"{message}: which of them the function means is not clear", hint=hint)
     return None

@@ -8,6 +8,7 @@ from rolloutlab.api.wire.chat import Choice
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
+from rolloutlab.trajectories.scoring.calls import bound_names
 from rolloutlab.trajectories.tables import AFTER, BEFORE
 
 _TRAINER = {"trainer_state", "environments"}
@@ -19,10 +20,11 @@ def is_asynchronous(function: Any) -> bool:
 
 
 def wanted(function: Any) -> tuple[dict[str, inspect.Parameter], bool]:
-    """The named parameters of a function, and whether it takes any other keyword."""
+    """The named parameters of a function that a partial has not given, and whether it takes any other keyword."""
     parameters = inspect.signature(function).parameters
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = {name: p for name, p in parameters.items() if p.kind not in variable}
+    bound = bound_names(function)
+    named = {name: p for name, p in parameters.items() if p.kind not in variable and name not in bound}
     return named, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutlab.errors import RewardError
 from rolloutlab.store.models import Group, StoredTrajectory
-from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
+from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
     completion_of,
@@ -41,6 +41,8 @@ def trl_call(function: Any, conversational: bool | None, name: str, columns: Seq
         given.pop("prompt", None)
         if "completion_ids" in named:
             given |= _completion_ids(members, named["completion_ids"])
+        for name in bound_names(function) & given.keys():
+            del given[name]
         return Arguments((), given if all_columns else {n: v for n, v in given.items() if n in named})
 
     logs = [log for log in _LOGS if log in named or all_columns]

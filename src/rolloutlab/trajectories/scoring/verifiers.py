@@ -10,7 +10,7 @@ from rolloutlab.errors import InputError, RewardError
 from rolloutlab.objective.preflight import count
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
+from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.trajectories.scoring.event_loop import in_thread
 from rolloutlab.trajectories.scoring.signatures import (
     check_known,
@@ -128,7 +128,8 @@ def _name(function: Any) -> str:
 async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
     """The result for those objects that the function names; a plain function runs in a thread."""
     named, everything = wanted(function)
-    arguments = dict(objects) if everything else {key: value for key, value in objects.items() if key in named}
+    unbound = objects.keys() - bound_names(function)
+    arguments = {key: objects[key] for key in unbound if everything or key in named}
     if is_asynchronous(function):
         return await function(**arguments)
     return await in_thread(function, **arguments)
