@@ -2,12 +2,12 @@
 
     writes.py [--sample N] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
-The loop registers a model, samples, scores, trains, compares, ranks, labels, searches, exports, imports, renames,
-deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start
-moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every
-call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate error then.
-After that the client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end
-everything is there as it was reported before and after.
+The loop registers a model, samples, scores, resumes, undoes, trains, compares, ranks, labels, searches, exports,
+imports, renames, deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list,
+which a start moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once
+more for every call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate
+error then. After that the client opens its lab anew and does the step again, which must succeed, as must all the rest;
+at the end everything is there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
@@ -129,7 +129,10 @@ class Loop:
 
     def _resume(self) -> None:
         self._lab.reward("letters", fails_once, say=lambda _: None)
+        self._lab.reward("letters", reward, resume=True, say=lambda _: None)
+        self._lab.undo_rewards("letters", say=lambda _: None)
         found = self._lab.reward("letters", reward, resume=True, say=lambda _: None)
+        self._journal.write("failures", label=found.label)
         self._journal.write("rewards", label=found.label, rewards={t.id: t.reward for t in found.trajectories})
 
     def _train(self) -> None:
@@ -319,6 +322,8 @@ class Run:
                 read_checkpoint(self._home / "service" / "models" / self._model / str(fact["step"]))
             except RolloutlabError as error:
                 self.lost.append(f"checkpoint {fact['step']}: {error}")
+        if kind == "failures" and (left := lab.scorings.failures(lab.find(fact["label"]))):
+            self.lost.append(f"{left[0].trajectory.name} is scored and failed: {left[0].summary}")
         if kind == "export" and fact["bytes"] != (self._home / "out.jsonl").stat().st_size:
             self.lost.append("the exported file is not as it was reported")
 
