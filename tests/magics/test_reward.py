@@ -307,6 +307,21 @@ def test_an_empty_cell_resumes_with_the_function_of_before_and_a_new_notebook_ne
     )
 
 
+def test_a_resume_with_a_function_keeps_the_weights_and_is_undone_alone(scored, capsys):
+    scored.run("def a(country):\n    assert country != 'Peru'\n    return 1.0\n\ndef b(answer):\n    return 1.0")
+    scored.run("%%reward capitals --with a,b --weight b=2")
+    scored.run("def a(country):\n    return 5.0")
+    scored.run("%%reward capitals --resume --with a,b")
+    rewards = "%rewards capitals"
+    assert scored.run(rewards).to_frame()["reward"].tolist() == [3, 3, 7, 7]
+    assert scored.run(f"{rewards} --undo").to_frame()["reward"].isna().tolist() == [False, False, True, True]
+    assert "is undone: 2 rewards as before, 2 of them unscored again" in capsys.readouterr().out
+    scored.run(f"{rewards} --undo")
+    assert "each scoring of capitals is undone: there is nothing to resume" in scored.error(
+        "%%reward capitals --resume"
+    )
+
+
 def test_a_dry_run_shows_a_table_and_stores_nothing(scored, capsys):
     frame = scored.run("%%reward capitals --dry-run -o tried\nreturn len(answer)")
     assert frame is scored["tried"]

@@ -230,6 +230,8 @@ def _resume(
     last = lab.scorings.last(stored)
     if last is not None and last.source != "function":
         raise InputError(f"a {last.source} scored {name} last: there is nothing to resume", hint=f"%%reward {name}")
+    if last is None and lab.scorings.history(stored):
+        raise InputError(f"each scoring of {name} is undone: there is nothing to resume", hint=f"%%reward {name}")
     functions = scorers.to_resume(last.change if last else None, request.functions, name)
     if last is None:
         raise InputError(f"no function scored {name}: there is nothing to resume", hint=f"%%reward {name}")
