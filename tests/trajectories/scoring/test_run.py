@@ -650,7 +650,9 @@ def test_an_interrupt_ends_the_processes(lab, collect, tmp_path):
     collect(1, 4, folder=str(begun))
 
     def watch() -> None:
-        while len(list(begun.iterdir())) < 2:
+        for _ in range(int(PATIENCE / 0.01)):
+            if len(list(begun.iterdir())) == 2:
+                break
             threading.Event().wait(0.01)
         interrupt()
 
@@ -658,6 +660,7 @@ def test_an_interrupt_ends_the_processes(lab, collect, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         lab.reward("capitals", hangs_in_process, processes=2)
     pids = {int(path.name) for path in begun.iterdir()}
+    assert len(pids) == 2
     for child in multiprocessing.active_children():
         if child.pid in pids:
             child.join(PATIENCE)

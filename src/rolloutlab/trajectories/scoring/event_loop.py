@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-_RESPONSE = 1.0
+_RESPONSE = 2.0
 """Seconds within which a loop that no coroutine blocks runs a callback."""
 
 
@@ -37,7 +37,7 @@ class RewardLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def is_blocked(self) -> bool:
-        """Whether the loop runs nothing else for a second: a coroutine computes or waits without `await`."""
+        """Whether the loop runs nothing else for two seconds: a coroutine computes or waits without `await`."""
         if self._loop is None:
             return False
         runs = threading.Event()
