@@ -71,9 +71,10 @@ def test_functions_of_four_positional_arguments_stay_valid_whatever_their_names(
         (lambda answer, scale=1, offset=2, power=3: (answer, scale, offset, power), ("a0", 1, 2, 3)),
         (lambda a=1, b=2, c=3, d=4: (a, b, c, d), (1, 2, 3, 4)),
         (lambda trajectory, answer, messages, row=None: row["capital"], "a0"),
+        (lambda prompt, answer, messages, row: (prompt[0]["role"], answer, len(messages)), ("user", "a0", 2)),
     ],
 )
-def test_a_function_of_four_parameters_with_defaults_is_called_by_name(members, function, result):
+def test_a_function_of_four_known_parameters_is_called_by_name(members, function, result):
     assert called(function, members) == result
 
 

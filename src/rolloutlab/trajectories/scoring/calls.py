@@ -128,7 +128,7 @@ def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[st
         open_ended = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         return open_ended and known == in_place and of_row == 0
     if known + of_row == len(POSITIONAL):
-        return in_place >= len(POSITIONAL) - 1 and of_row == 0
+        return first[0] == POSITIONAL[0] and in_place >= len(POSITIONAL) - 1 and of_row == 0
     return known == in_place and len(POSITIONAL) - known - of_row > of_row
 
 
