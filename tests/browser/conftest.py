@@ -68,7 +68,7 @@ def running(session: Session) -> Iterator[Session]:
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        expect.set_options(timeout=LONGEST / 3)
+        expect.set_options(timeout=LONGEST / 2)
         yield browser
         browser.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import rolloutlab
 
-LONGEST_START = 60
+LONGEST_START = 240
 SOURCE = Path(rolloutlab.__file__).parent.parent
 NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 THEMES = "@jupyterlab/apputils-extension/themes.jupyterlab-settings"

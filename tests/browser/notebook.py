@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page, expect
 
-LONGEST = 60_000
+LONGEST = 240_000
 """Milliseconds that a page or a cell may take."""
 PAGE_ERROR = "page error"
 HARNESS = Path(__file__).with_name("notebook.js")
@@ -124,7 +124,7 @@ class NotebookPage:
     def keep(self, name: str) -> str:
         """Keep NAME.png and NAME.log of a failed test; returns what the page has complained of."""
         try:
-            self.page.screenshot(path=screenshots() / f"{name}.png", timeout=LONGEST / 10)
+            self.page.screenshot(path=screenshots() / f"{name}.png", timeout=LONGEST / 4)
         except Error as error:
             self.said.append(f"no screenshot: {error}")
         (screenshots() / f"{name}.log").write_text(said := "\n".join(self.said))

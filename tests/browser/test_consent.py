@@ -61,7 +61,7 @@ def passcode(lab: Session, url: str) -> str:
 def asks(url: str, redirect_uri: str, name: str = "a notebook") -> str:
     """The address that a client opens, once it has registered."""
     said = {"redirect_uris": [redirect_uri], "client_name": name, "token_endpoint_auth_method": "none"}
-    client_id = httpx.post(f"{url}/oauth/register", json=said, timeout=60).json()["client_id"]
+    client_id = httpx.post(f"{url}/oauth/register", json=said, timeout=240).json()["client_id"]
     asked = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri, "state": "s-1"}
     asked |= {"code_challenge": "c" * 43, "code_challenge_method": "S256", "resource": f"{url}/context"}
     return f"{url}/oauth/authorize?{urlencode(asked)}"

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.process
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-LONGEST_CELL = 300
+LONGEST_CELL = 600
 KINDS = {
     "rolloutlab.auth.authorization.prepare": "state",
     "rolloutlab.auth.pkce.new_verifier": "verifier",

@@ -18,7 +18,7 @@ from tests.forked import fork_embedded
 
 pytestmark = pytest.mark.process
 
-LONGEST = 120
+LONGEST = 300
 ROWS = 1200
 CHAT = "%%chat big -n 8 --over rows --max-tokens 60 --seed 1\nuser: say {{item}}"
 

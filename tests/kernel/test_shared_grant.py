@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.process
 
 BROWSER = Path(__file__).parents[2] / "notebooks" / "browser.py"
-LONGEST = 180
+LONGEST = 300
 RENEWALS = int(os.environ.get("ROLLOUTLAB_TEST_RENEWALS", "2"))
 BEGIN = "import json, rolloutlab; lab = rolloutlab.lab()"
 USE = f"""

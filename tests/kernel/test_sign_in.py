@@ -13,7 +13,7 @@ from jupyter_client.manager import start_new_kernel
 
 pytestmark = pytest.mark.process
 
-LONGEST = 60
+LONGEST = 240
 DEFINE = """
 from rolloutlab.auth.redirect.broker import Broker
 from rolloutlab.auth.prompt import AuthorizationRequest, Question

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-LONGEST = 120
+LONGEST = 300
 COMMAND = ["-m", "IPython", "--simple-prompt", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
 PROMPT = r"In \[\d+\]: "
 

@@ -50,7 +50,7 @@ class Visitor:
     url: str
     clock: Clock
     home: Path
-    browser: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
+    browser: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=240))
 
     @property
     def context(self) -> str:

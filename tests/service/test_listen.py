@@ -81,7 +81,7 @@ def test_over_https_the_cookie_is_sent_over_https_alone(visit, certify):
 def test_where_https_is_served_http_is_not_answered(visit, certify):
     visitor = visit(tls=certify("127.0.0.1"))
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(visitor.url.replace("https:", "http:"), timeout=30)
+        httpx.get(visitor.url.replace("https:", "http:"), timeout=240)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def serve(tiny_policy: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
     def end() -> None:
         for process in running:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
         running.clear()
 
     def begin(*options: str) -> str:
@@ -61,9 +61,9 @@ def serve(tiny_policy: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 def test_a_service_prefers_the_port_that_it_had_last_so_that_grants_outlive_it(serve):
     first = serve("--token-lifetime", "5")
-    said = httpx.get(f"{first}/.well-known/oauth-authorization-server", timeout=60).json()
+    said = httpx.get(f"{first}/.well-known/oauth-authorization-server", timeout=240).json()
     assert said["issuer"] == first
-    assert httpx.post(f"{first}/context", timeout=60).status_code == 401
+    assert httpx.post(f"{first}/context", timeout=240).status_code == 401
     assert serve() == first
 
 
@@ -84,7 +84,7 @@ def test_a_notebook_signs_in_over_https_to_a_service_with_a_certificate_and_uses
         "ROLLOUTLAB_BROWSER": f"{sys.executable} {BROWSER}",
         "SSL_CERT_FILE": str(certificate),
     }
-    said = subprocess.check_output([sys.executable, "-c", USE, url], env=environment, text=True, timeout=120)
+    said = subprocess.check_output([sys.executable, "-c", USE, url], env=environment, text=True, timeout=240)
     assert json.loads(said.splitlines()[-1]) == {"collections": [], "total": 0}
 
 
@@ -107,7 +107,7 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         health = f"{published['base_url']}/v1/health"
         for _ in range(200):
             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
-        refused = httpx.get(health, timeout=60)
+        refused = httpx.get(health, timeout=240)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
         client = Embedded(Settings(home=tmp_path), HttpClient(), timeout=0.2)
@@ -116,10 +116,10 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
         client._http.close()
         assert "file descriptors" in refused.json()["detail"] == refused.json()["error"]["message"]
         idle.close()
-        while httpx.get(health, timeout=60).status_code == 503:
+        while httpx.get(health, timeout=240).status_code == 503:
             pass
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=240)
     assert (tmp_path / "log").read_text().count("out of system resource") == 0
 
 
@@ -127,7 +127,7 @@ def test_a_service_short_of_descriptors_answers_503_and_goes_on_when_there_are_s
 def test_a_port_that_is_none_is_told(tmp_path, given):
     command = [sys.executable, "-m", "rolloutlab", "serve", "--home", str(tmp_path), f"--port={given}"]
     process = Forked(command, stderr=subprocess.PIPE)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 2
     assert f"port {given} cannot be used" in errors
     assert "-> rolloutlab serve --host 127.0.0.1\n" in errors
