@@ -55,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield Served(published["base_url"], published["inference_base_url"], token)
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=240)
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +113,7 @@ def chroma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chroma]:
             yield Chroma(f"http://127.0.0.1:{port}")
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=240)
 
 
 def until_it_answers(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -150,4 +150,4 @@ def lab() -> Iterator[Lab]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Lab(process)
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=240)

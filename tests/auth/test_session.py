@@ -27,7 +27,7 @@ def access(world, person, clock):
 
 async def sent(access, operation="read"):
     """A request as an adapter sends it, until it needs not be sent again."""
-    async with httpx.AsyncClient(verify=TLS, timeout=60) as http:
+    async with httpx.AsyncClient(verify=TLS, timeout=240) as http:
         while True:
             token = await access.token()
             bearing = {"Authorization": f"Bearer {token}"} if token else {}

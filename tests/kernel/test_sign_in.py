@@ -147,7 +147,7 @@ manager, client = start_new_kernel(env=dict(os.environ))
 def heard(message):
     content = message["content"]
     print(content.get("text") or content.get("data", {}).get("text/plain", ""), end="", flush=True)
-client.execute_interactive(sys.argv[1], timeout=60, allow_stdin=True, output_hook=heard)
+client.execute_interactive(sys.argv[1], timeout=240, allow_stdin=True, output_hook=heard)
 client.stop_channels(); manager.shutdown_kernel(now=True)
 """
 

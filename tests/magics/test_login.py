@@ -30,7 +30,7 @@ def served(tmp_path_factory):
     assert process.stdout.readline(), "the service ended at its start"
     yield json.loads((home / "service" / "service.json").read_text())["base_url"], home
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_a_coroutine_is_awaited():
 
 
 def test_the_calls_of_a_message_run_side_by_side_and_are_answered_in_their_order():
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=240)
 
     def meet(name: str) -> str:
         both.wait()

@@ -215,7 +215,7 @@ print(len(index.search(Search()).outcome.hits))
     put("cities", *CITIES)
     others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert len(names(index())) == 4
-    assert [other.communicate(timeout=60)[0] for other in others] == ["4\n", "4\n"]
+    assert [other.communicate(timeout=240)[0] for other in others] == ["4\n", "4\n"]
 
 
 def test_an_interrupt_leaves_nothing_behind_of_what_is_renamed_or_deleted_meanwhile(lab, put, index, monkeypatch):

@@ -66,7 +66,7 @@ def lab(tmp_path):
 
 def printed(lab, script: str) -> list[str]:
     command = [sys.executable, "-W", "error", "-c", SHORT + script, str(lab)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 

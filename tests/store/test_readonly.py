@@ -77,7 +77,7 @@ def made_read_only(folder: Path, *, but: str = "") -> Path:
 def printed(folder: Path, script: str, *more: str) -> list[str]:
     """The lines that a script prints which begins with LIKE_ANYBODY."""
     command = [sys.executable, "-c", LIKE_ANYBODY + script, str(folder), *more]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
@@ -222,7 +222,7 @@ print(*session.models().index[1:], session.model("lab/first").newest)
         lines = printed(made_read_only(lab, but="service"), script, str(tiny_policy))
         assert lines == ["lab/first 0"]
         owner.close()  # its lock's file stays there
-        with Lock(settings.service_folder / "lock").acquire(timeout=60):
+        with Lock(settings.service_folder / "lock").acquire(timeout=240):
             pass  # the service has ended
     finally:
         clients.chmod(0o700)
@@ -238,7 +238,7 @@ def test_what_its_owner_writes_meanwhile_is_seen(lab):
         path.chmod(0o700)
     owner = Session(Settings(home=lab, service=ELSEWHERE))
     owner.reward("capitals", lambda *_: 2.0)
-    said = child.communicate(b"\n", timeout=60)[0]
+    said = child.communicate(b"\n", timeout=240)[0]
     owner.close()
     assert (said, child.returncode) == (b"[2.0, 2.0]\n", 0)
 

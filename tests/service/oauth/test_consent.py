@@ -126,7 +126,7 @@ def test_nobody_pushes_out_the_request_that_the_owner_looks_at_by_asking_too(vis
 
 def test_what_was_allowed_stays_over_however_many_requests_others_have_denied(visitor, client_id, page, redirected):
     redirected(visitor.decides(page))
-    with httpx.Client(timeout=30) as browser:
+    with httpx.Client(timeout=240) as browser:
         other = replace(visitor, browser=browser)
         for _ in range(210):
             browser.cookies.clear()  # it could not send that many
@@ -178,7 +178,7 @@ def test_a_form_without_the_mark_of_our_page_is_refused(visitor, page, fields):
 
 
 def test_a_form_that_another_browser_was_shown_is_refused(visitor, page, fields):
-    with httpx.Client(timeout=30) as other:
+    with httpx.Client(timeout=240) as other:
         filled = {**fields(page), "decision": "allow", "passcode": "abcd-efgh-jkmn"}
         assert other.post(f"{visitor.url}/oauth/consent", data=filled).status_code == 403
 
