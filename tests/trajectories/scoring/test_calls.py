@@ -186,3 +186,10 @@ def test_a_cell_of_before_may_have_variables_of_its_own_with_new_names():
 def test_a_cell_may_wait():
     made = RewardCell("import asyncio\nawait asyncio.sleep(0)\nreturn len(answer)", {}).compiled(NAMES, [])
     assert reward_call("", made, []).asynchronous
+
+
+def test_a_name_of_a_trajectory_that_is_a_column_too_is_noted():
+    note = "answer: of the trajectory, not the column, which is in row"
+    assert reward_call("", lambda answer: 1.0, ["answer", "question"]).note == note
+    assert reward_call("", lambda answer, answers: [1.0], ["answer"]).note == note
+    assert reward_call("", lambda answer: 1.0, ["question"]).note == ""

@@ -687,7 +687,40 @@ def test_a_dry_run_tries_three_and_stores_nothing(lab, collect, rewards):
     assert lab.store.scorings.history(lab.store.find("capitals")) == []
     assert lines[0].startswith("3 calls took ")
     assert "; scoring takes 20 calls \N{MULTIPLICATION SIGN} " in lines[0]
+    assert " with 32 at a time where they wait, " in lines[0]  # functions that compute take turns in threads
+    assert lines[0].endswith(" where they compute (--processes); nothing was stored")
+
+
+def test_a_dry_run_of_coroutines_estimates_calls_at_a_time(lab, collect):
+    collect(5, 4)
+    lines: list[str] = []
+
+    async def right(answer):
+        return 1.0
+
+    lab.reward("capitals", right, dry_run=True, say=say_to(lines))
     assert lines[0].endswith(" with 32 at a time; nothing was stored")
+
+
+def test_a_dry_run_says_that_results_are_remembered(lab, collect):
+    collect(2, 2)
+    lines: list[str] = []
+    function = lambda answer: float(len(answer))  # noqa: E731
+    lab.reward("capitals", function, say=say_to([]))
+    lab.reward("capitals", function, dry_run=True, say=say_to(lines))
+    assert "results are remembered of these functions: fewer calls, or --overwrite for all" in lines
+    lab.reward("capitals", function, dry_run=True, overwrite=True, say=say_to(again := []))
+    assert not any("remembered" in line for line in again)
+
+
+def test_names_that_are_columns_too_are_reported(lab, collect):
+    collect(1, 2)
+    lines: list[str] = []
+    lab.reward("capitals", lambda t, country, m, r: 1.0, say=say_to(lines))
+    assert lines[0] == (
+        "country gets the answer, not the column: four parameters with names of their own get"
+        " trajectory, answer, messages, row in this order"
+    )
 
 
 def test_a_dry_run_calls_a_function_of_a_group_once_and_estimates_one_call_for_each_group(lab, collect):

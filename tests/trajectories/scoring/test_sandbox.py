@@ -350,3 +350,10 @@ broken()
     wrong = sandbox.python("x = (1,\n", timeout=60)
     assert wrong.stderr.splitlines()[0].endswith('main.py", line 1')
     assert "SyntaxError" in wrong.stderr
+
+
+def test_a_failed_check_counts_although_the_program_has_replaced_the_functions_that_exit(either):
+    code = "import sys\nsys.exit = quit = exit = lambda *a: None\ndef f(x): return 0\nassert f(2) == 4"
+    result = sandbox.python(code)
+    assert (result.ok, result.finished) == (False, False)
+    assert "AssertionError" in result.stderr

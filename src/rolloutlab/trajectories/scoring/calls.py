@@ -60,7 +60,7 @@ class RewardCall:
     returns a value for each member, in order. A value is a number, or a mapping of components to numbers. style: the
     library whose signature it has, for a note; else empty. asynchronous: a coroutine function. arguments: of the
     trajectory (a sequence of one) or all members of the group; pure. cache: a result of the same function for the same
-    trajectory stays valid.
+    trajectory stays valid. note: what a person should know about its arguments, else empty.
     """
 
     name: str
@@ -70,6 +70,7 @@ class RewardCall:
     asynchronous: bool
     arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments]
     cache: bool = False
+    note: str = ""
 
 
 def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
@@ -77,8 +78,8 @@ def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
 
     A parameter with a default that is neither keeps the default, as does one that a `functools.partial` gives by name;
     `**kwargs` gets every column. A function of four required parameters with names of its own, or of `*args`, is called
-    with `POSITIONAL`. `group` and `answers` make
-    it a function of a group. A name of a trajectory precedes a column of the same name, which is in `row`.
+    with `POSITIONAL`. `group` and `answers` make it a function of a group. A name of a trajectory precedes a column of
+    the same name, which is in `row`.
 
     Raises:
         InputError: it is not callable, or a parameter without a default has an unknown name.
@@ -95,15 +96,19 @@ def reward_call(name: str, function: Any, columns: Sequence[str]) -> RewardCall:
     parameters = [p for p in parameters if p.name not in bound_names(function)]
     signature = _Signature(parameters, bound_names(function))
     if _is_positional(parameters, columns):
-        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False)
+        note = _positional_note(parameters, columns)
+        return RewardCall(name, function, "trajectory", "", asynchronous, _positional, cache=False, note=note)
     names = {p.name for p in parameters}
+    both = [p.name for p in parameters if p.name in NAMES and p.name in columns]
+    note = f"{', '.join(both)}: of the trajectory, not the column, which is in row" if both else ""
     if names & {"group", "answers"}:
         _check(name, parameters, [*_OF_GROUP, *columns])
-        arguments: Callable[[Sequence[StoredTrajectory], Group], Arguments] = partial(_of_group, signature)
-        return RewardCall(name, function, "group", "", asynchronous, arguments, cache=False)
+        of_group = partial(_of_group, signature)
+        return RewardCall(name, function, "group", "", asynchronous, of_group, cache=False, note=note)
     _check(name, parameters, [*_OF_ONE, "group", "answers", *columns])
     cache = not names & _STATEFUL
-    return RewardCall(name, function, "trajectory", "", asynchronous, partial(_of_one, signature), cache=cache)
+    arguments = partial(_of_one, signature)
+    return RewardCall(name, function, "trajectory", "", asynchronous, arguments, cache=cache, note=note)
 
 
 def _is_asynchronous(function: Any) -> bool:
@@ -130,6 +135,14 @@ def _is_positional(parameters: Sequence[inspect.Parameter], columns: Sequence[st
     if known + of_row == len(POSITIONAL):
         return first[0] == POSITIONAL[0] and in_place >= len(POSITIONAL) - 1 and of_row == 0
     return known == in_place and len(POSITIONAL) - known - of_row > of_row
+
+
+def _positional_note(parameters: Sequence[inspect.Parameter], columns: Sequence[str]) -> str:
+    """That parameters which are named as columns get something else; empty without any."""
+    pairs = zip(parameters, POSITIONAL, strict=False)
+    own = [f"{p.name} gets the {usual}, not the column" for p, usual in pairs if p.name in columns]
+    order = ", ".join(POSITIONAL)
+    return f"{', '.join(own)}: four parameters with names of their own get {order} in this order" if own else ""
 
 
 def _positional(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:

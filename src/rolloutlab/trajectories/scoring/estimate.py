@@ -37,17 +37,22 @@ class MeasuredCalls:
         return self.seconds / self.made
 
 
-def time_line(functions: Sequence[MeasuredCalls], at_once: int) -> str:
-    """The time of all calls: number times mean, over those at a time, and no less than a round of the slowest."""
+def time_line(functions: Sequence[MeasuredCalls], at_once: int, in_threads: bool = False) -> str:
+    """The time of all calls: number times mean, over those at a time, and no less than a round of the slowest.
+
+    in_threads: functions that compute, instead of waiting, take turns; the time is then that of all one by one.
+    """
     measured = [each for each in functions if each.made]
     made, seconds = sum(each.made for each in measured), sum(each.seconds for each in measured)
     terms = " + ".join(
         f"{count(each.needed, 'call')} \N{MULTIPLICATION SIGN} {_seconds(each.mean)}" for each in measured
     )
-    in_all = sum(each.needed * each.mean for each in measured) / at_once
+    one_by_one = sum(each.needed * each.mean for each in measured)
     rounds = (ceil(each.needed / at_once) * each.mean for each in measured)
     head = f"{count(made, 'call')} took {_seconds(seconds)}; scoring takes {terms}"
-    return f"{head}, or {_seconds(max(in_all, *rounds))} with {at_once} at a time"
+    line = f"{head}, or {_seconds(max(one_by_one / at_once, *rounds))} with {at_once} at a time"
+    computing = f" where they wait, {_seconds(one_by_one)} where they compute (--processes)"
+    return line + computing if in_threads and at_once > 1 else line
 
 
 def token_lines(usage: Mapping[str, ModelUsage], tried: int, needed: int, prices: Mapping[str, Price]) -> list[str]:

@@ -80,7 +80,7 @@ def run(os, sys, given, ended):
     except Exception as error:
         error.__traceback__ = error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(1)
+        raise SystemExit(1)  # the program may have replaced `sys.exit`
     finish()
 
 run(os, sys, *map(int, sys.argv[1:]))

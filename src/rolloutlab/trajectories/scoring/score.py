@@ -177,24 +177,30 @@ def _tried(
         for name, times in run.tally.called.items():
             total.add(name, run.tally.seconds[name], times)
     left = _total(lab, collection, resumed, options.overwrite)
-    for line in _estimates(lab, collection, request, calls, total, before, left) if rows else ():
+    settled = resumed.settled if resumed else frozenset()
+    groups = len({each.group for each in lab.outlines.of(collection.stored) if each.id not in settled})
+    for line in _estimates(request, calls, total, before, left, groups) if rows else ():
         say(line)
+    prints = filter(None, map(fingerprint, calls)) if options.cache and not options.overwrite else ()
+    if any(lab.scorings.is_remembered(mark) for mark in prints):
+        say("results are remembered of these functions: fewer calls, or --overwrite for all")
     columns = dict.fromkeys(["reward", *(part for row in rows.values() for part in row)])
     ordered = [*(c for c in columns if c not in ("seconds", "error")), "seconds", "error"]
     return data_frame([*rows.values()], [*rows], columns=ordered)
 
 
 def _estimates(
-    lab: Lab,
-    collection: Collection,
     request: ScoringRequest,
     calls: Sequence[RewardCall],
     tally: Tally,
     before: Mapping[str, Mapping[str, ModelUsage]],
     left: int,
+    groups: int,
 ) -> list[str]:
-    """Lines with the time of all calls, and with the tokens of models that functions have asked. left: to score."""
-    groups = lab.collection(collection.label).groups
+    """Lines with the time of all calls, and with the tokens of models that functions have asked.
+
+    left: trajectories to score; groups: those that have some.
+    """
     measured = [
         MeasuredCalls(
             tally.called[call.name], tally.seconds.get(call.name, 0.0), groups if call.per == "group" else left
@@ -202,7 +208,8 @@ def _estimates(
         for call in calls
     ]
     at_once = request.options.processes or request.options.concurrency
-    lines = [f"{time_line(measured, at_once)}; nothing was stored"]
+    in_threads = not request.options.processes and not all(call.asynchronous for call in calls)
+    lines = [f"{time_line(measured, at_once, in_threads)}; nothing was stored"]
     for name, function in by_name(required(request.functions)).items():
         spent = used(before[name], getattr(function, "usage", {}))
         lines += token_lines(spent, tally.called[name], left, request.prices)
@@ -217,7 +224,8 @@ def prepared(lab: Lab, stored: StoredCollection, request: ScoringRequest, say: S
         call = call_of(name, function, columns)
         if call.style and not isinstance(function, ForeignReward):
             say(f"{name or 'the reward function'} has the signature of {call.style}, and is called as there")
-        for note in function.shadowed(NAMES, columns) if isinstance(function, RewardCell) else ():
+        notes = function.shadowed(NAMES, columns) if isinstance(function, RewardCell) else []
+        for note in (*notes, *filter(None, [call.note])):
             say(note)
         calls.append(call)
     return calls
