@@ -96,6 +96,22 @@ def test_text_that_other_readers_take_for_something_else_stays_what_it_is(put):
     assert [place for place, _ in read] == ["a.csv, line 2", "a.csv, line 3"]
 
 
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ("prompt;price, EUR\nWhat?;2", {"prompt": "What?", "price, EUR": "2"}),
+        ("sep=;\nprompt;price, EUR\nWhat?;2,5", {"prompt": "What?", "price, EUR": "2,5"}),
+        ("a, b;c\n1,2", {"a": "1", "b;c": "2"}),
+        ("a;b,c\n1;2,3\n\n4;5\n", {"a": "1", "b,c": "2,3"}),
+        ('a;b,c\n1;"2\r3"\n', {"a": "1", "b,c": "2\r3"}),
+        ("a;b,c\n" + "1;2\n" * 7 + '1;"2\n3"\n', {"a": "1", "b,c": "2"}),
+    ],
+)
+def test_of_two_separators_in_the_header_the_rows_decide(put, content, row):
+    assert rows(put("a.csv", content))[0] == row
+    assert rows(put("b.csv", content, limit=1)) == [row]
+
+
 def test_a_cell_may_be_as_long_as_a_document_with_line_breaks(put):
     document = 'a line, with "quotes"\n' * 20_000
     line = "x" * 200_000
@@ -157,6 +173,13 @@ def test_a_file_without_rows_has_none(put, name):
         ("a.json", "[1 2]", "a.json, item 1: not JSON: Expecting ',' or ']'"),
         ("a.json", b'[{"x": "\xe9"}]', "a.json: not UTF-8"),
         ("a.json", '{\n"x": 1,\n', "a.json, column 1: not JSON"),
+        ("a.json", '[{"x": 1}]\n[{"x": 2}]', "a.json: not JSON: more after the end of the array: '[{\"x\": 2}]'"),
+        ("a.json", "[1]" + " " * (1 << 20) + "garbage", "a.json: not JSON: more after the end of the array: 'garbage'"),
+        ("a.json", b"[1]" + b" " * (1 << 20) + b"\xff", "a.json: not UTF-8"),
+        ("a.json", b'{"a": "\xff"}', "a.json, line 1, column 8: not UTF-8"),
+        ("a.json", b'{\n"a": "\xff"}', "a.json, line 2, column 7: not UTF-8"),
+        ("a.csv", "a,b\r1,2\r", "a.csv, line 1: a line break is \\r, not \\n or \\r\\n"),
+        ("a.csv", "prompt;price, EUR\nWhat?;2,5", "a.csv, line 1: ',' and ';' both divide the lines into 2 columns"),
         ("a.csv", "a,b\n1,2\n3", "a.csv, line 3: the header has 2 columns, this row 1"),
         ("a.csv", 'a,b\n\n1,"2', "a.csv, line 3: not CSV: unexpected end of data"),
         ("a.csv", "a,b,a\n1,2,3", "a.csv, line 1: the column 'a' is there twice"),

@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +36,8 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 _SEPARATORS = ",;\t|"
 _ROWS = 512
 """Rows of a Parquet file in memory at once."""
+_LINES = 8
+"""Lines by which the separator of a CSV file is chosen."""
 
 
 def is_data_file(name: str) -> bool:
@@ -152,7 +154,8 @@ def _json(file: IO[bytes], name: str) -> Iterator[Record]:
     if not first.strip() or (more[-1].strip() and _is_json(first)):
         yield from _json_lines(chain([first], more[1:], file), name)
         return
-    value = _parsed(b"".join([first, *more, file.read(MAX_BYTES)]).decode(errors="replace"), name, cut=True)
+    lines = _lines(io.BytesIO(b"".join([first, *more, file.read(MAX_BYTES)])), name)
+    value = _parsed("".join(line for _, line in lines), name, cut=True)
     table = table_of(value, name)
     if table is None:
         yield name, value
@@ -198,6 +201,7 @@ def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
         try:
             at = _after_space(text, at)
             if number and text[at : at + 1] == "]":
+                _check_end(chain([text[at + 1 :]], pieces), name)
                 return
             value, end = decoder.raw_decode(text, at) if number else (None, text.index("[") + 1)
             end = _after_space(text, end)
@@ -211,6 +215,17 @@ def _items(pieces: Iterator[str], name: str) -> Iterator[Record]:
         if number:
             yield place, value
         at, number = end + (text[end : end + 1] == ","), number + 1
+
+
+def _check_end(pieces: Iterator[str], name: str) -> None:
+    """InputError for anything after an array, such as the next of several arrays: it would be left out silently."""
+    try:
+        more = next(filter(None, map(str.strip, pieces)), "")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not UTF-8", hint="save it as UTF-8") from error
+    if more:
+        hint = "one array with all rows, or JSON Lines, a row in each, in a file called .jsonl"
+        raise InputError(f"{name}: not JSON: more after the end of the array: {more[:20]!r}", hint=hint)
 
 
 def _after_space(text: str, at: int = 0) -> int:
@@ -239,10 +254,12 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
         separator = given[1] if given else separator
         if header.strip() and not given:
             break
-    separator = separator or max(_SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), [])))
-    reader = csv.reader(chain([header], (line for _, line in lines)), delimiter=separator, strict=True)
     place = f"{name}, line {before + 1}"
+    rest: Iterator[str] = (line for _, line in lines)
     try:
+        if not separator:
+            separator, rest = _separator(header, rest, place)
+        reader = csv.reader(chain([header], rest), delimiter=separator, strict=True)
         columns = [column.strip() for column in next(reader, [])]
         _check_header([column for column in columns if column], place)
         place = f"{name}, line {before + reader.line_num + 1}"
@@ -251,9 +268,41 @@ def _csv(file: IO[bytes], name: str, separator: str = "") -> Iterator[Record]:
                 yield place, _csv_row(columns, cells, place)
             place = f"{name}, line {before + reader.line_num + 1}"
     except csv.Error as error:
+        if "new-line character" in str(error):
+            hint = f"pandas.read_csv({name!r})"
+            raise InputError(f"{place}: a line break is \\r, not \\n or \\r\\n", hint=hint) from error
         is_long = "field limit" in str(error)
         hint = "does a quote end the value?" if is_long else 'quotes in a value are doubled: ""'
         raise InputError(f"{place}: not CSV: {error}", hint=hint) from error
+
+
+def _separator(header: str, lines: Iterator[str], place: str) -> tuple[str, Iterator[str]]:
+    """What divides the header into most columns; of several the one that divides the next lines so, too. And the lines.
+
+    InputError where those are several, as of `prompt;price, EUR` and then `What?;2,5`.
+    """
+    widths = {each: len(next(csv.reader([header], delimiter=each), [])) for each in _SEPARATORS}
+    most = max(widths.values())
+    likely = [each for each, width in widths.items() if width == most]
+    if most < 2 or len(likely) == 1:
+        return likely[0], lines
+    ahead = list(islice(lines, _LINES))
+    fit = [each for each in likely if ahead and _has_width(ahead, each, most)]
+    if len(fit) > 1:
+        both = " and ".join(map(repr, fit))
+        hint = f"a line sep={fit[-1]} before the header, or pandas.read_csv(..., sep={fit[-1]!r})"
+        raise InputError(f"{place}: {both} both divide the lines into {most} columns", hint=hint)
+    return (fit or likely)[0], chain(ahead, lines)
+
+
+def _has_width(lines: Sequence[str], separator: str, width: int) -> bool:
+    """Whether all rows of these lines have so many values; the last of them may be cut inside of quotes."""
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row))]
+    except csv.Error:
+        return False
+    whole = rows[:-1] if len(lines) == _LINES else rows
+    return all(len(row) == width for row in whole)
 
 
 def _csv_row(columns: Sequence[str], cells: Sequence[str], place: str) -> dict[str, str]:
