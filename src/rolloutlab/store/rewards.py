@@ -196,9 +196,17 @@ def finite(value: Any, name: str) -> float:
         plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
         if isinstance(plain, Real | Decimal) and math.isfinite(reward := float(plain)):
             return reward
-    except (OverflowError, TypeError, ValueError):  # larger than a float, or an array of several
+    except Exception:  # noqa: BLE001 - of its own methods: larger than a float, or an array of several
         pass
-    raise RewardError(f"the reward of {name} is {value!r}, which is no finite number", hint="return a number")
+    raise RewardError(f"the reward of {name} is {_shown(value)}, which is no finite number", hint="return a number")
+
+
+def _shown(value: Any) -> str:
+    """The repr of a value, or its type where that fails."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - of its own method, or an integer of too many digits
+        return f"a value of type {type(value).__name__}"
 
 
 class RewardLog:

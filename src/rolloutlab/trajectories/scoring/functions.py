@@ -192,8 +192,9 @@ def score_of(trajectory: TrajectoryKey, outcomes: Mapping[str, Outcome], weights
 
 
 def counted_names(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The components of the reward that weights may be for."""
-    return [part for name, outcome in outcomes.items() for part in _parts(name, outcome)[0] if part]
+    """The components of the reward that weights may be for; a function that is not applicable has its own name."""
+    parts = [[name] if outcome == NOT_APPLICABLE else _parts(name, outcome)[0] for name, outcome in outcomes.items()]
+    return [part for each in parts for part in each if part]
 
 
 def outcome_of(name: str, value: Any, trajectory: str, *, none_is_valid: bool = False) -> Outcome:

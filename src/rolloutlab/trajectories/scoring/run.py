@@ -26,7 +26,7 @@ from rolloutlab.trajectories.scoring.functions import (
     score_of,
 )
 from rolloutlab.trajectories.scoring.tally import Tally
-from rolloutlab.trajectories.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers
+from rolloutlab.trajectories.scoring.workers import CallError, PendingCall, Result, ScoringOptions, Workers, described
 
 MIN_OUTCOMES = 16
 """Trajectories after which a run stops if more than half have failed."""
@@ -167,7 +167,7 @@ class ScoringRun:
         until = time.monotonic() + (_GRACE if interrupted else _PATIENCE)
         while self._under_way and time.monotonic() < until and self._stop.is_set() == interrupted:
             self._collect(_POLL)
-        self._flush(last=True)
+        self._flush(last=True, complete=not (interrupted or self.stopped_early))
 
     def _jobs(self) -> Iterator[PendingCall | None]:
         """The calls to make, with a None after some groups: trajectories whose results are remembered need no call."""
@@ -261,8 +261,8 @@ class ScoringRun:
     def _put(self, each: _Unscored, call: RewardCall, value: Any, *, remember: bool) -> None:
         try:
             outcome = outcome_of(call.name, value, each.trajectory.name, none_is_valid=call.style == "TRL")
-        except RewardError as wrong:
-            self._fail(each, call, CallError("RewardError", wrong.message, "", wrong))
+        except BaseException as wrong:  # noqa: BLE001 - of the value's own methods: a failure of this trajectory
+            self._fail(each, call, described(wrong))
             return
         each.outcomes[call.name] = outcome
         if remember and call.name in self._fingerprints:
@@ -284,7 +284,7 @@ class ScoringRun:
             try:
                 self._scores.append(score_of(ref, outcomes, self._weights))
             except RewardError as wrong:
-                each.errors[""] = CallError(type(wrong).__name__, wrong.message, "", wrong)
+                each.errors[""] = described(wrong)
             else:
                 self._known.update(dict.fromkeys(counted_names(outcomes)))
                 self.tally.scored += 1
@@ -313,13 +313,17 @@ class ScoringRun:
         if len(self._scores) + len(self._failures) >= _BATCH or time.monotonic() - self._flushed >= _INTERVAL:
             self._flush()
 
-    def _flush(self, *, last: bool = False) -> None:
-        """Store the outcomes so far, once there is any score, and enough to tell whether a weight has no component."""
+    def _flush(self, *, last: bool = False, complete: bool = False) -> None:
+        """Store the outcomes so far, once there is any score.
+
+        Of a run that is `complete` before anything was stored, a weight without a component is an error. Otherwise a
+        later trajectory may have it, also where an earlier one has a component of nearly that name.
+        """
         unknown = [] if self._checked else [name for name in self._weights if name not in self._known]
         early = unknown and not last and self.tally.done < MIN_OUTCOMES
         if early or not self.tally.scored or not (self._scores or self._failures or self._results):
             return
-        if unknown and (last or any(near_miss(name, [*self._known]) for name in unknown)):
+        if unknown and complete:
             check_known(self._weights, [*self._known])
         self._checked = True
         self._store(self._scores, self._failures, self._results)
@@ -332,17 +336,21 @@ class ScoringRun:
         """The error of the first trajectory that failed, in the order of the groups."""
         return self._first and self._first[1]
 
-    def unused_weights(self) -> list[str]:
-        """Names of weights that no component had."""
-        return [name for name in self._weights if name not in self._known] if self.tally.scored else []
+    def unused_weights(self) -> dict[str, str]:
+        """Names of weights that no component had, with the component of nearly that name, or none."""
+        unused = [name for name in self._weights if name not in self._known] if self.tally.scored else []
+        return {name: near_miss(name, [*self._known]) for name in unused}
 
 
 def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
     """What a call returned for each trajectory, by id; a function of a group must return one value for each."""
     if job.call.per == "trajectory":
         return {job.members[0].id: value}
-    plain = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping)
-    values = [value] if plain else list(value)
+    try:
+        plain = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping)
+        values = [value] if plain else list(value)
+    except BaseException as wrong:  # noqa: BLE001 - of a generator, or of the value's own methods
+        return described(wrong)
     if plain or len(values) != len(job.members):
         got = "one value" if plain else count(len(values), "value")
         message = f"a reward function of a group must return a list of {len(job.members)} values, not {got}"

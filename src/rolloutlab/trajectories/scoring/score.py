@@ -316,5 +316,6 @@ def report(run: ScoringRun, total: int, name: str, say: Say) -> None:
         say(f"{tally.line()} -> %%reward {name} --resume")
     if tally.reused:
         say(f"{count(tally.reused, 'result')} of the same function remembered -> --no-cache calls it again")
-    for weight in run.unused_weights():
-        say(f"no trajectory has the component {weight!r}, which a weight is given for")
+    for weight, near in run.unused_weights().items():
+        meant = f" -> --weight {near}=... (not {weight})" if near else ""
+        say(f"no trajectory has the component {weight!r}, which a weight is given for{meant}")

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from rolloutlab.errors import InputError, RewardError
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.trajectories.scoring.calls import RewardCall
 from rolloutlab.trajectories.scoring.event_loop import RewardLoop
@@ -25,6 +26,7 @@ from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 CONCURRENT = 32
 """Calls at a time."""
 _HERE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True)
@@ -246,9 +248,17 @@ class Workers:
 
 
 def described(error: BaseException) -> CallError:
-    """An exception with the line of the reward function that raised it, when its source is at hand."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_HERE)]
-    return CallError(type(error).__name__, str(error), _line(frames), error)
+    """An exception with the line of the reward function that raised it, when its source is at hand.
+
+    All of it can be stored and shown: control characters and halves of surrogate pairs are escaped.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    try:
+        message = str(error)
+    except BaseException:  # noqa: BLE001 - of its own method
+        message = "its message cannot be shown"
+    kind, line = type(error).__name__, _line(frames)
+    return CallError(escape_control_chars(kind), escape_control_chars(message), escape_control_chars(line), error)
 
 
 def _line(frames: Sequence[traceback.FrameSummary]) -> str:
