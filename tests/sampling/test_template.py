@@ -164,10 +164,75 @@ def test_a_text_that_is_none_of_messages_is_sent_as_it_is(text):
 
 
 def test_a_function_that_puts_messages_into_a_text_is_refused():
-    with pytest.raises(InputError, match="put the Python representation of 'turns' into its text") as refused:
+    with pytest.raises(InputError, match=r"put the Python representation of row\['turns'\] into its text") as refused:
         work_of(lambda row: f"Go on: {row['turns']}", [{"turns": [user("a")]}])
     assert "json.dumps(row['turns'])" in str(refused.value.hint)
     assert requests(work_of(lambda row: f"Sort {row['n']}", [{"n": [2, 1]}])) == [[user("Sort [2, 1]")]]
+
+
+NESTED_ROW = {
+    "messages": [user("a"), assistant("b")],
+    "tags": ["red", "blue"],
+    "more": {"x": [None, True]},
+    "n": [30, 10, 20],
+    "t": ["a"],
+    "code": "names = ['ada', 'alan']",
+    "names": ["ada", "alan"],
+}
+
+
+@pytest.mark.parametrize(
+    ("ask", "hint"),
+    [
+        (lambda r: f"Continue {r['messages'][0]}", "json.dumps(row['messages'][0]) in the text"),
+        (lambda r: f"Pick one of {r['tags']}", "json.dumps(row['tags']) in the text"),
+        (lambda r: f"{r['more']['x']}?", "json.dumps(row['more']['x']) in the text"),
+        (lambda r: f"{r['t']} ", "json.dumps(row['t']) in the text"),
+        (lambda r: f"Read {r}", "json.dumps(row) in the text"),
+        (lambda r: [user(f"Do {r['messages']}")], "return row['messages'], or json.dumps(row['messages']) in the text"),
+        (lambda r: [user([{"type": "text", "text": f"{r['more']}"}])], "json.dumps(row['more']) in the text"),
+    ],
+)
+def test_a_function_that_puts_any_container_of_its_row_into_a_text_is_refused(ask, hint):
+    with pytest.raises(InputError, match="row 0: the prompt function <lambda> put the Python representation of") as no:
+        work_of(ask, [NESTED_ROW])
+    assert str(no.value.hint) == hint
+    typed = hint.removesuffix(" in the text").rpartition("return ")[2].rpartition(", or ")[2]
+    text = eval(typed, {"json": json, "row": NESTED_ROW})
+    assert requests(work_of(lambda r: text, [NESTED_ROW])) == [[user(text)]]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda r: f"Sort {r['n']}",
+        lambda r: f"What is {r['t']}[0]?",
+        lambda r: f"What has {r['code']}?",
+        lambda r: f"Name {', '.join(r['tags'])} [or {{}}]",
+    ],
+)
+def test_lists_that_json_writes_so_too_or_that_are_in_a_text_of_the_row_are_sent(ask):
+    assert requests(work_of(ask, [NESTED_ROW])) == [[user(ask(NESTED_ROW))]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ('{"q": "{{x}}"}', '{"q": "a \\"b\\"\\n"}'),
+        ('{"q": "{{x y}} {{n}}"}', '{"q": "{{x y}} 5"}'),
+        ('{"n": {{n}}}', '{"n": 5}'),
+        ("{{json}}", '{"n": [1]}'),
+    ],
+)
+def test_names_in_the_arguments_of_tool_calls_are_filled(arguments, sent):
+    call = {**CALL, "function": {"name": "{{n}}", "arguments": arguments}}
+    prompt = [user("a"), assistant(tool_calls=[call]), {"role": "tool", "tool_call_id": "1", "content": "{{n}}"}]
+    work = work_of(prompt, [{"x": 'a "b"\n', "n": 5, "json": '{"n": [1]}'}])
+    _, called, answered = requests(work)[0]
+    assert called["tool_calls"] == [{**CALL, "function": {"name": "{{n}}", "arguments": sent}}]
+    assert answered["content"] == "5"
+    with pytest.raises(InputError, match=r"\{\{x\}\} is neither a column nor a variable"):
+        work_of([user("a"), assistant(tool_calls=[{**CALL, "function": {"name": "f", "arguments": '["{{x}}"]'}}])])
 
 
 def test_the_last_answer_of_a_training_set_is_left_out_and_told_and_stays_in_the_row():
@@ -263,6 +328,21 @@ def test_an_error_of_such_a_function_names_the_row(function, message):
     assert refused.value.message.startswith(message)
 
 
+class Count(int):
+    """A number whose text is its representation."""
+
+    def __repr__(self) -> str:
+        return f"<Count object at {id(self)}>"
+
+
+class Size(float):
+    __repr__ = Count.__repr__
+
+
+class Price(Decimal):
+    __str__ = __repr__ = Count.__repr__
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -276,6 +356,9 @@ class Colour(Enum):
         (True, "True"),
         (np.float64(0.5), "0.5"),
         (np.int32(3), "3"),
+        pytest.param(Count(3), "3", id="a kind of int"),
+        pytest.param(Size(0.5), "0.5", id="a kind of float"),
+        pytest.param(Price("1.10"), "1.10", id="a kind of Decimal"),
         (np.bool_(False), "False"),
         (np.str_("a"), "a"),
         (Decimal("1.10"), "1.10"),
@@ -318,7 +401,7 @@ def test_what_is_no_scalar_is_an_error_with_what_to_type(value):
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), np.float32("nan"), pd.NaT, pd.NA])
+@pytest.mark.parametrize("value", [None, float("nan"), np.float32("nan"), Decimal("NaN"), pd.NaT, pd.NA])
 def test_what_is_missing_is_never_put_in(value):
     with pytest.raises(InputError, match="has no value"):
         fill_text("[{{x}}]", {}, {"x": value})

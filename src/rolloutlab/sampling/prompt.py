@@ -23,8 +23,16 @@ ROLES = ("system", "developer", "user", "assistant")
 
 _START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
 _NAME = re.compile(r"\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}")
-_SCALARS = (int, float, Decimal, Fraction, date, time, UUID, PurePath)
-"""Values that have one text, which is not their representation in Python."""
+_NUMBERS: Mapping[type, Callable[[Any], str]] = {
+    bool: bool.__repr__,
+    int: int.__repr__,
+    float: float.__repr__,
+    Decimal: Decimal.__str__,
+    Fraction: Fraction.__str__,
+}
+"""The text of a number, by its type; `str` of a subclass may be its representation."""
+_SCALARS = (date, time, UUID, PurePath)
+"""Other values that have one text, which is not their representation in Python."""
 _OPENING = re.compile(r"\s*(?:\w+\()?[\[({]\s*[\[({'\"\w]")
 """The beginning of a container as Python, NumPy and JSON write it: `[{'`, `({"`, `array([{`, `[Message(`."""
 _ROLE, _CONTENT, _FROM, _VALUE = (
@@ -112,7 +120,7 @@ def fill(messages: Sequence[Mapping[str, Any]], *scopes: Mapping[str, Any]) -> l
         InputError: no scope has the name, a row lacks a column of other rows, its value is not a scalar, or a message
             is invalid.
     """
-    return validated([{**m, "content": _fill_content(m["content"], scopes)} if "content" in m else m for m in messages])
+    return validated([{name: _fill_field(name, m[name], scopes) for name in m} for m in messages])
 
 
 def validated(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Message]:
@@ -128,6 +136,38 @@ def validated(messages: Sequence[Mapping[str, Any]], place: str = "") -> list[Me
 def fill_text(text: str, *scopes: Mapping[str, Any]) -> str:
     """The text with each `{{name}}` replaced; single braces are left alone."""
     return _NAME.sub(_lookup(scopes), text)
+
+
+def _fill_field(name: str, value: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """A field of a message: its content and the arguments of its calls have their texts filled."""
+    if name in {"tool_calls", "function_call"}:
+        return _fill_call(value, scopes)
+    return _fill_content(value, scopes) if name == "content" else value
+
+
+def _fill_call(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """A call of a tool, or a part of one, with its arguments filled."""
+    if isinstance(part, Mapping):
+        return {
+            name: _fill_arguments(value, scopes) if name == "arguments" else _fill_call(value, scopes)
+            for name, value in part.items()
+        }
+    return [_fill_call(each, scopes) for each in part] if isinstance(part, list) else part
+
+
+def _fill_arguments(arguments: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """The JSON text of arguments, filled. Of what is JSON before, values are in the texts, and are quoted for these."""
+    try:
+        json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return _fill_content(arguments, scopes)
+    value = _lookup(scopes)
+
+    def quoted(match: re.Match[str]) -> str:
+        text = value(match)
+        return text if text == match[0] else json.dumps(text, ensure_ascii=False)[1:-1]
+
+    return _NAME.sub(quoted, arguments)
 
 
 def _fill_content(content: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
@@ -193,11 +233,14 @@ def text_of(value: Any, name: str, place: str = "") -> str:
     if isinstance(value, Enum):
         value = value.value
     missing = value is None or type(value).__name__ in {"NaTType", "NAType"}
-    if missing or (isinstance(value, float) and math.isnan(value)):
+    if missing or (isinstance(value, float | Decimal) and math.isnan(value)):
         raise InputError(f"{place}{{{{{name}}}}} has no value", hint="rows.dropna()")
     if isinstance(value, str):
         _check_not_messages(value, name, place)
         return str.__str__(value)  # `str` of a subclass may be its representation
+    for base, text in _NUMBERS.items():
+        if isinstance(value, base):
+            return text(value)
     if isinstance(value, _SCALARS):
         return str(value)
     hints: dict[Any, str] = {

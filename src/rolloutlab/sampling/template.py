@@ -1,8 +1,9 @@
 """Prompt template: the messages of a row from the text of a cell, from a conversation in a column, or by a function."""
 
 import copy
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ PromptFunction = Callable[[dict[str, Any]], str | Sequence[Mapping[str, Any]]]
 Prompt = str | Sequence[Mapping[str, Any]] | PromptFunction
 """The text of a cell, a list of messages, or a function of a row."""
 
+_SHORT = 8
+"""Characters up to which the representation of a list may be in any text."""
 _ALONE = re.compile(r"\s*\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}\s*")
 
 
@@ -130,10 +133,9 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
     except Exception as error:
         what = f"{place}the prompt function {name} failed: {type(error).__name__}: {error}"
         raise InputError(what, hint=f"columns: {', '.join(row)}" if row else "over=rows") from error
+    for text in _texts(result):
+        _check_no_representation(text, row, f"{place}the prompt function {name}")
     if isinstance(result, str):
-        for column in (c for c, value in row.items() if are_messages(value) and repr(value) in result):
-            what = f"{place}the prompt function {name} put the Python representation of {column!r} into its text"
-            raise InputError(what, hint=f"return row[{column!r}], or json.dumps(row[{column!r}]) in the text")
         return [{"role": "user", "content": result}]
     messages = listed(result)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
@@ -143,3 +145,37 @@ def _called(function: PromptFunction, row: Mapping[str, Any]) -> list[dict[str, 
         what = f"{place}the messages of the prompt function {name} end with the assistant's answer"
         raise InputError(what, hint="return messages[:-1]")
     return [as_message(message) for message in messages]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a value at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
+
+
+def _containers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The lists and dicts of a value at any depth, the outer ones first, with what to type for each."""
+    if isinstance(value, Mapping | list):
+        yield path, value
+        for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _containers(each, f"{path}[{key!r}]")
+
+
+def _check_no_representation(text: str, row: Mapping[str, Any], function: str) -> None:
+    """InputError for a text with a list or dict of the row as Python writes it: `[{'role': 'user', ...}]`.
+
+    None where JSON has the same text, `[2, 1]`, where a text of the row has it, or where it is short and not all of
+    the text: `['a']`.
+    """
+    if not re.search(r"[\[{].*[]}]", text, re.DOTALL):
+        return
+    for path, value in _containers(dict(row), "row"):
+        written = repr(value)
+        is_there = written in text if len(written) > _SHORT else written == text.strip()
+        if is_there and written != json.dumps(value) and not any(written in own for own in _texts(row)):
+            what = f"{function} put the Python representation of {path} into its text"
+            own = f"return {path}, or " if are_messages(value) else ""
+            raise InputError(what, hint=f"{own}json.dumps({path}) in the text")
