@@ -233,15 +233,17 @@ class RewardLog:
         self._undoes = undoes
         self.edited: set[int] = set()
 
-    def give(self, score: Score, *, keep_hand: bool) -> Row | None:
+    def give(self, score: Score, *, keep_hand: bool, also_same: bool = False) -> Row | None:
         """Set a reward; its state before, or None if nothing was changed.
 
-        It is kept where it is the same already, was given since the change had begun, or by hand with `keep_hand`.
+        It is kept where it was given since the change had begun, or by hand with `keep_hand`, and where it is the same
+        already, unless `also_same`: then it is an edit too, so that it is of this change.
         """
         had: Row = self._connection.execute(_STATE, (score.trajectory.id,)).fetchone()
         parts = dict(score.components)
         same = had["reward"] == score.reward and json.loads(had["components"]) == parts
-        if self._kept(had, keep_hand) or (same and (had["source"], had["note"]) == (self._source, score.note)):
+        same = same and (had["source"], had["note"]) == (self._source, score.note)
+        if self._kept(had, keep_hand) or (same and not also_same):
             return None
         self.write(score.trajectory.id, score.reward, json.dumps(parts), self._source, note=score.note)
         return had

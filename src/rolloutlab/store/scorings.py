@@ -119,6 +119,8 @@ class Scorings:
     ) -> None:
         """Store outcomes of a scoring in one transaction; a trajectory that failed has no reward then.
 
+        A score that is as before is an edit too: undo takes back the scoring, and no earlier change in its place.
+
         keep_hand: skip rewards by hand. A reward that was given after the scoring had begun is kept in any case, or
         after the change `since`.
 
@@ -131,7 +133,7 @@ class Scorings:
                 raise ConflictError(f"change {change} was undone while it was made", hint="run the cell again")
             log = RewardLog(connection, source, change=change, since=since)
             for score in scores:
-                log.give(score, keep_hand=keep_hand)
+                log.give(score, keep_hand=keep_hand, also_same=True)
             failed = [f for f in failures if log.clear(f.trajectory.id, f"failed: {f.summary}", keep_hand=keep_hand)]
             rows: list[tuple[Any, ...]] = [(s.trajectory.id, change, None, None, None, None, None) for s in scores]
             rows += [(f.trajectory.id, change, f.function, f.error, f.message, f.line, log.at) for f in failed]

@@ -137,6 +137,49 @@ def test_the_history_names_the_functions_that_made_each_edit(lab, collect):
     assert all("def strict" in code for code in history.loc[1, "code"])
 
 
+def test_a_scoring_of_the_same_values_is_a_change_and_its_undo_leaves_the_edit_by_hand_before_it(lab, collect, rewards):
+    collect(2, 2)
+
+    def strict(answer):
+        return 1.0
+
+    def lenient(answer):
+        return float(len(answer) > 0)
+
+    lab.reward("capitals", strict, say=silent)
+    by_hand(lab, "capitals/0/0", 5.0)
+    lab.reward("capitals", lenient, say=silent)
+    newest = lab.reward_history("capitals").loc[3]
+    assert list(newest["trajectory"]) == ["capitals/0/1", "capitals/1/0", "capitals/1/1"]
+    assert set(newest["by"]) == {"lenient"}
+    assert (set(newest["old"]), set(newest["new"])) == ({1.0}, {1.0})
+    assert all("def lenient" in code for code in newest["code"])
+    assert undo(lab) == "change 3 is undone: 3 rewards as before -> %rewards capitals --history"
+    assert rewards() == [5.0, 1.0, 1.0, 1.0]
+    assert lab.store.scorings.last(lab.store.find("capitals")).names == ["strict"]
+    assert undo(lab).startswith("change 2 is undone: 1 reward as before")
+    assert rewards() == [1.0] * 4
+
+
+def test_of_a_scoring_that_changes_some_values_every_reward_is_by_its_function(lab, collect, rewards):
+    collect(2, 2)
+
+    def first(answer):
+        return 1.0
+
+    def second(answer):
+        return 0.5 if answer == "wrong" else 1.0
+
+    lab.reward("capitals", first, say=silent)
+    lab.reward("capitals", second, say=silent)
+    assert set(lab.reward_history("capitals").loc[2, "by"]) == {"second"}
+    assert len(lab.reward_history("capitals").loc[2]) == 4
+    undo(lab)
+    assert rewards() == [1.0] * 4
+    undo(lab)
+    assert rewards() == [None] * 4
+
+
 def test_a_scoring_of_another_notebook_is_not_resumed_with_a_function_of_this_one(lab, collect, rewards, tmp_path):
     collect(4, 2)
     lab.reward("capitals", Constant(1.0), say=silent)
