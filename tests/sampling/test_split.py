@@ -39,6 +39,22 @@ def test_another_seed_is_another_split_and_the_same_seed_is_the_same():
     assert one == again != other
 
 
+def test_a_part_is_split_again_by_a_hash_of_its_own_and_both_parts_together_as_before():
+    rows = [{"n": n} for n in range(4000)]
+    first = split_rows(rows, 0.1, say=quiet)
+    assert [row["n"] for row in first.held_out[:5]] == [8, 10, 24, 29, 45]
+    again = split_rows(first.train, 0.1, say=quiet)
+    assert 240 < len(again.held_out) < 480  # 360, and 18 is the standard deviation
+    third = split_rows(again.train[:2000], 0.5, say=quiet)
+    assert 880 < len(third.held_out) < 1120
+    assert 100 < len(split_rows(first.held_out, 0.5, say=quiet).held_out) < 300
+    for both in ([*third.train, *first.held_out], [*again.held_out, *rows]):
+        held_out = {row["n"] for row in split_rows(both, 0.1, say=quiet).held_out}
+        assert held_out == {row["n"] for row in first.held_out}
+    both = [*again.train, *again.held_out]
+    assert split_rows(both, 0.1, say=quiet).held_out == again.held_out
+
+
 def test_rows_that_share_a_value_stay_together():
     train, held_out = split_rows(pd.DataFrame(ROWS), 0.3, by="topic", say=quiet)
     assert not {row["topic"] for row in train} & {row["topic"] for row in held_out}

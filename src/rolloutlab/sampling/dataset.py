@@ -105,6 +105,7 @@ def _plain_row(place: str, row: Any) -> Row:
         place=known.place,
         kinds={column: kind for column, kind in kinds.items() if kind and isinstance(values[column], str)},
         part=known.part,
+        within=known.within,
     )
 
 

@@ -44,7 +44,8 @@ _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 class Row(dict[str, Any]):
     """A row. place: where it is from, such as `data.jsonl, line 7`. number: its index. columns: those of all rows.
 
-    kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any.
+    kinds: types of its values that JSON has as text. part: the part of a split that it belongs to, if any. within: the
+    parts that this one was split from, the largest first.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Row(dict[str, Any]):
         place: str = "",
         kinds: Mapping[str, str] | None = None,
         part: str = "",
+        within: Sequence[str] = (),
     ) -> None:
         super().__init__(values or {})
         self.number = number
@@ -63,6 +65,7 @@ class Row(dict[str, Any]):
         self.place = place or f"row {number}"
         self.kinds = dict(kinds or {})
         self.part = part
+        self.within = tuple(within)
 
 
 def parse_chat(text: str) -> list[dict[str, Any]]:

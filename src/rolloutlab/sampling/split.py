@@ -56,7 +56,8 @@ def split_rows(
     """Split rows into `train` and `held_out`, lists for `over`; a collection records which part its rows are of.
 
     data: as `over` in `lab.chat`. held_out: the share of rows that are held out, each decided by a hash of its content
-    and `seed`: the same rows always are in the same part, in whatever order, and also when there are more of them.
+    and `seed`: the same rows always are in the same part, in whatever order, and also when there are more of them. Rows
+    of one part have another hash, so that the share is one of this part, with the same seed, too.
     by: a column or several; rows with equal values there stay together, and nothing else of them is hashed. Texts are
     compared without case, white space and Unicode forms. `say` gets the sizes, and how many prompts both parts have,
     equal ones and near-duplicates (`near.near_duplicates`).
@@ -69,11 +70,14 @@ def split_rows(
         raise InputError(f"held_out must be between 0 and 1, not {held_out!r}", hint="held_out=0.1")
     columns = [by] if isinstance(by, str) else by
     parts: dict[str, list[Row]] = {TRAIN: [], HELD_OUT: []}
-    for row in rows_of(data):
-        row.part = HELD_OUT if _share(_key(row, columns), seed) < held_out else TRAIN
+    rows = rows_of(data)
+    within = _common_parts(rows)
+    for row in rows:
+        row.part = HELD_OUT if _share(_key(row, columns), seed, within) < held_out else TRAIN
+        row.within = within
         parts[row.part].append(row)
-    for name, rows in parts.items():
-        if not rows:
+    for name, of_part in parts.items():
+        if not of_part:
             what = f"no row is in {name}: which rows are is decided by a hash, so few rows may all be in one part"
             raise InputError(what, hint="another seed or share, or more different values of by")
     split = DataSplit(RowPart(parts[TRAIN], TRAIN), RowPart(parts[HELD_OUT], HELD_OUT))
@@ -154,9 +158,17 @@ def _key(row: Row, columns: Sequence[str]) -> Any:
     return [normalized(value) if isinstance(value := row[column], str) else value for column in columns] or row
 
 
-def _share(key: Any, seed: int) -> float:
-    """A number from 0 to 1, evenly distributed over keys."""
-    text = json.dumps([seed, key], sort_keys=True, ensure_ascii=True)
+def _common_parts(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The parts that all rows are of, the largest first: none for rows of both parts, or for some of no part."""
+    paths = [(*row.within, row.part) if row.part else () for row in rows]
+    first, last = min(paths), max(paths)
+    differ = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return first[:differ]
+
+
+def _share(key: Any, seed: int, within: Sequence[str]) -> float:
+    """A number from 0 to 1, evenly distributed over keys, and over those of one part anew."""
+    text = json.dumps([seed, key, *within], sort_keys=True, ensure_ascii=True)
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[: _BITS // 8])
     return drawn / float(2**_BITS)
 
