@@ -332,6 +332,37 @@ def test_after_an_interrupt_of_a_blocked_loop_the_next_run_has_a_new_one(lab, co
     assert calls == ["a0"]
 
 
+def stop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+def leave() -> None:
+    raise SystemExit
+
+
+@pytest.mark.parametrize("ends", [stop, leave])
+@pytest.mark.parametrize("concurrency", [1, 32])
+def test_a_coroutine_that_stops_the_event_loop_stops_no_other_and_no_later_run(
+    lab, collect, rewards, ends, concurrency
+):
+    collect(2, 4)
+
+    async def stops(answer):
+        asyncio.get_running_loop().call_soon(ends)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return 1.0
+
+    async def other(answer):
+        return 2.0
+
+    lab.reward("capitals", stops, concurrency=concurrency, timeout=PATIENCE, say=pytest.fail)
+    assert rewards() == [1.0] * 8
+    lab.reward("capitals", other, timeout=PATIENCE, say=pytest.fail)
+    lab.reward("capitals", lambda answer: 3.0, say=pytest.fail)
+    assert rewards() == [3.0] * 8
+
+
 def test_a_session_that_is_closed_cancels_its_coroutines_and_works_again(lab, collect, rewards):
     collect(1, 2)
     cancelled = threading.Event()
@@ -818,8 +849,9 @@ def test_an_unknown_option_is_named(lab, collect):
 
 def test_nothing_to_resume_is_an_error(lab, collect):
     collect(1, 2)
-    with pytest.raises(InputError, match="no function scored capitals: there is nothing to resume"):
-        lab.reward("capitals", Called(), resume=True)
+    for function in (Called(), None):
+        with pytest.raises(InputError, match="no function scored capitals: there is nothing to resume"):
+            lab.reward("capitals", function, resume=True)
 
 
 def test_a_weight_for_a_component_that_only_late_trajectories_have_is_valid(lab, collect, rewards):

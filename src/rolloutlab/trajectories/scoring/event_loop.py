@@ -23,7 +23,7 @@ class RewardLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread()
+        self._thread, self._left = threading.Thread(), threading.Event()
         self._lock = threading.Lock()
 
     def submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
@@ -32,7 +32,8 @@ class RewardLoop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 name = "rolloutlab-rewards"
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
+                self._left = threading.Event()
+                self._thread = threading.Thread(target=_run, args=(self._loop, self._left), name=name, daemon=True)
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -53,7 +54,9 @@ class RewardLoop:
         """Go on with a new loop; this one ends when what blocks it does."""
         with self._lock:
             if self._loop:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._left.set()
+                with suppress(RuntimeError):  # it was stopping just then, and has ended
+                    self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
     def close(self) -> None:
@@ -63,8 +66,8 @@ class RewardLoop:
             self._thread.join(_RESPONSE)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; what hangs in it then is cancelled."""
+def _run(loop: asyncio.AbstractEventLoop, left: threading.Event) -> None:
+    """Run a loop until it is left; what hangs in it then is cancelled. A coroutine that stops it stops no other."""
 
     async def cancel() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -72,7 +75,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    loop.run_forever()
+    while not left.is_set():
+        with suppress(KeyboardInterrupt, SystemExit):  # of a task, which end the loop's thread otherwise
+            loop.run_forever()
     loop.run_until_complete(cancel())
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()

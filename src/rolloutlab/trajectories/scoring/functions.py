@@ -95,9 +95,9 @@ class Scorers:
             raise InputError(f"nothing scored {name} in this notebook yet", hint=hint)
         return scorer
 
-    def to_resume(self, change: int | None, functions: Functions | None, name: str) -> Functions:
+    def to_resume(self, change: int, functions: Functions | None, name: str) -> Functions:
         """These functions, else those of a change; InputError when they are not known here."""
-        scoring = functions or (None if change is None else self._by_change.get(change))
+        scoring = functions or self._by_change.get(change)
         if scoring is None:
             hint = f"%%reward {name} --resume, with the reward function as its body or --with"
             raise InputError(f"what scored {name} is not known in this notebook", hint=hint)

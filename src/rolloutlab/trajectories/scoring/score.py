@@ -240,9 +240,9 @@ def _resume(
         raise InputError(f"a {last.source} scored {name} last: there is nothing to resume", hint=f"%%reward {name}")
     if last is None and lab.scorings.history(stored):
         raise InputError(f"each scoring of {name} is undone: there is nothing to resume", hint=f"%%reward {name}")
-    functions = scorers.to_resume(last.change if last else None, request.functions, name)
     if last is None:
         raise InputError(f"no function scored {name}: there is nothing to resume", hint=f"%%reward {name}")
+    functions = scorers.to_resume(last.change, request.functions, name)
     resuming = request.resuming(functions, last.options)
     since = None if request.options.overwrite else last.first
     settled = lab.scorings.settled(stored, last.first, since if resuming.options.overwrite else 0)
