@@ -80,6 +80,7 @@ def test_no_rows_are_refused(over):
         (np.array(["2026-01-31", "NaT"], dtype="datetime64[D]"), ["2026-01-31", None]),
         (date(2026, 1, 31), "2026-01-31"),
         ({"a": [float("nan"), pd.NA, {"b": pd.NaT}]}, {"a": [None, None, {"b": None}]}),
+        ([Decimal("NaN"), Decimal("sNaN"), Decimal("1.10")], [None, None, "1.10"]),
         ((1, np.float32(0.5)), [1, 0.5]),
         (2**70, 2**70),
     ],

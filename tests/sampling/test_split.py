@@ -75,6 +75,13 @@ def test_prompts_of_both_parts_are_told_with_what_keeps_them_together():
     assert len(lines) == 1
 
 
+def test_the_comparison_of_many_prompts_is_announced_after_the_sizes():
+    lines: list[str] = []
+    split_rows([{"question": f"What is {i} + {i}?", "n": i} for i in range(5000)], say=lines.append)
+    assert lines[0].startswith("train: ")
+    assert lines[1:] == ["comparing 5,000 texts of question ..."]
+
+
 def test_conversations_are_compared_by_what_was_asked():
     def chat(text: str, answer: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
@@ -278,6 +285,14 @@ def test_training_on_what_is_held_out_is_noticed_and_so_is_comparing_on_what_is_
     assert "4 of these prompts are of the part train of a split -> --over split.held_out" in compared.words()
     compared = session.compare("sums", after=0, over=iter(held_out))
     assert not any("of the part train" in line for line in compared.words())
+
+
+def test_a_loop_refuses_to_train_on_what_is_held_out_that_a_function_gives(session):
+    train, held_out = session.split(ROWS[:40], 0.4, say=quiet)
+    rounds = {1: train[:2], 2: iter(held_out)}
+    with pytest.raises(InputError, match="rows of the part held_out of a split cannot be over="):
+        session.loop("sums", "{{question}}", lambda answer: 0.0, over=rounds.get, n=2, max_tokens=2, jobs=2)
+    assert len(session.collections()) == 1  # of the first round
 
 
 @pytest.mark.parametrize("wrong", ["over", "held_out"])

@@ -401,10 +401,18 @@ def test_what_is_no_scalar_is_an_error_with_what_to_type(value):
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), np.float32("nan"), Decimal("NaN"), pd.NaT, pd.NA])
+@pytest.mark.parametrize(
+    "value", [None, float("nan"), np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT, pd.NA]
+)
 def test_what_is_missing_is_never_put_in(value):
     with pytest.raises(InputError, match="has no value"):
         fill_text("[{{x}}]", {}, {"x": value})
+
+
+@pytest.mark.parametrize("prompt", ["{{x}}", "user: {{x}}", lambda row: row["x"]])
+def test_a_text_that_utf_8_cannot_encode_is_an_error_with_its_row(prompt):
+    with pytest.raises(InputError, match="row 1: the prompt contains a lone surrogate"):
+        work_of(prompt, [{"x": "a"}, {"x": "\ud83d"}])
 
 
 def test_columns_with_spaces_are_columns_too():

@@ -56,6 +56,13 @@ def test_values_come_back_with_their_types():
     assert frame.iloc[1].drop("reward").isna().all()
 
 
+def test_datetimes_with_and_without_a_time_zone_come_back_as_they_were():
+    given = [NOON, NOON.replace(tzinfo=UTC), None, NOON.replace(tzinfo=timezone(timedelta(hours=2)))]
+    back = typed([{"x": value} for value in given])["row.x"].tolist()
+    assert back == given
+    assert [each and each.utcoffset() for each in back] == [each and each.utcoffset() for each in given]
+
+
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

@@ -134,8 +134,8 @@ def _plain(value: Any, place: str) -> Any:
         return [_plain(each, place) for each in value]
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    if isinstance(value, Decimal) and value.is_finite():
-        return str(value)
+    if isinstance(value, Decimal) and not value.is_infinite():
+        return None if value.is_nan() else Decimal.__str__(value)
     return _plain_array(value, place)
 
 

@@ -236,7 +236,8 @@ def text_of(value: Any, name: str, place: str = "") -> str:
     if isinstance(value, Enum):
         value = value.value
     missing = value is None or type(value).__name__ in {"NaTType", "NAType"}
-    if missing or (isinstance(value, float | Decimal) and math.isnan(value)):
+    is_nan = value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
+    if missing or is_nan:
         raise InputError(f"{place}{{{{{name}}}}} has no value", hint="rows.dropna()")
     if isinstance(value, str):
         _check_not_messages(value, name, place)
@@ -300,16 +301,16 @@ def with_system(messages: Turn, system: str | None, where: str = "the cell") -> 
 
 def filled(turn: Turn, row: Mapping[str, Any], variables: Mapping[str, Any]) -> list[Message]:
     """The messages of a turn, as `fill`; InputError also for a lone surrogate."""
-    return encodable(fill(turn, row, variables))
+    return encodable(fill(turn, row, variables), place_of([row]))
 
 
-def encodable(messages: list[Message]) -> list[Message]:
-    """The same messages; InputError for a lone surrogate in one."""
+def encodable(messages: list[Message], place: str = "") -> list[Message]:
+    """The same messages; InputError with the place for a lone surrogate in one."""
     try:
         for message in messages:
             message.to_json()
     except PydanticSerializationError as error:
-        wrong = "the prompt contains a lone surrogate, which UTF-8 cannot encode"
+        wrong = f"{place}the prompt contains a lone surrogate, which UTF-8 cannot encode"
         raise InputError(wrong, hint="text.encode('utf-8', 'replace').decode()") from error
     return messages
 

@@ -23,6 +23,8 @@ _LEAST_DISTINCT = 0.5
 """The share of different values from which a column identifies rows: a topic is in both parts, a question is not."""
 _LEAST_WORDS = 4
 """Words of texts, in the mean, that are prompts also where each is in many rows: a topic is a word or two."""
+_MANY = 5_000
+"""Texts from which their comparison is announced."""
 _PROMPTS = re.compile("prompts?|questions?|problems?|query|instruction|input|text|messages|conversations?")
 """Columns that hold prompts, whatever is in them."""
 
@@ -86,16 +88,21 @@ def split_rows(
     return split
 
 
-def describe(split: DataSplit) -> list[str]:
-    """The sizes of the parts, and for each column of which both have equal or nearly equal texts a line of either."""
-    lines = [", ".join(map(repr, split))]
+def describe(split: DataSplit) -> Iterator[str]:
+    """The sizes of the parts, and for each column of which both have equal or nearly equal texts a line of either.
+
+    Before columns of many texts are compared, which takes seconds, a line says so.
+    """
+    yield ", ".join(map(repr, split))
     for column, train, held_out in _texts(split):
+        if len(train) + len(held_out) >= _MANY:
+            yield f"comparing {count(len(train) + len(held_out), 'text')} of {column} ..."
         known = set(train)
         shared = {text: None for text in held_out if text in known}
         if shared:
             same = count(sum(text in shared for text in held_out), "row")
             what = f"{same} of held_out with a {column} that train has too: {next(iter(shared))[:60]!r}"
-            lines.append(f"{what} -> lab.split(..., by={column!r})")
+            yield f"{what} -> lab.split(..., by={column!r})"
         alone = list(dict.fromkeys(text for text in held_out if text and text not in known))
         near = near_duplicates(alone, train)
         if near:
@@ -103,8 +110,7 @@ def describe(split: DataSplit) -> list[str]:
             alike = {alone[i] for i in near}
             similar = count(sum(text in alike for text in held_out), "row")
             what = f"{similar} of held_out with a {column} nearly as in train: {_difference(alone[i], train[j])}"
-            lines.append(f"{what} -> lab.split(..., by=COLUMN), one that such rows share")
-    return lines
+            yield f"{what} -> lab.split(..., by=COLUMN), one that such rows share"
 
 
 def _difference(one: str, other: str) -> str:

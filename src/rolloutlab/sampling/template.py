@@ -97,7 +97,7 @@ class PromptTemplate:
             messages = with_system(own, before[0]["content"] if before else None, f"{place}{{{{{name}}}}}")
         if not messages:
             raise InputError(f"{place}the prompt has no message", hint="[{'role': 'user', 'content': '...'}]")
-        return [encodable(validated(turn, place)) for turn in turns_of(messages)]
+        return [encodable(validated(turn, place), place) for turn in turns_of(messages)]
 
 
 def template_of(prompt: Prompt, system: str | None = None, column: str | None = None) -> PromptTemplate:

@@ -1,7 +1,7 @@
 """Sample-score-train loop: each round is a generation of one collection."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -12,6 +12,7 @@ from rolloutlab.errors import InputError, NothingTrainsError, interrupted
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import count, preflight
 from rolloutlab.sampling.dataset import rows_of
+from rolloutlab.sampling.prompt import Row
 from rolloutlab.sampling.split import HELD_OUT, TRAIN
 from rolloutlab.sampling.template import Prompt
 from rolloutlab.store.lab import Lab
@@ -235,9 +236,16 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
     if jobs:  # once: every round takes the same rows, also of an iterator
         over = over if callable(over) else rows_of(over, limit)
         steps = steps if steps.held_out is None else replace(steps, held_out=rows_of(steps.held_out, limit))
-        _check_parts(over, steps.held_out)
+        _check_parts([] if callable(over) else over, steps.held_out)
         steps.check(None if callable(over) else over, steps.held_out)
-    rows = over if callable(over) else lambda _: over
+
+    def rows(number: int) -> Any:
+        if not callable(over):
+            return over
+        of_round = rows_of(over(number), limit)
+        _check_parts(of_round, None)
+        return of_round
+
     loop = so_far(lab, steps.name, steps.calls.selected, options, judged=isinstance(steps.reward, Judge))
     try:
         for line in _rounds(loop, LoopPlan(steps, rows, options, jobs, every, patience)):
@@ -254,10 +262,9 @@ def run_loop(steps: LoopSteps, lab: Lab, over: Any, live: Live, *, jobs: int, ev
     return loop
 
 
-def _check_parts(over: Any, held_out: Any) -> None:
+def _check_parts(over: Sequence[Row], held_out: Sequence[Row] | None) -> None:
     """InputError for rows that a split has held out and that a loop would train on, or the other way round."""
-    trained = [] if callable(over) else over
-    for rows, part, name in ((trained, HELD_OUT, "over"), (held_out or [], TRAIN, "held_out")):
+    for rows, part, name in ((over, HELD_OUT, "over"), (held_out or [], TRAIN, "held_out")):
         if any(row.part == part for row in rows):
             hint = "lab.loop(..., over=split.train, held_out=split.held_out)"
             raise InputError(f"rows of the part {part} of a split cannot be {name}=", hint=hint)

@@ -38,6 +38,9 @@ def _typed(values: list[Any], kind: str) -> Any:
     if kind == "datetime":
         with suppress(ValueError):  # of several time zones
             return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601")).array
+        stamps = [None if value is None else pd.Timestamp(value) for value in values]
+        if any(stamp is not None and stamp.tzinfo is None for stamp in stamps):  # and others with one: not all UTC
+            return pd.Series(stamps, dtype=object).array
         return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601", utc=True)).array
     made = {"date": date.fromisoformat, "time": time.fromisoformat, "decimal": Decimal}[kind]
     return pd.Series([None if value is None else made(value) for value in values], dtype=object).array
