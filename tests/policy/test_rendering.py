@@ -99,6 +99,13 @@ def messages(*items: dict[str, Any]) -> Any:
     return ChatRequest.model_validate({"model": "m", "messages": list(items)}).messages
 
 
+def sequence_of(renderer: Renderer, history: History) -> TokenSequence:
+    """The sequence of a history that is one."""
+    sequences = renderer.sequences(history)
+    assert len(sequences) <= 1
+    return sequences[0] if sequences else TokenSequence()
+
+
 def trained(sequence: TokenSequence) -> list[int]:
     return [i for i, t in zip(sequence.ids, sequence.trained, strict=True) if t]
 
@@ -118,7 +125,7 @@ def test_a_prompt_is_the_chat_template_up_to_where_the_answer_begins(renderer, p
 def test_the_template_is_given_the_tools(with_template, encode):
     renderer, tools = with_template(TOOLS), [FunctionTool.model_validate(TOOL)]
     assert renderer.prompt(messages(user()), tools) == encode("<s>[ask]add[ask]user a[tell]")
-    sequence = renderer.sequence(history(user(), choice([9]), tools=[TOOL]))
+    sequence = sequence_of(renderer, history(user(), choice([9]), tools=[TOOL]))
     assert list(sequence.ids) == [*encode("<s>[ask]add[ask]user a[tell]"), 9]
 
 
@@ -137,7 +144,7 @@ def test_arguments_that_are_not_json_stay_a_text(with_template, encode):
 
 def test_a_sequence_is_the_prompt_then_the_sampled_tokens_with_their_logprobs(renderer, end, say):
     prompt = renderer.prompt(messages(user("the fox")))
-    sequence = renderer.sequence(history(user("the fox"), say([40, 41, end])))
+    sequence = sequence_of(renderer, history(user("the fox"), say([40, 41, end])))
     assert list(sequence.ids) == [*prompt, 40, 41, end]
     assert list(sequence.trained) == [False] * len(prompt) + [True] * 3
     assert list(sequence.logprobs) == [0.0] * len(prompt) + [-40 / 8, -41 / 8, -end / 8]
@@ -148,11 +155,11 @@ def test_what_trains_is_the_sampled_ids_and_not_a_tokenisation_of_their_text(ren
     letters = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
     assert renderer.text(letters) == "the"
     assert encode("the") != letters
-    assert trained(renderer.sequence(history(user(), choice([*letters, end], "the")))) == [*letters, end]
+    assert trained(sequence_of(renderer, history(user(), choice([*letters, end], "the")))) == [*letters, end]
 
 
 def test_earlier_turns_train_too_and_an_end_of_turn_is_not_doubled(renderer, encode, end, say):
-    sequence = renderer.sequence(history(user("a"), say([40, end]), user("b"), say([50, 51, end])))
+    sequence = sequence_of(renderer, history(user("a"), say([40, end]), user("b"), say([50, 51, end])))
     first, second = encode("<s>[ask]user a[tell]"), encode("[ask]user b[tell]")
     assert list(sequence.ids) == [*first, 40, end, *second, 50, 51, end]
     assert trained(sequence) == [40, end, 50, 51, end]
@@ -162,7 +169,7 @@ def test_earlier_turns_train_too_and_an_end_of_turn_is_not_doubled(renderer, enc
 
 def test_the_end_of_a_turn_that_ran_out_of_tokens_is_context(renderer, encode, end, say):
     cut_short = say([40, 41], finish_reason="length")
-    sequence = renderer.sequence(history(user("a"), cut_short, user("b"), say([50, end])))
+    sequence = sequence_of(renderer, history(user("a"), cut_short, user("b"), say([50, end])))
     assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]"), 40, 41, *encode("</s>[ask]user b[tell]"), 50, end]
     assert trained(sequence) == [40, 41, 50, end]
 
@@ -171,25 +178,25 @@ def test_a_token_that_is_no_end_of_turn_may_come_twice_in_a_row(with_template, e
     # the answer ran out of tokens at the very character that the template writes after it
     [mark] = encode("!")
     loud = with_template("{% for m in messages %}{{ m.content }}!{% endfor %}")
-    sequence = loud.sequence(history(user("a"), say([40, mark]), user("b"), say([50, end])))
+    sequence = sequence_of(loud, history(user("a"), say([40, mark]), user("b"), say([50, end])))
     assert list(sequence.ids) == [*encode("a!"), 40, mark, *encode("!b!"), 50, end]
 
 
 def test_an_answer_without_a_word_trains_its_end_of_turn(renderer, encode, end, say):
-    sequence = renderer.sequence(history(user("a"), say([end]), user("b"), say([50, end])))
+    sequence = sequence_of(renderer, history(user("a"), say([end]), user("b"), say([50, end])))
     assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]"), end, *encode("[ask]user b[tell]"), 50, end]
 
 
 def test_everything_after_the_last_sampled_answer_is_cut_off(renderer, end, say):
     items = [user(), say([40, end])]
     later = [user("b"), {"role": "assistant", "content": "c"}, user("d"), choice([], "e")]
-    assert renderer.sequence(history(*items, *later)) == renderer.sequence(history(*items))
+    assert sequence_of(renderer, history(*items, *later)) == sequence_of(renderer, history(*items))
 
 
 def test_what_is_cut_off_need_not_be_readable(renderer, end):
     items = [user(), choice([40, end])]
     picture = user([{"type": "image_url", "image_url": {"url": "data:,"}}])
-    assert renderer.sequence(history(*items, picture)) == renderer.sequence(history(*items))
+    assert sequence_of(renderer, history(*items, picture)) == sequence_of(renderer, history(*items))
 
 
 @pytest.mark.parametrize(
@@ -203,31 +210,31 @@ def test_what_is_cut_off_need_not_be_readable(renderer, end):
     ids=["a message", "empty content", "no logprobs", "all empty"],
 )
 def test_assistant_messages_and_choices_without_logprobs_are_context(renderer, encode, end, silent):
-    sequence = renderer.sequence(history(user("a"), silent, user("b"), choice([50, end])))
+    sequence = sequence_of(renderer, history(user("a"), silent, user("b"), choice([50, end])))
     assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
     assert trained(sequence) == [50, end]
 
 
 def test_a_history_without_sampled_tokens_has_nothing_to_train(renderer):
-    sequence = renderer.sequence(history(user(), {"role": "assistant", "content": "yes"}))
+    sequence = sequence_of(renderer, history(user(), {"role": "assistant", "content": "yes"}))
     assert (len(sequence), sequence.trainable) == (0, 0)
 
 
 def test_a_refusal_trains_the_tokens_of_the_refusal(renderer, end):
     refused = choice([], None, {"refusal": "no"}, logprobs={"content": [], "refusal": [entry(60), entry(end)]})
-    assert trained(renderer.sequence(history(user(), refused))) == [60, end]
+    assert trained(sequence_of(renderer, history(user(), refused))) == [60, end]
 
 
 def test_content_trains_rather_than_the_refusal_when_both_have_logprobs(renderer, end):
     both = choice([], logprobs={"content": [entry(40), entry(end)], "refusal": [entry(60)]})
-    assert trained(renderer.sequence(history(user(), both))) == [40, end]
+    assert trained(sequence_of(renderer, history(user(), both))) == [40, end]
 
 
 def test_a_sampled_tool_call_trains_as_it_was_sampled(with_template, policy, encode, end):
     letters = policy.tokenizer.convert_tokens_to_ids([*"addĠaĠisĠ1ĠbĠisĠ2"])
     called = choice([*letters, end], None, {"tool_calls": [CALL]}, finish_reason="tool_calls")
     result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
-    sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end]), tools=[TOOL]))
+    sequence = sequence_of(with_template(TOOLS), history(user("a"), called, result, choice([50, end]), tools=[TOOL]))
     before = encode("<s>[ask]add[ask]user a[tell]")
     assert list(sequence.ids) == [*before, *letters, end, *encode("[ask]tool 3[tell]"), 50, end]
     assert trained(sequence) == [*letters, end, 50, end]
@@ -236,7 +243,7 @@ def test_a_sampled_tool_call_trains_as_it_was_sampled(with_template, policy, enc
 def test_a_tool_call_without_logprobs_is_context(with_template, encode, end):
     called = choice([], None, {"tool_calls": [CALL]}, logprobs=None, finish_reason="tool_calls")
     result = {"role": "tool", "tool_call_id": "c1", "content": "3"}
-    sequence = with_template(TOOLS).sequence(history(user("a"), called, result, choice([50, end])))
+    sequence = sequence_of(with_template(TOOLS), history(user("a"), called, result, choice([50, end])))
     assert list(sequence.ids) == [*encode("<s>[ask]user a[tell]add a is 1 b is 2</s>[ask]tool 3[tell]"), 50, end]
 
 
@@ -258,14 +265,14 @@ def test_a_sampled_token_is_known_by_its_id_its_name_its_bytes_or_its_text(rende
     token_id = encode(text)[0]
     own_text, raw = renderer.token(token_id)
     given = choice([], logprobs={"content": [entry(**named(token_id, own_text, raw))]})
-    assert trained(renderer.sequence(history(user(), given))) == [token_id]
+    assert trained(sequence_of(renderer, history(user(), given))) == [token_id]
 
 
 def test_a_part_of_a_character_is_known_by_its_bytes(renderer, encode):
     parts = encode("é€")
     assert len(parts) == 5
     entries = [entry(token="\ufffd", bytes=renderer.token(i)[1]) for i in parts]
-    assert trained(renderer.sequence(history(user(), choice([], logprobs={"content": entries})))) == parts
+    assert trained(sequence_of(renderer, history(user(), choice([], logprobs={"content": entries})))) == parts
 
 
 @pytest.mark.parametrize(
@@ -288,7 +295,7 @@ def test_a_part_of_a_character_is_known_by_its_bytes(renderer, encode):
 def test_a_token_that_the_vocabulary_does_not_have_is_refused_by_name(renderer, unknown):
     given = choice([], logprobs={"content": [entry(**({"token": "??"} | unknown))]})
     with pytest.raises(RenderingError) as caught:
-        renderer.sequence(history(user(), given))
+        sequence_of(renderer, history(user(), given))
     assert repr(unknown.get("token", "??")) in str(caught.value)
 
 
@@ -297,38 +304,95 @@ def test_a_token_that_the_vocabulary_does_not_have_is_refused_by_name(renderer, 
     [
         pytest.param({"content": "<think>hm</think>yes"}, id="in the content"),
         pytest.param({"content": "yes", "reasoning_content": "hm"}, id="beside the content"),
-        pytest.param({"content": "<think>hm</think>", "tool_calls": [CALL]}, id="before a tool call"),
     ],
 )
-def test_a_template_that_forgets_the_reasoning_of_earlier_turns_is_refused(with_template, encode, end, earlier):
-    # the sampler of the second answer did not see the reasoning; the sequence would hold it
-    first = choice([*encode("<think>hm</think>yes"), end], message=earlier)
-    with pytest.raises(RenderingError, match="rewrites earlier turns"):
-        with_template(FORGETS_REASONING).sequence(history(user(), first, user("b"), choice([50, end])))
+def test_a_template_that_drops_the_reasoning_of_earlier_turns_begins_a_new_sequence(
+    with_template, encode, end, earlier
+):
+    thought = [*encode("<think>hm</think>yes"), end]
+    items = [user(), choice(thought, message=earlier), user("b"), choice([50, end])]
+    first, second = with_template(FORGETS_REASONING).sequences(history(*items))
+    assert list(first.ids) == [*encode("<s>[ask]user a[tell]"), *thought]
+    assert list(second.ids) == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
+    assert (trained(first), trained(second)) == (thought, [50, end])
 
 
 def test_such_a_template_is_fine_while_there_is_one_answer_or_no_reasoning(with_template, encode, end):
     forgetful, reasoned = with_template(FORGETS_REASONING), "<think>hm</think>yes"
     ids = [*encode(reasoned), end]
-    assert trained(forgetful.sequence(history(user(), choice(ids, reasoned)))) == ids
+    assert trained(sequence_of(forgetful, history(user(), choice(ids, reasoned)))) == ids
     plain = [*encode("yes"), end]
     items = [user(), choice(plain, "yes"), user("b"), choice(ids, reasoned)]
-    assert trained(forgetful.sequence(history(*items))) == plain + ids
+    assert trained(sequence_of(forgetful, history(*items))) == plain + ids
     context = choice([], reasoned)
-    sequence = forgetful.sequence(history(user(), context, user("b"), choice(plain, "yes")))
+    sequence = sequence_of(forgetful, history(user(), context, user("b"), choice(plain, "yes")))
     assert list(sequence.ids) == encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]") + plain
 
 
-def test_a_template_that_forgets_earlier_turns_is_refused(with_template, end, say):
-    with pytest.raises(RenderingError, match="rewrites earlier turns"):
-        with_template(LAST_TWO_ONLY).sequence(
-            history(user(), say([40, end]), user("b"), say([50, end]), user("c"), say([60, end]))
-        )
+def test_a_template_that_drops_earlier_turns_begins_a_new_sequence_at_each(with_template, encode, end, say):
+    items = [user(), say([40, end]), user("b"), say([50, end]), user("c"), say([60, end])]
+    sequences = with_template(LAST_TWO_ONLY).sequences(history(*items))
+    assert [trained(each) for each in sequences] == [[40, end], [50, end], [60, end]]
+    answer = with_template(LAST_TWO_ONLY).text([50])
+    assert list(sequences[2].ids) == [*encode(f"<s>[ask]assistant {answer}</s>[ask]user c</s>[tell]"), 60, end]
 
 
-def test_a_template_that_writes_something_before_the_last_question_only_is_refused(with_template, say, end):
-    with pytest.raises(RenderingError, match="rewrites earlier turns"):
-        with_template(REMINDS).sequence(history(user(), say([40, end]), user("b"), say([50, end])))
+def test_a_template_that_writes_something_before_the_last_question_only_begins_a_new_sequence(with_template, say, end):
+    sequences = with_template(REMINDS).sequences(history(user(), say([40, end]), user("b"), say([50, end])))
+    assert [trained(each) for each in sequences] == [[40, end], [50, end]]
+
+
+def test_an_answer_whose_text_was_changed_begins_a_new_sequence_with_the_changed_text(renderer, encode, end):
+    # as a stop string does, which is sampled and cut off the text
+    items = [user(), choice(encode("yes!"), "yes"), user("b"), choice([50, end])]
+    first, second = renderer.sequences(history(*items))
+    assert trained(first) == encode("yes!")
+    assert list(second.ids) == [*encode("<s>[ask]user a[tell]yes</s>[ask]user b[tell]"), 50, end]
+
+
+def test_turns_that_the_template_keeps_are_read_as_sampled_beside_one_that_it_changes(
+    with_template, policy, encode, end
+):
+    letters = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]  # "the" is one token in a text
+    thought = [*encode("<think>hm</think>yes"), end]
+    spelled, reasoned = choice([*letters, end], "the"), choice(thought, "<think>hm</think>yes")
+    items = [user(), spelled, user("b"), reasoned, user("c"), choice([50, end])]
+    first, second = with_template(FORGETS_REASONING).sequences(history(*items))
+    spelled_out = [*encode("<s>[ask]user a[tell]"), *letters, end]
+    assert list(first.ids) == [*spelled_out, *encode("[ask]user b[tell]"), *thought]
+    assert list(second.ids) == [*spelled_out, *encode("[ask]user b[tell]yes</s>[ask]user c[tell]"), 50, end]
+
+
+@pytest.mark.parametrize("template", [None, TOOLS, FORGETS_REASONING, LAST_TWO_ONLY, REMINDS])
+def test_every_turn_is_trained_after_the_prompt_that_is_sampled_from(policy, renderer, with_template, template, end):
+    renderer = with_template(template) if template else renderer
+    letters = policy.tokenizer.convert_tokens_to_ids
+    answers = [[*letters([*"the"]), end], [*letters([*"no"])], letters([*"<think>x</think>ok"]), [end], [40, 41, end]]
+    items: list[Any] = []
+    for ids in answers:
+        items += [user(f"q{len(items)}"), choice(ids, renderer.text(ids))]
+    sequences = renderer.sequences(history(*items))
+    read = {tuple(each.ids[: i + 1]) for each in sequences for i, trains in enumerate(each.trained) if trains}
+    sent = [each["message"] | {"token_ids": ids} for each, ids in zip(items[1::2], answers, strict=True)]
+    for turn, ids in enumerate(answers):
+        before = [message for pair in zip(items[0 : 2 * turn : 2], sent[:turn], strict=True) for message in pair]
+        prompt = renderer.prompt(messages(*before, items[2 * turn]))
+        assert (*prompt, *ids) in read
+    assert sum(each.trainable for each in sequences) == sum(map(len, answers))
+
+
+def test_token_ids_of_another_text_are_refused(renderer, encode, end):
+    answered = {"role": "assistant", "content": "yes"}
+    with pytest.raises(RenderingError, match=r"messages\.1\.token_ids: these are not the tokens"):
+        renderer.prompt(messages(user(), answered | {"token_ids": [*encode("no"), end]}, user("b")))
+    with pytest.raises(RenderingError, match="not all of them are in the policy's vocabulary"):
+        renderer.prompt(messages(user(), answered | {"token_ids": [10**6]}, user("b")))
+
+
+def test_a_text_that_looks_like_a_placeholder_is_a_text(renderer, encode, say, end):
+    sly = "sampled:0; sampled:0123456789abcdef:1;"
+    sequence = sequence_of(renderer, history(user(sly), say([40, end]), user(sly), say([50, end])))
+    assert encode(f"[ask]user {sly}[tell]") == list(sequence.ids)[-2 - len(encode(f"[ask]user {sly}[tell]")) : -2]
 
 
 def test_what_the_template_itself_refuses_is_refused_in_its_words(with_template, end):
@@ -336,7 +400,7 @@ def test_what_the_template_itself_refuses_is_refused_in_its_words(with_template,
     with pytest.raises(RenderingError, match="no system messages"):
         with_template(NO_SYSTEM).prompt(messages(system, user()))
     with pytest.raises(RenderingError, match="no system messages"):
-        with_template(NO_SYSTEM).sequence(history(system, user(), choice([40, end])))
+        sequence_of(with_template(NO_SYSTEM), history(system, user(), choice([40, end])))
 
 
 @pytest.mark.parametrize("role", ["developer", "system", "user", "assistant"])
@@ -373,7 +437,7 @@ def test_what_is_not_text_is_refused_by_its_type(renderer, end, part):
     with pytest.raises(RenderingError, match=part["type"]):
         renderer.prompt(messages(looked))
     with pytest.raises(RenderingError, match=part["type"]):
-        renderer.sequence(history(looked, choice([40, end])))
+        sequence_of(renderer, history(looked, choice([40, end])))
 
 
 def test_the_text_of_an_answer_is_without_its_end_of_turn(renderer, encode, end):

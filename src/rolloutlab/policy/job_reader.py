@@ -69,7 +69,7 @@ def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[
     histories: list[TokenSequence] = []
     for h, history in enumerate(item.histories()):
         try:
-            histories.append(_sequence(history, renderer))
+            histories += _sequences(history, renderer)
         except RenderingError as error:
             path = f"additional_histories.{h - 1}." if h else ""
             return Member(name, item.reward, (), unreadable=f"{path}{error.message}"), []
@@ -78,8 +78,8 @@ def _tokenize(name: str, item: Item, renderer: Renderer, context: int) -> tuple[
     return member, [history for history in fitting if history.trainable]
 
 
-def _sequence(history: History, renderer: Renderer) -> TokenSequence:
-    sequence = renderer.sequence(history)
-    if sequence.trained[:1] == b"\1":
+def _sequences(history: History, renderer: Renderer) -> list[TokenSequence]:
+    sequences = renderer.sequences(history)
+    if any(sequence.trained[:1] == b"\1" for sequence in sequences):
         raise RenderingError("messages_and_choices: the first sampled token has no context")
-    return sequence
+    return sequences

@@ -172,6 +172,7 @@ def _simplify(message: dict[str, Any], i: int, path: str) -> None:
         message.pop("tool_calls", None)
         message.pop("function_call", None)
         return
+    message.pop("token_ids", None)
     message["content"] += message.pop("refusal", None) or ""
     if audio := message.pop("audio", None):
         if not isinstance(audio.get("transcript"), str) or not audio["transcript"]:

@@ -1,17 +1,20 @@
 """Rendering of conversations to token ids: prompts for sampling, sequences for training.
 
-Sampled token ids are trained as they are: the text of a completion is never tokenized again.
+Sampled token ids are read and trained as they are: where the chat template renders an earlier turn as it was sampled,
+its text is not tokenized again. Sampler and trainer build the prompt of a turn by the same function.
 """
 
+import re
+import secrets
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import Choice, Message, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, TokenLogprob
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.messages import Messages, Tools
@@ -21,6 +24,7 @@ _UNCHECKED_CHARS = 100_000
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_ID_DIGITS = 18
 _ITEMS = "messages_and_choices"
+Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,12 @@ class TokenSequence:
     def trainable(self) -> int:
         return sum(self.trained)
 
+    def extend(self, context: Sequence[int], ids: Sequence[int], sampled: Sequence[TokenLogprob]) -> None:
+        """Append a turn: its context, and its sampled tokens with their ids."""
+        self.ids.extend([*context, *ids])
+        self.trained.extend([False] * len(context) + [not entry.forced for entry in sampled])
+        self.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
+
 
 class Renderer:
     """Renders conversations with a tokenizer's own chat template.
@@ -62,15 +72,25 @@ class Renderer:
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
         self._messages = Messages(self._template)
+        self._secret = secrets.token_hex(8)  # no message can have a placeholder in it
+        self._placeholder = re.compile(rf"sampled:{self._secret}:(\d+);")
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of a conversation, with the generation prompt.
 
+        Turns of an assistant with `token_ids` are read as these where the template renders them as they were sampled.
+
         Raises:
-            RenderingError: a part of it is not text, or the chat template does not render or refuses it.
+            RenderingError: a part of it is not text, or the chat template does not render or refuses it; or token ids
+                are not those of the message.
         """
         plain = self._messages.plain(messages, "messages", tools)
-        return self._encode(self._check_length(self._template(plain, tools)))
+        sampled = {
+            i: self._token_ids(message, plain[i], f"messages.{i}.token_ids")
+            for i, message in enumerate(messages)
+            if isinstance(message, AssistantMessage) and message.token_ids
+        }
+        return self._prompt(plain, sampled, tools, self._encode)
 
     def answer(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of the last message, an assistant's, with its end-of-turn token.
@@ -86,32 +106,28 @@ class Renderer:
         ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
         return ids[: ends[0]] if ends else ids
 
-    def sequence(self, history: History) -> TokenSequence:
-        """The history as one sequence, cut after its last sampled token.
+    def sequences(self, history: History) -> list[TokenSequence]:
+        """The history as sequences, cut after its last sampled token.
+
+        Each turn is trained after the prompt that the sampler read. A turn whose prompt does not begin with the tokens
+        read and sampled before it, such as after a template has dropped earlier reasoning, begins a new sequence.
 
         Raises:
-            RenderingError: as for a prompt; or the template renders an earlier turn differently later, so that the
-                sampler has read another text than would be trained; or a sampled token is not in the vocabulary.
+            RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
         """
-        tools = history.tools
-        items = history.messages_and_choices
-        items = items[: max((i + 1 for i, item in enumerate(items) if _trains(item)), default=0)]
-        last = len(items) - 1  # its message is no context of any sampled token
-        plain = [*self._messages.plain(items[:last], _ITEMS, tools), {}] if items else []
-        marked = [{"role": "assistant", "content": _marker(i)} for i in range(len(items))]
-        messages = [marked[i] if _trains(item) else plain[i] for i, item in enumerate(items)]
-        sequence = TokenSequence()
-        before = ""
-        for i, item in enumerate(items):
-            if not isinstance(item, Choice) or not _trains(item):
-                continue
-            prompt = self._template(messages[:i], tools)
-            earlier = prompt, items[:i], plain[:i], tools
-            if not prompt.startswith(before) or (before and not self._matches_sampling(*earlier)):
-                raise RenderingError(f"{_ITEMS}.{i}: the chat template rewrites earlier turns of this conversation")
-            self._splice(sequence, self._encode(prompt[len(before) :]), item.sampled_tokens(), f"{_ITEMS}.{i}")
-            before = prompt + _marker(i)
-        return sequence
+        items, tools = history.messages_and_choices, history.tools
+        tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
+        sampled = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
+        last = max(sampled, default=0)  # its message is no context of any sampled token
+        plain = self._messages.plain(items[:last], _ITEMS, tools)
+        encode = cache(self._encode)  # the text between two turns is part of all later prompts
+        sequences: list[TokenSequence] = []
+        for i, ids in sampled.items():
+            prompt = self._prompt(plain[:i], {j: sampled[j] for j in sampled if j < i}, tools, encode)
+            if not sequences or prompt[: len(sequences[-1])] != list(sequences[-1].ids):
+                sequences.append(TokenSequence())
+            sequences[-1].extend(prompt[len(sequences[-1]) :], ids, tokens[i])
+        return sequences
 
     def text(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
@@ -150,29 +166,60 @@ class Renderer:
         """Characters of the longest token; byte-level tokens have at least as many as their text."""
         return max(map(len, self._tokenizer.get_vocab()))
 
-    def _splice(self, sequence: TokenSequence, context: list[int], sampled: list[TokenLogprob], path: str) -> None:
-        """Append a turn: its context, without an end-of-turn token that was sampled already, and its sampled tokens."""
-        if sequence.ids and context and context[0] == sequence.ids[-1] and context[0] in self._end_ids:
-            context = context[1:]
-        ids = self._ids(sampled, path)
-        sequence.ids.extend([*context, *ids])
-        sequence.trained.extend([False] * len(context) + [not entry.forced for entry in sampled])
-        sequence.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
+    def _prompt(
+        self, plain: list[dict[str, Any]], sampled: Mapping[int, list[int]], tools: Tools, encode: Encode
+    ) -> list[int]:
+        """Token ids of a conversation, with the generation prompt; sampled: the ids of turns, by index of a message."""
+        text = self._check_length(self._template(plain, tools))
+        ids: list[int] = []
+        for i, part in enumerate(self._placeholder.split(self._with_placeholders(text, plain, sampled, tools))):
+            if i % 2:
+                ids += sampled[int(part)]
+                continue
+            context = encode(part)
+            # without the template's end of a turn, if that was sampled
+            ids += context[1:] if ids and context[:1] == ids[-1:] and ids[-1] in self._end_ids else context
+        return ids
 
-    def _matches_sampling(
-        self, prompt: str, items: Sequence[MessageOrChoice], plain: list[dict[str, Any]], tools: Tools
-    ) -> bool:
-        """Whether a prompt, with sampled texts for its markers, is the one that the sampler read, but for white space.
+    def _with_placeholders(
+        self, text: str, plain: list[dict[str, Any]], sampled: Mapping[int, list[int]], tools: Tools
+    ) -> str:
+        """The text of a conversation, with placeholders for the turns that it has as sampled, but for white space."""
+        texts = {i: self._text_without_end(ids) for i, ids in sampled.items()}
 
-        plain: the items as messages for the template.
-        """
-        for i, item in enumerate(items):
-            if isinstance(item, Choice) and _trains(item):
-                ids = self._ids(item.sampled_tokens(), "an earlier turn")
-                ids = ids[:-1] if ids[-1] in self._end_ids else ids
-                prompt = prompt.replace(_marker(i), str(self._tokenizer.decode(ids, skip_special_tokens=False)))
-        sampled_from = self._template(plain, tools)
-        return "".join(sampled_from.split()) == "".join(prompt.split())
+        def with_placeholders(turns: Sequence[int]) -> str | None:
+            """None where the texts of these turns in their places give another text."""
+            marked = [self._marked(i) if i in turns else message for i, message in enumerate(plain)]
+            try:
+                rendered = self._template(marked, tools)
+            except RenderingError:  # such as a result without a call before it
+                return None
+            whole = self._placeholder.sub(lambda match: texts[int(match[1])], rendered)
+            return rendered if _words(whole) == _words(text) else None
+
+        if not sampled:
+            return text
+        whole = with_placeholders(list(sampled))
+        if whole is None and len(sampled) > 1:
+            whole = with_placeholders([i for i in sampled if with_placeholders([i])])
+        return text if whole is None else whole
+
+    def _marked(self, i: int) -> dict[str, Any]:
+        """A message in place of the i-th, whose content is its placeholder."""
+        return {"role": "assistant", "content": f"sampled:{self._secret}:{i};"}
+
+    def _text_without_end(self, ids: Sequence[int]) -> str:
+        ids = ids[:-1] if ids and ids[-1] in self._end_ids else ids
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _token_ids(self, message: AssistantMessage, plain: dict[str, Any], path: str) -> list[int]:
+        """The `token_ids` of a message, which are at least its text: calls and what a stop string cut off are more."""
+        ids = message.token_ids or []
+        if any(not 0 <= token_id < self._vocabulary for token_id in ids):
+            raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
+        if _words(plain["content"]) not in _words(self.text(ids)):
+            raise RenderingError(f"{path}: these are not the tokens of the message", hint="leave token_ids out")
+        return ids
 
     def _ids(self, sampled: Sequence[TokenLogprob], path: str) -> list[int]:
         """The ids of the sampled tokens of a Choice at a path."""
@@ -201,13 +248,8 @@ class Renderer:
         return {text: i for text, i in texts.items() if _REPLACEMENT not in text}
 
 
-def _trains(item: Any) -> bool:
-    return isinstance(item, Choice) and bool(item.sampled_tokens())
-
-
-def _marker(i: int) -> str:
-    """A placeholder for the i-th item's sampled tokens, which no conversation contains."""
-    return f"\N{WHITE SQUARE CONTAINING BLACK SMALL SQUARE}sampled:{i}\N{WHITE SQUARE CONTAINING BLACK SMALL SQUARE}"
+def _words(text: str) -> str:
+    return "".join(text.split())
 
 
 def _named_id(token: str) -> int | None:

@@ -126,7 +126,11 @@ class Audio(Wire):
 
 
 class AssistantMessage(Wire):
-    """An assistant turn that is context only: it carries no logprobs and is never trained."""
+    """An assistant turn that is context only: it carries no logprobs and is never trained.
+
+    `token_ids` is this project's addition: the vocabulary indices that were sampled for this turn, its end included.
+    A service that lists them among what it reads continues from these instead of from a tokenization of the text.
+    """
 
     role: Literal["assistant"]
     content: AssistantContent | None = None
@@ -135,6 +139,7 @@ class AssistantMessage(Wire):
     audio: Audio | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: FunctionCall | None = None
+    token_ids: list[Integer] | None = None
 
 
 class ToolMessage(Wire):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -44,8 +45,9 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
         model, step = registry.resolve(body.model)
         named = {f"histories.{i}": history for i, history in enumerate(body.histories)}
         histories = [_Tokenized(history, name, renderer, policy.context) for name, history in named.items()]
-        logprobs = scorer.logprobs(registry.adapter(model, step), [each.sequence for each in histories])
-        data = [ScoredHistory(turns=each.turns(values)) for each, values in zip(histories, logprobs, strict=True)]
+        sequences = [sequence for each in histories for sequence in each.sequences]
+        logprobs = chain.from_iterable(scorer.logprobs(registry.adapter(model, step), sequences))
+        data = [ScoredHistory(turns=each.turns(logprobs)) for each in histories]
         name = f"{model.project}/{model.name}@{step}" if model else policy.name
         return ScoredHistories(object="list", model=name, data=data)
 
@@ -53,7 +55,7 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
 
 
 class _Tokenized:
-    """A history in which every assistant turn has tokens, and its token sequence."""
+    """A history in which every assistant turn has tokens, and its token sequences."""
 
     def __init__(self, history: History, name: str, renderer: Renderer, context: int) -> None:
         self._renderer = renderer
@@ -61,24 +63,24 @@ class _Tokenized:
             _check_length(history, context)
             history = _without_audio(history)
             self._items = [self._with_tokens(history, i) for i in range(len(history.messages_and_choices))]
-            self.sequence: TokenSequence = renderer.sequence(
+            self.sequences: list[TokenSequence] = renderer.sequences(
                 History(messages_and_choices=self._items, **({"tools": history.tools} if history.tools else {}))
             )
         except RenderingError as error:
             raise RenderingError(f"{name}: {error.message}", hint=error.hint) from error
-        if self.sequence.trained[:1] == b"\1":
+        if any(each.trained[:1] == b"\1" for each in self.sequences):
             raise RenderingError(f"{name}: its first token has no context", hint="a message before the answer")
 
-    def turns(self, logprobs: Sequence[float]) -> list[ScoredTurn]:
-        """The turns with the logprobs of the sequence's trained tokens, in order."""
-        ids = [i for i, trained in zip(self.sequence.ids, self.sequence.trained, strict=True) if trained]
+    def turns(self, logprobs: Iterator[float]) -> list[ScoredTurn]:
+        """The turns with the next logprobs, one for each trained token of the sequences."""
+        ids = [i for each in self.sequences for i, trained in zip(each.ids, each.trained, strict=True) if trained]
         entries = self._entries(ids, logprobs)
         items = [(i, item.sampled_tokens()) for i, item in enumerate(self._items) if isinstance(item, Choice)]
         scored = [(i, [next(entries) for _ in tokens]) for i, tokens in items if tokens]
         return [ScoredTurn(index=i, logprobs=ChoiceLogprobs(content=content)) for i, content in scored]
 
-    def _entries(self, ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[wire.TokenLogprob]:
-        for token_id, logprob in zip(ids, logprobs, strict=True):
+    def _entries(self, ids: Sequence[int], logprobs: Iterator[float]) -> Iterator[wire.TokenLogprob]:
+        for token_id, logprob in zip(ids, logprobs, strict=False):
             text, raw = self._renderer.token(token_id)
             yield wire.TokenLogprob(token=text, logprob=logprob, bytes=raw, top_logprobs=[], token_id=token_id)
 
