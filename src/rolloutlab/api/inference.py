@@ -103,6 +103,15 @@ async def models(
         raise ServiceError(f"the response is not a list of models: {error.errors()[0]['msg']}") from error
 
 
+async def reads_token_ids(http: HttpClient, address: Address) -> bool:
+    """Whether the service lists, for all its models, that it reads the sampled token ids of earlier turns."""
+    try:
+        cards = await models(http, address)
+    except ServiceError:  # it may sample all the same
+        return False
+    return bool(cards) and all("token_ids" in (card.reads or ()) for card in cards)
+
+
 async def complete(http: HttpClient, address: Address, request: ChatRequest) -> ChatCompletion:
     """POST {inference_base_url}/chat/completions. Retried when the connection breaks, as it has no side effect.
 

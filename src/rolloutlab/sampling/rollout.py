@@ -285,7 +285,9 @@ def _ranked(rollout: Rollout) -> tuple[int, int, int, Rollout]:
 def _as_message(item: MessageOrChoice) -> Message:
     if not isinstance(item, Choice):
         return item
-    return AssistantMessage.model_validate(item.message.to_wire())
+    ids = [token.token_id for token in item.sampled_tokens()]
+    sampled = {"token_ids": ids} if ids and None not in ids else {}
+    return AssistantMessage.model_validate(item.message.to_wire() | sampled)
 
 
 def _calls_in_a_row(items: Sequence[MessageOrChoice]) -> int:

@@ -10,6 +10,7 @@ from rolloutlab.api.inference import complete, stream
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, interrupted
+from rolloutlab.sampling.earlier_tokens import EarlierTokens
 from rolloutlab.sampling.plan import SamplingRun
 from rolloutlab.sampling.rollout import RolloutRunner
 from rolloutlab.sampling.writer import TrajectoryWriter
@@ -78,7 +79,8 @@ def sample(
 
         # an embedded service that is gone comes back at another address
         again = connector.http.retries() if connector.settings.service else None
-        runner = RolloutRunner(run.plan, run.groups, answer, run.tools, writer.take, writer.fail, again)
+        send = EarlierTokens(connector.http, address, answer).complete
+        runner = RolloutRunner(run.plan, run.groups, send, run.tools, writer.take, writer.fail, again)
         try:
             connector.http.run(play(), show, to_its_end=True)
         except KeyboardInterrupt as error:

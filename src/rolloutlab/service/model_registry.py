@@ -302,7 +302,7 @@ def _name(row: Row) -> str:
 
 
 def _card(name: str, **columns: Any) -> ModelCard:
-    return ModelCard(id=name, object="model", created=0, owned_by="rolloutlab", **columns)
+    return ModelCard(id=name, object="model", created=0, owned_by="rolloutlab", reads=["token_ids"], **columns)
 
 
 def _model(row: Row) -> Model:

@@ -165,7 +165,8 @@ class DeletedModel(Wire):
 class ModelCard(Wire):
     """One entry of `GET {inference_base_url}/models`; `created` is in seconds since the epoch.
 
-    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has.
+    The embedded service adds the base of a trainable model, its newest step and how many checkpoints it has, and what
+    it reads beyond OpenAI's messages: `token_ids`, those sampled for earlier turns.
     """
 
     id: str
@@ -175,6 +176,7 @@ class ModelCard(Wire):
     base_model: str | None = None
     newest_step: Integer | None = None
     checkpoints: Integer | None = None
+    reads: list[str] | None = None
 
 
 class ModelCardList(Wire):
