@@ -55,7 +55,8 @@ def read(made, text, stops=(), tools=(TOOL,)):
     stream = reader.stream(stops, tools)
     shown = "".join(stream.feed(token_id) for token_id in ids)
     prompt = tokenizer("<s>[ask]a[tell]", add_special_tokens=False)["input_ids"]
-    return *reader.message(ids, stops, prompt, tools), shown
+    parsed = reader.message(ids, stops, prompt, tools)
+    return parsed.content, parsed.calls, shown
 
 
 CALL = '<call>{"name": "add", "arguments": {"a": 1}}</call>'

@@ -53,7 +53,7 @@ class StreamedCompletion:
 
     def _fold(self, parts: dict[str, Any], choice: Mapping[str, Any]) -> None:
         delta = choice.get("delta") or {}
-        for name in ("content", "refusal"):
+        for name in ("reasoning_content", "reasoning", "content", "refusal"):
             if delta.get(name):
                 parts[name] = parts.get(name, "") + delta[name]
                 self.text += delta[name]
@@ -76,7 +76,8 @@ def _fold_call(parts: dict[str, Any], call: Mapping[str, Any]) -> None:
 
 def _choice(index: int, parts: dict[str, Any]) -> dict[str, Any]:
     calls = [{"type": "function", **call} for _, call in sorted(parts.pop("tool_calls").items())]
-    message = {"role": "assistant", "content": parts.pop("content", None), "refusal": parts.pop("refusal", None)}
+    texts = {name: parts.pop(name, None) for name in ("content", "reasoning_content", "reasoning", "refusal")}
+    message = {"role": "assistant", **texts}
     present = {name: value for name, value in message.items() if value is not None}
     return {"index": index, **parts, "message": {**present, **({"tool_calls": calls} if calls else {})}}
 

@@ -10,17 +10,22 @@ conversation of the same shape, in which every part is a marker.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from rolloutlab.api.wire.chat import Choice, FunctionTool, MessageOrChoice
+from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING
 from rolloutlab.errors import RenderingError
 
 Tools = Sequence[FunctionTool] | None
 Template = Callable[[list[dict[str, Any]], Tools], str]
 """Renders messages with tools; raises RenderingError when it refuses them."""
+Place = Callable[[str, str], dict[str, Any]]
+"""The fields of a message with this reasoning and this content."""
 _EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "tool_calls"}
 _UNCHECKED = ("user", "assistant")
 _MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")
@@ -78,6 +83,7 @@ class Messages:
         messages = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
         for i, message in enumerate(messages):
             _simplify(message, i, f"{path}.{i}")
+            self._place_reasoning(message)
         shapes = tuple(map(_shape, messages))
         key = (bool(tools), shapes)
         if (result := self._cache.get(key)) is None:
@@ -92,6 +98,26 @@ class Messages:
                 raise RenderingError(f"{path}.{i}{error.format(kind=shapes[i].kind)}", hint=hint)
         _convert(messages, targets)
         return messages
+
+    def _place_reasoning(self, message: dict[str, Any]) -> None:
+        """Put the reasoning where the template reads it: in a field, or in the content as it was sampled."""
+        given = [message.pop(name, None) for name in FIELDS]
+        reasoning = next((text for text in given if text and isinstance(text, str)), "")
+        if message["role"] == "assistant" and reasoning and self._reasoning_place:
+            message |= self._reasoning_place(reasoning, message["content"])
+
+    @cached_property
+    def _reasoning_place(self) -> Place | None:
+        """Makes the fields of a message with reasoning and content; None where the template drops all reasoning."""
+        places: list[Place] = [*(partial(_in_field, name) for name in (*FIELDS, "thinking")), _in_content]
+        for place in places:
+            answer = {"role": "assistant", **place(_call_marker(1, 0), _content_marker(1))}
+            result = {"role": "tool", "tool_call_id": _call_id(0), "name": "f", "content": "?"}
+            for after in ([], [result]):
+                with suppress(RenderingError):
+                    if _call_marker(1, 0) in self._template([{"role": "user", "content": "?"}, answer, *after], None):
+                        return place
+        return None
 
     def _test(self, shapes: _Shapes, tools: Tools) -> tuple[_Shapes, Sequence[str]]:
         """The shape to which each message of such a conversation is converted, and what is lost of it even so."""
@@ -114,6 +140,14 @@ class Messages:
             return None
         rendered = set(_MARKERS.findall(text))
         return [_missing(shape, i, rendered) for i, shape in enumerate(shapes)]
+
+
+def _in_field(name: str, reasoning: str, content: str) -> dict[str, Any]:
+    return {name: reasoning, "content": content}
+
+
+def _in_content(reasoning: str, content: str) -> dict[str, Any]:
+    return {"content": f"{OPENING}\n{reasoning}\n{CLOSING}\n\n{content}"}
 
 
 def _shape(message: dict[str, Any]) -> _Shape:

@@ -1,13 +1,14 @@
-"""Parsing of sampled tokens: text as a stream, stop strings, tool calls."""
+"""Parsing of sampled tokens: text as a stream, stop strings, reasoning, tool calls."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.api.wire.chat import FunctionTool, UserMessage
+from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_reasoning
 from rolloutlab.errors import InputError
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call, ToolCallFormat, infer_format, valid_call
@@ -64,6 +65,45 @@ def _final_length(text: str, held: Sequence[str]) -> int:
     return min(ends)
 
 
+class ReasoningStream:
+    """Splits a stream of text into reasoning and answer, each passed on once further text cannot change it.
+
+    begun: the prompt has opened the reasoning.
+    """
+
+    def __init__(self, begun: bool) -> None:
+        self._begun = begun
+        self._text = ""
+        self._sent = "", ""
+
+    def feed(self, added: str) -> tuple[str, str]:
+        """What has become final of the reasoning and of the answer."""
+        self._text += added
+        final = self._final()
+        new = [text[len(sent) :] for text, sent in zip(final, self._sent, strict=True)]
+        self._sent = final
+        return new[0], new[1]
+
+    def _final(self) -> tuple[str, str]:
+        text = self._text.lstrip()
+        if OPENING.startswith(text) and text != OPENING:  # it may become one
+            return "", ""
+        if not self._begun and not text.startswith(OPENING):
+            return "", self._text
+        reasoning, ended, answer = text.removeprefix(OPENING).partition(CLOSING)
+        if not ended:
+            reasoning = reasoning[: _final_length(reasoning, [CLOSING])]
+        return reasoning.strip(), answer.lstrip("\n")
+
+
+class ParsedMessage(NamedTuple):
+    """What a completion consists of."""
+
+    reasoning: str
+    content: str
+    calls: list[Call]
+
+
 _USER = [UserMessage(role="user", content="?")]
 
 
@@ -79,17 +119,24 @@ class CompletionParser:
         """A stream of a completion's text; with tools, it holds back what may be a call."""
         return TextStream(self._renderer.text, stops, [self._call_marker] if tools else [])
 
+    def reasoning_stream(self, prompt: Sequence[int]) -> ReasoningStream:
+        """Splits the text of a completion of this prompt."""
+        return ReasoningStream(self._begins_reasoning(prompt))
+
     def message(
         self, ids: Sequence[int], stops: Sequence[str], prompt: Sequence[int], tools: Sequence[FunctionTool]
-    ) -> tuple[str, list[Call]]:
-        """The text of a completion, cut before the first stop string, and the calls in it."""
-        text = cut_at_stop(self._renderer.text(ids), stops)
-        if not tools:
-            return text, []
+    ) -> ParsedMessage:
+        """A completion, cut before the first stop string: its reasoning, its answer, and the calls in that."""
+        begun = self._begins_reasoning(prompt)
+        reasoning, answer = split_reasoning(cut_at_stop(self._renderer.text(ids), stops), begun)
         without_end = [i for i in ids if i not in self._end_ids]
         whole = cut_at_stop(str(self._tokenizer.decode(without_end, skip_special_tokens=False)), stops)
-        content, calls = self._parse(whole, prompt, tools)
-        return (content, calls) if calls else (text, [])
+        if self._template:
+            return self._parsed(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
+        if not tools or not self._format:
+            return ParsedMessage(reasoning, answer, [])
+        content, calls = self._format.parse(split_reasoning(whole, begun)[1])
+        return ParsedMessage(reasoning, content if calls else answer, calls)
 
     def check(self, tools: Sequence[FunctionTool]) -> None:
         """Check that this policy supports tools.
@@ -116,9 +163,8 @@ class CompletionParser:
         texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
         return tuple(whole[: sum(1 for _ in takewhile(beginning.startswith, texts))])
 
-    def _parse(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> tuple[str, list[Call]]:
-        if not self._template:
-            return self._format.parse(text) if self._format else (text, [])
+    def _parsed(self, text: str, prompt: Sequence[int], tools: Sequence[FunctionTool]) -> ParsedMessage | None:
+        """A completion as the tokenizer's `response_template` parses it, where it has calls or reasoning."""
         try:
             parsed = self._tokenizer.parse_response(
                 text, prefix=str(self._tokenizer.decode(list(prompt))), tools=[tool.to_wire() for tool in tools]
@@ -126,9 +172,17 @@ class CompletionParser:
             functions = [each.get("function", each) for each in parsed.get("tool_calls") or []]
             calls = [valid_call(each.get("name"), each.get("arguments") or {}) for each in functions]
         except Exception:  # noqa: BLE001 - sampled text may be malformed in any way
-            return text, []
+            return None
+        reasoning = next((str(parsed[name]) for name in (*FIELDS, "thinking") if parsed.get(name)), "")
         valid = [call for call in calls if call]
-        return (str(parsed.get("content") or ""), valid) if len(valid) == len(calls) else (text, [])
+        if len(valid) < len(calls) or (valid and not tools) or not (valid or reasoning):
+            return None
+        return ParsedMessage(reasoning, str(parsed.get("content") or ""), valid)
+
+    def _begins_reasoning(self, prompt: Sequence[int]) -> bool:
+        """Whether the generation prompt has opened the reasoning."""
+        end = self._tokenizer.decode(list(prompt[-len(OPENING) :]), skip_special_tokens=False)
+        return str(end).rstrip().endswith(OPENING)
 
     @property
     def _template(self) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.api.wire.base import moment
+from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.objective.advantages import group_advantages
 from rolloutlab.search.engine.records import Record
 from rolloutlab.store.changes import Entry, RewardChange
@@ -25,6 +26,7 @@ FIELDS = {
     "finish_reason": "why the last completion ended: stop, length or tool_calls",
     "turns": "how many times the policy answered",
     "tokens": "how many tokens were sampled",
+    "reasoning": "how many characters of reasoning; its text is in the document, after `assistant reasons:`",
     "tools": "names of the tools that were called, a list",
     "time": "when it was sampled, seconds since 1970",
 }
@@ -49,6 +51,7 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
         "finish_reason": entry.finish_reason,
         "turns": sum("message" in item or item.get("role") == "assistant" for item in entry.items),
         "tokens": entry.tokens,
+        "reasoning": sum(len(_reasoned(message)[0]) for message in messages) or None,
         "tools": sorted({name for message in messages for name, _ in _calls(message)}) or None,
         "time": moment(entry.created_at).timestamp(),
         **{f"{COLUMN}{name}": value for name, value in entry.row.items() if _is_field(value)},
@@ -82,12 +85,19 @@ def document_of(messages: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _lines(message: Mapping[str, Any]) -> Iterable[str]:
-    role, text = message.get("role", ""), plain_text(message.get("content"))
-    calls = list(_calls(message))
-    if text or not calls:
+    role, calls = message.get("role", ""), list(_calls(message))
+    reasoning, text = _reasoned(message)
+    if reasoning:
+        yield f"{role} reasons: {reasoning}"
+    if text or not (calls or reasoning):
         yield f"{role}: {text}"
     for name, arguments in calls:
         yield f"{role} calls {name}({arguments})"
+
+
+def _reasoned(message: Mapping[str, Any]) -> tuple[str, str]:
+    text = plain_text(message.get("content"))
+    return reasoning_of(message, text) if message.get("role") == "assistant" else ("", text)
 
 
 def _calls(message: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from rolloutlab.api.wire import trajectories as wire
 from rolloutlab.api.wire.base import Wire, moment
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, MessageOrChoice
+from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.errors import InputError
 
 
@@ -51,11 +52,23 @@ class StoredTrajectory:
 
     @property
     def answer(self) -> str:
-        """The last completion; if nothing was sampled, the assistant's last message."""
-        if self.choices or self.given is None:
-            return plain_text(self.choices[-1].message.content) if self.choices else ""
-        messages = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
-        return plain_text(messages[-1].content) if messages else ""
+        """The last completion without its reasoning; if nothing was sampled, the assistant's last message."""
+        return self._reasoned[1]
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the last completion, or of the assistant's last message; empty without any."""
+        return self._reasoned[0]
+
+    @property
+    def _reasoned(self) -> tuple[str, str]:
+        messages: list[Wire] = [choice.message for choice in self.choices[-1:]]
+        if not messages and self.given is not None:
+            messages = [item for item in self.items[self.given :] if isinstance(item, AssistantMessage)]
+        if not messages:
+            return "", ""
+        message = messages[-1].to_wire()
+        return reasoning_of(message, plain_text(message.get("content")))
 
     @cached_property
     def additional(self) -> list[wire.History]:

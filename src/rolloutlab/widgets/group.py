@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.api.wire.trajectories import ScoredHistories
 from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.objective.preflight import WHY
@@ -118,8 +119,10 @@ def turns(items: Iterable[MessageOrChoice], texts: ConversationTexts) -> list[di
 def _turn(
     item: MessageOrChoice, message: Mapping[str, Any], texts: ConversationTexts, calls: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    content, refusal = _content(message.get("content")), message.get("refusal")
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    reasoning, content = "", _content(message.get("content"))
+    if message["role"] == "assistant":
+        reasoning, content = reasoning_of(message, content)
+    refusal = message.get("refusal")
     made = []
     for each in [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]:
         call = _call(each, texts)
@@ -128,8 +131,8 @@ def _turn(
     return {
         "role": message["role"],
         "sampled": isinstance(item, Choice) and bool(item.sampled_tokens()),
-        "reasoning": texts.shown(str(reasoning)) if reasoning else None,
-        "said": texts.shown(content) if content or not (made or refusal) else None,
+        "reasoning": texts.shown(reasoning) if reasoning else None,
+        "said": texts.shown(content) if content or not (made or refusal or reasoning) else None,
         "refusal": texts.shown(str(refusal)) if refusal else None,
         "calls": made,
     }

@@ -139,6 +139,7 @@ class AssistantMessage(Wire):
     audio: Audio | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: FunctionCall | None = None
+    reasoning_content: str | None = None
     token_ids: list[Integer] | None = None
 
 
@@ -202,10 +203,14 @@ class CompletionAudio(Wire):
 
 
 class CompletionMessage(Wire):
-    """ChatCompletionMessage of the specification."""
+    """ChatCompletionMessage of the specification.
+
+    `reasoning_content` is the reasoning before the content, named as by DeepSeek and vLLM.
+    """
 
     role: Literal["assistant"]
     content: str | None = None
+    reasoning_content: str | None = None
     refusal: str | None = None
     annotations: list[Annotation] | None = None
     audio: CompletionAudio | None = None
@@ -367,6 +372,7 @@ class Delta(Wire):
     """What a chunk adds to a message."""
 
     role: Literal["assistant"] | None = None
+    reasoning_content: str | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 

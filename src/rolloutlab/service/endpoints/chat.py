@@ -23,7 +23,7 @@ from rolloutlab.policy.parsing import CompletionParser
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints.body import describe, reads
-from rolloutlab.service.endpoints.completion_format import CompletionOptions, Writer, usage
+from rolloutlab.service.endpoints.completion_format import CompletionOptions, Text, Writer, usage
 from rolloutlab.service.endpoints.sampling_settings import header, ignored_fields
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.store.sqlite import Database
@@ -34,8 +34,8 @@ _EVENTS: dict[str, dict[str, str]] = {"text/event-stream": {}}  # a schema here 
 T = TypeVar("T")
 Tokens = tuple[int, ...]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Piece = tuple[Completion, int, str]
-"""A completion, the position of its new token, and the text that the token has made final."""
+Piece = tuple[Completion, int, Text]
+"""A completion, the position of its new token, and the reasoning and content that the token has made final."""
 
 
 def router(registry: Registry, completer: "Completer") -> APIRouter:
@@ -153,11 +153,13 @@ class Completer:
         requests = [self._watched(each, options, put) for each in options.requests]
         future = self._sampler.submit(options.adapter, requests)
         future.add_done_callback(lambda _: put(None))
-        sent = dict.fromkeys((each.index for each in options.requests), 0)
+        sent = dict.fromkeys((each.index for each in options.requests), (0, 0))
         try:
             yield _event(self._writer.opening(options).to_json())
             while piece := await pieces.get():
-                sent[piece[0].request.index] += len(piece[2])
+                row, _, (reasoning, content) = piece
+                reasoned, answered = sent[row.request.index]
+                sent[row.request.index] = reasoned + len(reasoning), answered + len(content)
                 yield _event(self._writer.piece(options, *piece).to_json())
             rows = await run_in_threadpool(self._count, options, future.result())
             for chunk in self._writer.endings(options, rows, sent):
@@ -193,11 +195,12 @@ class Completer:
     ) -> CompletionRequest:
         """The request, ending at a stop string; `put` gets every token with the text it has made final."""
         text = self._parser.stream(options.stops, options.tools)
+        parts = self._parser.reasoning_stream(request.prompt)
 
         def watch(row: Completion) -> Finish | None:
             added = text.feed(row.tokens[-1])
             if put:
-                put((row, len(row.tokens) - 1, added))
+                put((row, len(row.tokens) - 1, parts.feed(added)))
             return "stop" if text.stopped else None
 
         return replace(request, watch=watch)

@@ -9,11 +9,13 @@ from typing import Any
 from rolloutlab.api.wire import chat as wire
 from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.model import Adapter
-from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.parsing import CompletionParser, ParsedMessage
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.policy.tool_calls import Call
 
 Chunk = wire.ChatCompletionChunk
+Text = tuple[str, str]
+"""Reasoning and content."""
+Sent = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -58,25 +60,25 @@ class Writer:
         delta = wire.Delta(role="assistant", content="")
         return _chunk(options, [wire.ChunkChoice(index=request.index, delta=delta) for request in options.requests])
 
-    def piece(self, options: CompletionOptions, row: Completion, position: int, text: str) -> Chunk:
+    def piece(self, options: CompletionOptions, row: Completion, position: int, text: Text) -> Chunk:
         """A token of a choice, with the text that it has made final."""
         entries = [self._entry(row, position)] if options.logprobs else None
         logprobs = wire.ChoiceLogprobs(content=entries) if entries else None
-        delta = wire.Delta(content=text)
+        delta = _delta(*text) if text[0] else wire.Delta(content=text[1])
         return _chunk(options, [wire.ChunkChoice(index=row.request.index, delta=delta, logprobs=logprobs)])
 
-    def endings(self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, int]) -> Iterator[Chunk]:
+    def endings(self, options: CompletionOptions, rows: Sequence[Completion], sent: dict[int, Sent]) -> Iterator[Chunk]:
         """The rest of each choice and its finish reason, then the usage.
 
-        sent: characters already sent, by index of the choice.
+        sent: characters of reasoning and of content already sent, by index of the choice.
         """
         for row in rows:
             choice = self._choice(options, row)
-            rest = (choice.message.content or "")[sent.get(row.request.index, 0) :]
-            numbered = enumerate(choice.message.tool_calls or [])
-            calls = [wire.ToolCallDelta(index=i, **call.to_wire()) for i, call in numbered]
-            if rest or calls:
-                delta = wire.Delta(**({"content": rest} if rest else {}), **({"tool_calls": calls} if calls else {}))
+            message, (reasoned, answered) = choice.message, sent.get(row.request.index, (0, 0))
+            calls = [wire.ToolCallDelta(index=i, **call.to_wire()) for i, call in enumerate(message.tool_calls or [])]
+            rest = (message.reasoning_content or "")[reasoned:], (message.content or "")[answered:]
+            if any(rest) or calls:
+                delta = _delta(*rest, calls)
                 yield _chunk(options, [wire.ChunkChoice(index=choice.index, delta=delta)])
             i, reason = choice.index, choice.finish_reason
             end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, policy_version=options.step)
@@ -86,12 +88,12 @@ class Writer:
 
     def _choice(self, options: CompletionOptions, row: Completion) -> wire.AnsweredChoice:
         """`policy_version` is the checkpoint that it was sampled from."""
-        text, calls = self._parser.message(row.tokens, options.stops, row.request.prompt, options.tools)
+        parsed = self._parser.message(row.tokens, options.stops, row.request.prompt, options.tools)
         entries = [self._entry(row, i) for i in range(len(row.tokens))] if options.logprobs else None
         return wire.AnsweredChoice(
             index=row.request.index,
-            finish_reason="tool_calls" if calls else "stop" if row.finish == "stop" else "length",
-            message=_message(text, calls),
+            finish_reason="tool_calls" if parsed.calls else "stop" if row.finish == "stop" else "length",
+            message=_message(parsed),
             logprobs=wire.ChoiceLogprobs(content=entries) if entries else None,
             policy_version=options.step,
         )
@@ -119,11 +121,18 @@ def _chunk(options: CompletionOptions, choices: list[wire.ChunkChoice], counts: 
     return Chunk(object="chat.completion.chunk", choices=choices, **options.head, **used)
 
 
-def _message(text: str, calls: Sequence[Call]) -> wire.CompletionMessage:
-    if not calls:
-        return wire.CompletionMessage(role="assistant", content=text)
-    functions = [wire.FunctionCall(name=call.name, arguments=call.arguments) for call in calls]
+def _delta(reasoning: str, content: str, calls: Sequence[wire.ToolCallDelta] = ()) -> wire.Delta:
+    parts = {"reasoning_content": reasoning, "content": content, "tool_calls": list(calls)}
+    return wire.Delta.model_validate({name: part for name, part in parts.items() if part})
+
+
+def _message(parsed: ParsedMessage) -> wire.CompletionMessage:
+    reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
+    if not parsed.calls:
+        return wire.CompletionMessage(role="assistant", content=parsed.content, **reasoning)
+    functions = [wire.FunctionCall(name=call.name, arguments=call.arguments) for call in parsed.calls]
     tool_calls = [
         wire.FunctionToolCall(id=f"call_{uuid.uuid4().hex[:24]}", type="function", function=each) for each in functions
     ]
-    return wire.CompletionMessage(role="assistant", tool_calls=tool_calls, **({"content": text} if text else {}))
+    content = {"content": parsed.content} if parsed.content else {}
+    return wire.CompletionMessage(role="assistant", tool_calls=tool_calls, **content, **reasoning)

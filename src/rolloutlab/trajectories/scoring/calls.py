@@ -17,7 +17,7 @@ POSITIONAL = ("trajectory", "answer", "messages", "row")
 _OF_ONE: Mapping[str, Callable[[StoredTrajectory], Any]] = {
     "trajectory": lambda t: t,
     "answer": lambda t: t.answer,
-    "reasoning": lambda t: _reasoning(t),
+    "reasoning": lambda t: t.reasoning,
     "messages": lambda t: t.messages,
     "row": lambda t: t.row,
     "prompt": lambda t: t.messages[: _first_completion(t)],
@@ -204,12 +204,6 @@ def _first_completion(trajectory: StoredTrajectory) -> int:
     if trajectory.given is not None and not trajectory.choices:
         return trajectory.given
     return next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), len(trajectory.items))
-
-
-def _reasoning(trajectory: StoredTrajectory) -> str:
-    """The reasoning of the last completion, in the field of vLLM and DeepSeek (`reasoning_content`) or `reasoning`."""
-    message = trajectory.choices[-1].message.to_wire() if trajectory.choices else {}
-    return str(message.get("reasoning_content") or message.get("reasoning") or "")
 
 
 def _info(row: Mapping[str, Any]) -> Any:

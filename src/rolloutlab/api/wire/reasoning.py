@@ -1,0 +1,26 @@
+"""Reasoning of a message: a field beside its content, or `<think>…</think>` at the beginning of the content."""
+
+from collections.abc import Mapping
+from typing import Any
+
+OPENING, CLOSING = "<think>", "</think>"
+FIELDS = "reasoning_content", "reasoning"
+"""Where services put it: DeepSeek and vLLM until 0.11; vLLM since, and OpenRouter."""
+
+
+def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
+    """The reasoning in a text, and the answer after it; all of the text is reasoning where that does not end.
+
+    begun: the reasoning began before the text, in the prompt.
+    """
+    if not begun and not text.lstrip().startswith(OPENING):
+        return "", text
+    reasoning, _, answer = text.lstrip().removeprefix(OPENING).partition(CLOSING)
+    return reasoning.strip(), answer.lstrip("\n")
+
+
+def reasoning_of(message: Mapping[str, Any], text: str) -> tuple[str, str]:
+    """The reasoning of a message, whose content has this text, and the answer without it."""
+    if field := next((message[name] for name in FIELDS if message.get(name)), None):
+        return str(field), text
+    return split_reasoning(text, begun=CLOSING in text and OPENING not in text)
