@@ -4,9 +4,12 @@ import copy
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolloutlab.api.wire.chat import FunctionTool
-from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.api.wire.reasoning import split_reasoning
+from rolloutlab.policy.parsing import CompletionParser, ReasoningStream
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call
 
@@ -124,3 +127,53 @@ def test_nothing_of_a_call_is_shown_where_its_marker_is_no_text(reader):
     made = reader(special=["<call>", "</call>"])
     said, [call], shown = read(made, CALL)
     assert (said, shown, call) == ("", "", Call("add", '{"a": 1}'))
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "</", "\n", " ", "a", "<"])), st.booleans())
+def test_a_stream_splits_reasoning_as_the_whole_text_does(pieces, begun):
+    stream = ReasoningStream(begun)
+    parts = [stream.feed(piece) for piece in pieces]
+    reasoning, answer = split_reasoning("".join(pieces), begun)
+    # what may still become a mark, and white space at the end of the reasoning, come with the end of the completion
+    assert reasoning.startswith("".join(part[0] for part in parts))
+    assert answer.startswith("".join(part[1] for part in parts))
+
+
+def test_a_stream_shows_reasoning_and_answer_as_they_come():
+    stream = ReasoningStream(begun=False)
+    pieces = ["<thi", "nk>\n", "so ", "far</", "think>", "\n\n", "yes", "!"]
+    assert [stream.feed(piece) for piece in pieces] == [
+        ("", ""),
+        ("", ""),
+        ("so", ""),
+        (" far", ""),
+        ("", ""),
+        ("", ""),
+        ("", "yes"),
+        ("", "!"),
+    ]
+
+
+THINKS = TEMPLATE.replace("%}[tell]{% endif %}", "%}[tell]<think>\n{% endif %}")
+THOUGHT = RESPONSES | {
+    "fields": RESPONSES["fields"] | {"thinking": {"open": "<think>", "close": "</think>", "content": "text"}}
+}
+
+
+def parsed(made, text, prompt, tools=()):
+    tokenizer, reader = made
+    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    return reader.message(encode(text), (), encode(prompt), tools)
+
+
+@BOTH
+def test_reasoning_is_read_apart_from_the_answer_and_its_calls(reader, responses):
+    made = reader(THOUGHT if responses else None)
+    assert parsed(made, "<think>hm</think>yes", "[tell]")[:2] == ("hm", "yes")
+    reasoning, content, [call] = parsed(made, f"<think>{CALL}</think>{CALL}", "[tell]", [TOOL])
+    assert (reasoning, content, call.name) == (CALL, "", "add")
+
+
+def test_reasoning_that_the_prompt_has_begun_is_read_apart(reader):
+    assert parsed(reader(template=THINKS), "hm</think>yes", "[ask]a[tell]<think>\n")[:2] == ("hm", "yes")
+    assert parsed(reader(template=THINKS), "hm", "[ask]a[tell]<think>\n")[:2] == ("hm", "")

@@ -181,7 +181,7 @@ class CompletionParser:
 
     def _begins_reasoning(self, prompt: Sequence[int]) -> bool:
         """Whether the generation prompt has opened the reasoning."""
-        end = self._tokenizer.decode(list(prompt[-len(OPENING) :]), skip_special_tokens=False)
+        end = self._tokenizer.decode(list(prompt[-2 * len(OPENING) :]), skip_special_tokens=False)
         return str(end).rstrip().endswith(OPENING)
 
     @property
