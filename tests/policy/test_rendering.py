@@ -389,6 +389,32 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
         renderer.prompt(messages(user(), answered | {"token_ids": [10**6]}, user("b")))
 
 
+def test_white_space_that_the_template_writes_before_an_answer_was_not_read(with_template, encode, say, end):
+    padded = (
+        "{% for m in messages %}{% if m.role == 'user' %}[ask]{{ m.content }}{% else %} {{ m.content }}</s>{% endif %}"
+        "{% endfor %}"
+    )
+    turns = history(user("a"), say([40, end]), user("b"), say([50, end]))
+    sequence = sequence_of(with_template(padded), turns)
+    assert list(sequence.ids) == [*encode("[ask]a"), 40, end, *encode("[ask]b"), 50, end]
+
+
+def test_ids_of_calls_are_short_where_the_template_requires_it(with_template, encode):
+    strict = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('9') }}"
+        "{% endif %}{{ c.function.name }} {{ c.id }}{% endfor %}{% if m.role == 'tool' %}"
+        "{% if m.tool_call_id | length != 9 %}{{ raise_exception('9') }}{% endif %}{{ m.tool_call_id }} {% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    renderer = with_template(strict)
+    for given, rendered in (("abcdefghi", "abcdefghi"), ("call_" + "0" * 24, None)):
+        call, result = CALL | {"id": given}, {"role": "tool", "tool_call_id": given, "content": "3"}
+        text = renderer.text(renderer.prompt(messages(user("a"), {"role": "assistant", "tool_calls": [call]}, result)))
+        short = text.removeprefix("aadd ")[:9]
+        assert text == f"aadd {short}{short} 3"
+        assert short == (rendered or short)
+
+
 def test_a_text_that_looks_like_a_placeholder_is_a_text(renderer, encode, say, end):
     sly = "sampled:0; sampled:0123456789abcdef:1;"
     sequence = sequence_of(renderer, history(user(sly), say([40, end]), user(sly), say([50, end])))

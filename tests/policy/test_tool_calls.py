@@ -51,6 +51,11 @@ def test_several_calls_and_text_around_them_are_told_apart(form):
     assert said == "Let me see. there"
 
 
+def test_an_object_without_marks_and_text_after_it_are_an_answer():
+    text = written(FORMS["bare"], CALL) + " is how it is called"
+    assert learned(FORMS["bare"]).parse(text) == (text, [])
+
+
 def test_a_list_of_calls_is_several_calls():
     text = '[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"a": 1}}]'
     assert learned(FORMS["list"]).parse(text) == ("", [Call("f", "{}"), Call("g", '{"a": 1}')])

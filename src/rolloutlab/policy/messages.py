@@ -7,12 +7,14 @@ content beside them, the first of several calls), the message is refused. What a
 conversation of the same shape, in which every part is a marker.
 """
 
+import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -64,6 +66,31 @@ class _Shape(NamedTuple):
 _Shapes = tuple[_Shape, ...]
 
 
+class _CallStyle(NamedTuple):
+    """How a template reads messages with calls.
+
+    as_text: arguments as JSON text instead of an object (DeepSeek-V3). short: ids of nine letters and digits (Mistral).
+    """
+
+    as_text: bool = False
+    short: bool = False
+
+    def apply(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Rewrite messages in place."""
+        for message in messages:
+            if self.short and message.get("tool_call_id"):
+                message["tool_call_id"] = _short_id(message["tool_call_id"])
+            for call in message.get("tool_calls") or []:
+                function = call.get("function", {})
+                if self.as_text and not isinstance(function.get("arguments", ""), str):
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+                if self.short:
+                    call["id"] = _short_id(call["id"])
+
+
+_STYLES = [_CallStyle(*flags) for flags in product((False, True), repeat=2)]
+
+
 class Messages:
     """Adapts conversations to one chat template."""
 
@@ -97,7 +124,26 @@ class Messages:
                 error, hint = _LOST[part]
                 raise RenderingError(f"{path}.{i}{error.format(kind=shapes[i].kind)}", hint=hint)
         _convert(messages, targets)
+        if any(shape.calls or shape.role == "tool" for shape in targets):
+            self._call_style.apply(messages)
         return messages
+
+    @cached_property
+    def _call_style(self) -> _CallStyle:
+        """The first style in which the template renders a call and its result; the plain one if in none."""
+        call, result, long_id = _call_marker(1, 0), _content_marker(2), f"call_{0:024}"
+        function = {"name": call, "arguments": {"a": 1}}
+        for style in _STYLES:
+            messages: list[dict[str, Any]] = [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": "", "tool_calls": [_as_tool_call(dict(function), long_id)]},
+                {"role": "tool", "tool_call_id": long_id, "name": "f", "content": result},
+            ]
+            style.apply(messages)
+            with suppress(RenderingError):
+                if {call, result} <= set(_MARKERS.findall(self._template(messages, None))):
+                    return style
+        return _CallStyle()
 
     def _place_reasoning(self, message: dict[str, Any]) -> None:
         """Put the reasoning where the template reads it: in a field, or in the content as it was sampled."""
@@ -111,11 +157,16 @@ class Messages:
         """Makes the fields of a message with reasoning and content; None where the template drops all reasoning."""
         places: list[Place] = [*(partial(_in_field, name) for name in (*FIELDS, "thinking")), _in_content]
         for place in places:
+            user = {"role": "user", "content": "?"}
             answer = {"role": "assistant", **place(_call_marker(1, 0), _content_marker(1))}
+            calling = _example(_Shape("assistant", content=False, calls=("function",)), 2)
+            calling |= place(_call_marker(1, 0), "")
             result = {"role": "tool", "tool_call_id": _call_id(0), "name": "f", "content": "?"}
-            for after in ([], [result]):
+            for after in ([answer], [answer, result], [calling, result]):  # some keep it up to the next question
+                messages = [user, *map(dict, after)]
+                self._call_style.apply(messages)
                 with suppress(RenderingError):
-                    if _call_marker(1, 0) in self._template([{"role": "user", "content": "?"}, answer, *after], None):
+                    if _call_marker(1, 0) in self._template(messages, None):
                         return place
         return None
 
@@ -134,8 +185,11 @@ class Messages:
         """What the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
         if all(shape.kind in _UNCHECKED for shape in shapes):
             return [""] * len(shapes)
+        examples = [_example(shape, i) for i, shape in enumerate(shapes)]
+        if any(shape.calls for shape in shapes):
+            self._call_style.apply(examples)
         try:
-            text = self._template([_example(shape, i) for i, shape in enumerate(shapes)], tools)
+            text = self._template(examples, tools)
         except RenderingError:
             return None
         rendered = set(_MARKERS.findall(text))
@@ -216,7 +270,7 @@ def _simplify(message: dict[str, Any], i: int, path: str) -> None:
         message.pop("tool_calls", None)  # templates that only test for the field take an empty list for a call
     elif call := message.pop("function_call", None):
         duplicate = any(each.get("function") == call for each in calls)  # some clients fill both fields with one call
-        message["tool_calls"] = calls if duplicate else [*calls, _as_tool_call(call, i)]
+        message["tool_calls"] = calls if duplicate else [*calls, _as_tool_call(call, _call_id(i))]
 
 
 def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
@@ -227,7 +281,7 @@ def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
     pending: defaultdict[str, list[str]] = defaultdict(list)
     for i, (message, shape) in enumerate(zip(messages, targets, strict=True)):
         if shape.calls and shape.kind != "function_call" and (call := message.pop("function_call", None)):
-            message["tool_calls"] = [_as_tool_call(call, i)]
+            message["tool_calls"] = [_as_tool_call(call, _call_id(i))]
         functions = [call for call in message.get("tool_calls") or [] if call["type"] == "function"]
         for call in reversed(functions):
             pending[call["function"]["name"]].append(call["id"])
@@ -239,8 +293,13 @@ def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
                 message["tool_call_id"] = ids.pop() if ids else _call_id(i)
 
 
-def _as_tool_call(call: dict[str, Any], i: int) -> dict[str, Any]:
-    return {"id": _call_id(i), "type": "function", "function": call}
+def _as_tool_call(call: dict[str, Any], call_id: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": call}
+
+
+def _short_id(call_id: str) -> str:
+    """An id of nine letters and digits: this one if it is one, else its hash."""
+    return call_id if re.fullmatch(r"[A-Za-z0-9]{9}", call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def _call_id(i: int) -> str:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from rolloutlab.api.wire.chat import FunctionTool, UserMessage
 from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_reasoning
 from rolloutlab.errors import InputError
+from rolloutlab.policy import harmony
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call, ToolCallFormat, infer_format, valid_call
 
@@ -108,7 +109,7 @@ _USER = [UserMessage(role="user", content="?")]
 
 
 class CompletionParser:
-    """Parses completions by the tokenizer's `response_template`, or by the call format of its chat template."""
+    """Parses completions by the tokenizer's `response_template`, as harmony, or by its chat template's call format."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, end_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -117,7 +118,7 @@ class CompletionParser:
 
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
         """A stream of a completion's text; with tools, it holds back what may be a call."""
-        return TextStream(self._renderer.text, stops, [self._call_marker] if tools else [])
+        return TextStream(self._renderer.text, stops, [self._call_marker] if tools or self._harmony else [])
 
     def reasoning_stream(self, prompt: Sequence[int]) -> ReasoningStream:
         """Splits the text of a completion of this prompt."""
@@ -133,6 +134,8 @@ class CompletionParser:
         whole = cut_at_stop(str(self._tokenizer.decode(without_end, skip_special_tokens=False)), stops)
         if self._template:
             return self._parsed(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
+        if self._harmony and (parsed := harmony.parse(whole)) and (tools or not parsed[2]):
+            return ParsedMessage(*parsed)
         if not tools or not self._format:
             return ParsedMessage(reasoning, answer, [])
         content, calls = self._format.parse(split_reasoning(whole, begun)[1])
@@ -146,7 +149,7 @@ class CompletionParser:
         """
         if tools and self._renderer.prompt(_USER, tools) == self._renderer.prompt(_USER):
             raise InputError("the policy's chat template does not render tools", hint="leave tools out")
-        if tools and not self._template and not self._format:
+        if tools and not self._template and not self._harmony and not self._format:
             raise InputError("the policy's format of tool calls is not supported", hint="leave tools out")
 
     def forced(self, function: str | None) -> tuple[int, ...]:
@@ -188,10 +191,15 @@ class CompletionParser:
     def _template(self) -> Any:
         return getattr(self._tokenizer, "response_template", None)
 
+    @cached_property
+    def _harmony(self) -> bool:
+        return harmony.is_harmony(str(self._tokenizer.chat_template))
+
     @property
     def _call_marker(self) -> str:
         """The beginning of a call in streamed text; empty, which holds back all text, if none is visible in it."""
-        marker = self._format.opening if self._format and not self._template else ""
+        parsed_whole = self._template or self._harmony
+        marker = self._format.opening if self._format and not parsed_whole else ""
         visible = self._renderer.text(self._tokenizer(marker, add_special_tokens=False)["input_ids"])
         return marker if marker in visible else ""
 

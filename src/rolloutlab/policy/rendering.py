@@ -10,13 +10,17 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, TokenLogprob
+from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of, split_reasoning
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
+from rolloutlab.policy.continuation import after_prompt
+from rolloutlab.policy.harmony import CHANNEL
 from rolloutlab.policy.messages import Messages, Tools
 
 _UNCHECKED_CHARS = 100_000
@@ -100,9 +104,10 @@ class Renderer:
         """
         plain = self._messages.plain(messages, "messages", tools)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
-        if not whole.startswith(prompt):
+        answer = after_prompt(prompt, whole, reasoning_of(messages[-1].to_wire(), "")[0])
+        if answer is None:
             raise RenderingError("the chat template does not render an answer after its prompt")
-        ids = self._encode(whole[len(prompt) :])
+        ids = self._encode(answer)
         ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
         return ids[: ends[0]] if ends else ids
 
@@ -130,11 +135,12 @@ class Renderer:
         return sequences
 
     def text(self, token_ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        """Without special tokens, except those around reasoning."""
+        return self._decode([token_id for token_id in token_ids if token_id not in self._unseen])
 
     def token(self, token_id: int) -> tuple[str, list[int]]:
         """A token's text and bytes."""
-        text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+        text = self._decode([token_id])
         raw = self._tokenizer.convert_ids_to_tokens([token_id])[0] or ""
         return text, list(_raw_bytes(raw) if _REPLACEMENT in text else text.encode())
 
@@ -150,6 +156,15 @@ class Renderer:
         except Exception as error:  # a template is a program, and may fail in any way
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
         return str(text)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    @cached_property
+    def _unseen(self) -> frozenset[int]:
+        """Special tokens that are no text."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        return frozenset(i for i, token in added if token.special and token.content not in {OPENING, CLOSING})
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -172,11 +187,12 @@ class Renderer:
         """Token ids of a conversation, with the generation prompt; sampled: the ids of turns, by index of a message."""
         text = self._check_length(self._template(plain, tools))
         ids: list[int] = []
-        for i, part in enumerate(self._placeholder.split(self._with_placeholders(text, plain, sampled, tools))):
+        parts = self._placeholder.split(self._with_placeholders(text, plain, sampled, tools))
+        for i, part in enumerate(parts):
             if i % 2:
                 ids += sampled[int(part)]
                 continue
-            context = encode(part)
+            context = encode(self._before_sampled(part) if i + 1 < len(parts) else part)
             # without the template's end of a turn, if that was sampled
             ids += context[1:] if ids and context[:1] == ids[-1:] and ids[-1] in self._end_ids else context
         return ids
@@ -204,20 +220,42 @@ class Renderer:
             whole = with_placeholders([i for i in sampled if with_placeholders([i])])
         return text if whole is None else whole
 
+    def _before_sampled(self, text: str) -> str:
+        """The text before a sampled turn with the white space of the generation prompt, after which it was sampled."""
+        begun, space = self._generation_prompt
+        stripped = text.rstrip()
+        return stripped + space if begun is not None and stripped.endswith(begun) else text
+
+    @cached_property
+    def _generation_prompt(self) -> tuple[str | None, str]:
+        """The text of the generation prompt, which may be empty, and the white space at its end."""
+        user = [{"role": "user", "content": "?"}]
+        try:
+            prompt, without = self._template(user, None), self._template(user, None, begin=False)
+        except RenderingError:
+            return None, ""
+        stripped = prompt.rstrip()
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stripped, without, strict=False)))
+        return stripped[same:], prompt[len(stripped) :]
+
     def _marked(self, i: int) -> dict[str, Any]:
         """A message in place of the i-th, whose content is its placeholder."""
         return {"role": "assistant", "content": f"sampled:{self._secret}:{i};"}
 
     def _text_without_end(self, ids: Sequence[int]) -> str:
         ids = ids[:-1] if ids and ids[-1] in self._end_ids else ids
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return self._decode(ids)
 
     def _token_ids(self, message: AssistantMessage, plain: dict[str, Any], path: str) -> list[int]:
         """The `token_ids` of a message, which are at least its text: calls and what a stop string cut off are more."""
         ids = message.token_ids or []
         if any(not 0 <= token_id < self._vocabulary for token_id in ids):
             raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
-        if _words(plain["content"]) not in _words(self.text(ids)):
+        content, whole = _words(split_reasoning(plain["content"])[1]), self._decode(ids)
+        as_sampled = any(content in _words(text) for text in (self.text(ids), whole))
+        # what is between parts of the content: calls, or the headers of messages
+        in_parts = message.tool_calls or CHANNEL in whole
+        if not as_sampled and not (in_parts and _is_subsequence(content, whole)):
             raise RenderingError(f"{path}: these are not the tokens of the message", hint="leave token_ids out")
         return ids
 
@@ -250,6 +288,11 @@ class Renderer:
 
 def _words(text: str) -> str:
     return "".join(text.split())
+
+
+def _is_subsequence(part: str, text: str) -> bool:
+    characters = iter(text)
+    return all(character in characters for character in part)
 
 
 def _named_id(token: str) -> int | None:

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutlab.api.wire.reasoning import CLOSING
+from rolloutlab.policy.continuation import after_prompt
+
 Template = Callable[[list[dict[str, Any]], bool], str]
 """Renders messages; the second argument is `add_generation_prompt`."""
 _NAME, _ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
@@ -53,7 +56,9 @@ class ToolCallFormat:
                 return text, []
             calls.append(call)
             rest = self._skip_markers(rest[end:])
-        return (before + rest, calls) if calls else (text, [])
+        if not calls or (rest and not self.opening):  # an object with text after it is an answer that begins with one
+            return text, []
+        return before + rest, calls
 
     def _read(self, text: str) -> tuple[Call | None, int]:
         try:
@@ -95,9 +100,10 @@ def infer_format(template: Template, end: str) -> ToolCallFormat | None:
     call = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
     prompt = template(user, True)
     whole = template([*user, {"role": "assistant", "content": "", "tool_calls": [call]}], False)
-    rendered = whole.removeprefix(prompt)
-    if rendered == whole:
+    rendered = after_prompt(prompt, whole)
+    if rendered is None:
         return None
+    answer = rendered.find(CLOSING) + len(CLOSING) if CLOSING in rendered else 0  # some write an empty reasoning
     for start in (i for i, character in enumerate(rendered) if character == "{"):
         try:
             value, call_end = json.JSONDecoder().raw_decode(rendered, start)
@@ -107,7 +113,7 @@ def infer_format(template: Template, end: str) -> ToolCallFormat | None:
         if "name" in keys and "arguments" in keys and _NAME in rendered:
             closing = rendered[call_end:].partition(end)[0] if end else rendered[call_end:]
             return ToolCallFormat(
-                opening=rendered[:start].lstrip().rstrip(_BEFORE),
+                opening=rendered[answer:start].lstrip().rstrip(_BEFORE),
                 closing=closing.lstrip(_AFTER).rstrip(),
                 name_key=keys["name"],
                 arguments_key=keys["arguments"],

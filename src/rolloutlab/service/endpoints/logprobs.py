@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 
 from rolloutlab.api.wire import chat as wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, ChoiceLogprobs, MessageOrChoice
+from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.forward import Scorer
@@ -18,7 +19,7 @@ from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.endpoints.chat import while_connected
 from rolloutlab.service.model_registry import Registry
 
-_RENDERED = {"role", "content", "refusal", "tool_calls", "function_call"}
+_RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELDS}
 """Fields of an assistant message that chat templates read."""
 
 
