@@ -13,7 +13,7 @@ COMPAT := colab lowest
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -50,13 +50,17 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: $(CLIENTS:%=acceptance-%)
+acceptance: $(CLIENTS:%=acceptance-%) acceptance-templates
 
-environments: $(CLIENTS:%=.venvs/%/.ready)
+environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready
 
 # Third-party clients, each in an environment of its own, on a service that runs from .venv.
 $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_$(*)*.py
+
+# Chat templates as packages publish them, under tiny policies of .venv's own torch.
+acceptance-templates: $(READY) .venvs/templates/.ready
+	$(PYTEST) -c pyproject.toml tests/acceptance/test_templates.py
 
 # Two kernels that share a grant with tokens of three seconds, for a minute; the suite has some seconds of it.
 acceptance-sign_in: $(READY)
@@ -119,6 +123,12 @@ endef
 .venvs/rewards/.alone: tests/acceptance/rewards_alone.txt
 	test -x .venvs/rewards/bin/python || $(PYTHON) -m venv .venvs/rewards
 	.venvs/rewards/bin/python -m pip install --quiet --no-deps --requirement $<
+	touch $@
+
+# Files of these packages are read and nothing of them is run: what they ask for stays out.
+.venvs/templates/.ready: tests/acceptance/templates.txt
+	test -x .venvs/templates/bin/python || $(PYTHON) -m venv .venvs/templates
+	.venvs/templates/bin/python -m pip install --quiet --no-deps --requirement $<
 	touch $@
 
 .venvs/conformance/.ready: .venvs/conformance/node_modules
