@@ -26,6 +26,7 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     UNREADABLE = "unreadable"
     BALANCED_AWAY = "balanced_away"
+    NO_ANSWER = "no_answer"
 
 
 class Member(NamedTuple):

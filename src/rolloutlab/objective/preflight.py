@@ -18,6 +18,7 @@ WHY = {
     Reason.TOO_LONG: "longer than the policy's context",
     Reason.UNREADABLE: "a part that the policy cannot read",
     Reason.BALANCED_AWAY: "advantage_balance takes the whole advantage away",
+    Reason.NO_ANSWER: "no answer of an assistant to learn",
 }
 
 _FIX = {
@@ -28,6 +29,7 @@ _FIX = {
     Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
     Reason.UNREADABLE: "%group {collection} shows it",
     Reason.BALANCED_AWAY: "advantage_balance: 0",
+    Reason.NO_ANSWER: "%group {collection} shows it",
 }
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
@@ -13,6 +13,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
@@ -73,35 +74,56 @@ def train(
     options = _in_fp32(settle(config))
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
-    job = read_job(groups, renderer, policy.context, lambda count: _beat(count, report, cancelled))
+    job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))
     check = preflight(job.members, options, warnings=job.warnings)
     rows = list(pack(_training_sequences(check, job.sequences), policy.row_tokens))
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
     report("preflight", _preflight_data(check, options))
+    rates = [learning_rate] * len(rows)
+    steps = GradientSteps(rows, rates, options, seed_of(job.digest, config, step), _job_metrics(job, check))
+    return take_steps(policy, model, start, steps, report, cancelled)
 
-    torch.manual_seed(_seed(job, config, step))
+
+@dataclass(frozen=True)
+class GradientSteps:
+    """The gradient steps of a job. rates: a learning rate per row. constant: numbers that every step reports."""
+
+    rows: list[Row]
+    rates: Sequence[float]
+    options: Options
+    seed: int
+    constant: Mapping[str, float]
+
+
+def take_steps(
+    policy: Policy, model: PeftModel, start: State, steps: GradientSteps, report: Report, cancelled: Callable[[], bool]
+) -> State:
+    """Train `model` on rows, one AdamW step each, from a state; the state afterwards. Raises as `train`."""
+    rows, options = steps.rows, steps.options
+    torch.manual_seed(steps.seed)
     write_adapter(model, start.adapter)
     forward = Forward(policy, model)
     parameters = adapter_parameters(model).values()
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1)
     _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
-    constant = {**_job_metrics(job, check), "learning_rate": learning_rate}
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
         for i, row in enumerate(_until(cancelled, rows)):
+            optimizer.param_groups[0]["lr"] = steps.rates[i]
             metrics = _optimizer_step(forward, optimizer, row, options, pool)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
+            metrics |= {**steps.constant, "learning_rate": steps.rates[i]}
             # undefined metrics are left out: JSON has no NaN
-            report("gradient_step", {k: v for k, v in {**metrics, **constant}.items() if math.isfinite(v)})
+            report("gradient_step", {k: v for k, v in metrics.items() if math.isfinite(v)})
     if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
 
 
-def _beat(count: int, report: Report, cancelled: Callable[[], bool]) -> None:
+def beat(count: int, report: Report, cancelled: Callable[[], bool]) -> None:
     """While a long job is being read: check for cancellation, report heartbeats."""
     if cancelled():
         raise Cancelled
@@ -257,10 +279,10 @@ def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
     }
 
 
-def _seed(job: ReadJob, config: ExperimentalTrainingConfig | None, step: int) -> int:
-    """A seed from the job's content, not its model: the same job on a copy of the model gives the same result."""
+def seed_of(content: bytes, config: Wire | None, step: int) -> int:
+    """A seed from a job's content, not its model: the same job on a copy of the model gives the same result."""
     digest = hashlib.sha256(str(step).encode())
-    digest.update(job.digest)
+    digest.update(content)
     digest.update(config.to_json().encode() if config else b"")
     return int.from_bytes(digest.digest()[:8])
 

@@ -12,7 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from rolloutlab.api.http.secrecy import proof
 from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.service.endpoints import chat, logprobs, models, training_jobs
+from rolloutlab.service.endpoints import chat, fine_tuning, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
 from rolloutlab.service.endpoints.chat import Completer, Ledger
 from rolloutlab.service.endpoints.errors import CHAT, TRAINING, add_error_handlers
@@ -59,6 +59,7 @@ def make_app(
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
     routers = [chat.usage_router(ledger), logprobs.router(registry, Scorer(registry.policy))]
     routers += [models.router(registry, jobs), models.lost_router(registry), training_jobs.router(jobs)]
+    routers.append(fine_tuning.router(registry.policy, jobs))
     for router in routers:
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 

@@ -55,6 +55,7 @@ _MIGRATIONS = [
     CREATE INDEX oauth_grants_of_client ON oauth_grants (client_id)
     """,
     "DROP TABLE oauth_clients",
+    "ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'rl'",
 ]
 
 

@@ -12,13 +12,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
+from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
 from rolloutlab.api.wire.training import Event, TrainingJob
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.fsutil import flush, remove
+from rolloutlab.policy.fine_tuning import fine_tune
 from rolloutlab.policy.trainer import train
-from rolloutlab.service.endpoints import job_upload
+from rolloutlab.service.endpoints import job_upload, sft_upload
 from rolloutlab.service.job_bodies import Bodies
 from rolloutlab.service.model_registry import Registry
+from rolloutlab.service.uploaded_files import UploadedFiles
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
 
@@ -56,14 +59,18 @@ class Jobs:
         self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.lora_copy()
         self.bodies = Bodies(database, folder / "jobs")
+        self.files = UploadedFiles(folder / "files")
         self.bodies.clean_up()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
-    def create(self, draft: Path, digest: str, key: str | None = None) -> str:
+    def create(
+        self, draft: Path, digest: str, key: str | None = None, fine_tuning: CreateSFTTrainingJob | None = None
+    ) -> str:
         """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
 
         key: idempotency key; sent again with the same body, it returns the same job. digest: SHA-256 of the body.
+        fine_tuning: the job, where the draft is one of `sft_upload`.
 
         Raises:
             InvalidBodyError: the draft is not a job. NotFoundError: there is no such model. ConflictError: the key was
@@ -73,7 +80,7 @@ class Jobs:
         existing = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
         if rows := self._database.read(existing[0], *existing[1]):
             return _check_digest(rows[0], digest)
-        model_id = str(job_upload.check(draft).model_id)
+        model_id, kind = str((fine_tuning or job_upload.check(draft)).model_id), "sft" if fine_tuning else "rl"
         moved = None
         try:
             with self._changed, self._database.write() as connection:
@@ -82,9 +89,9 @@ class Jobs:
                 moved = draft.replace(self.bodies.path(job_id))
                 flush(moved.parent)
                 queued = connection.execute(
-                    "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest)"
-                    " SELECT ?, id, 'queued', ?, ?, ? FROM models WHERE id = ?",
-                    (job_id, now(), key or None, digest, model_id),
+                    "INSERT INTO jobs (id, model_id, status, created_at, idempotency_key, digest, kind)"
+                    " SELECT ?, id, 'queued', ?, ?, ?, ? FROM models WHERE id = ?",
+                    (job_id, now(), key or None, digest, kind, model_id),
                 )
                 self._changed.notify()
         except BaseException:
@@ -214,7 +221,6 @@ class Jobs:
         if not started.rowcount:  # it was cancelled since `_next`
             return None
         self._raise_if_stopped(job_id)
-        config, groups = job_upload.read(self.bodies.path(job_id))
         start = self._registry.state(model_id, step)
         last: dict[str, object] = {}
 
@@ -225,7 +231,13 @@ class Jobs:
             self._notify()
 
         stop = partial(self._should_stop, job_id)
-        state = train(self._registry.policy, self._model, start, groups, config, step, report, stop)
+        policy, body = self._registry.policy, self.bodies.path(job_id)
+        if row["kind"] == "sft":
+            job, conversations = sft_upload.read(body)
+            state = fine_tune(policy, self._model, start, conversations, job.config, step, report, stop)
+        else:
+            config, groups = job_upload.read(body)
+            state = train(policy, self._model, start, groups, config, step, report, stop)
         self._raise_if_stopped(job_id)
         new_step = self._registry.next_step(model_id)
         self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.api.wire.errors import ValidationError, locate
+from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
 from rolloutlab.api.wire.training import CreateTrainingJob, DeleteCheckpoints, RegisterModel
 from rolloutlab.api.wire.trajectories import LogprobsRequest
 from rolloutlab.errors import Cancelled
@@ -24,7 +25,7 @@ from rolloutlab.fsutil import flush
 M = TypeVar("M", bound=Wire)
 MAX_ERRORS = 50
 """Validation errors that are reported of one body."""
-BODIES = (ChatRequest, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
+BODIES = (ChatRequest, CreateSFTTrainingJob, CreateTrainingJob, DeleteCheckpoints, LogprobsRequest, RegisterModel)
 _NOT_JSON = (b"NaN", b"Infinity")
 """Not JSON, but pydantic's JSON parser accepts them in fields that a model does not declare."""
 MAX_BYTES = 64_000_000

@@ -1,0 +1,88 @@
+"""Supervised fine-tuning: its data, and its jobs as the serverless client of openpipe-art 0.5.18 creates them."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import AliasChoices, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from rolloutlab.api.wire.base import Integer, Number, Wire
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionDefinition, FunctionTool, MessageOrChoice
+
+_Rate = Annotated[Number, Field(ge=0)]
+
+
+class Conversation(Wire):
+    """A line of fine-tuning data: OpenAI's `messages`, or `messages_and_choices` with sampled tokens.
+
+    functions: the older form of `tools`. name: for reports. Of an assistant's message, `weight` is 0 or 1, as OpenAI
+    has it: one of weight 0 is context.
+    """
+
+    messages: list[MessageOrChoice] = Field(
+        min_length=1, validation_alias=AliasChoices("messages", "messages_and_choices")
+    )
+    tools: list[FunctionTool] | None = None
+    functions: list[FunctionDefinition] | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _weights(self) -> "Conversation":
+        for i, item in enumerate(self.messages):
+            weight = (item.model_extra or {}).get("weight")
+            if weight is not None and weight not in (0, 1):
+                raise PydanticCustomError("weight", "messages.{i}.weight should be 0 or 1", {"i": i})
+        return self
+
+    def all_tools(self) -> list[FunctionTool] | None:
+        """The tools, with those of the older form."""
+        older = [FunctionTool(type="function", function=function) for function in self.functions or ()]
+        return [*(self.tools or ()), *older] or None
+
+    def answers(self) -> list[int]:
+        """Indices of what is learned: the Choices or, without any, the assistant's messages whose weight is not 0."""
+        choices = [i for i, item in enumerate(self.messages) if isinstance(item, Choice)]
+        return choices or [
+            i
+            for i, item in enumerate(self.messages)
+            if isinstance(item, AssistantMessage) and (item.model_extra or {}).get("weight") != 0
+        ]
+
+
+class SFTTrainingConfig(Wire):
+    """Options of a fine-tuning job: conversations of a gradient step; a learning rate, or one for each step."""
+
+    batch_size: Integer | None = Field(default=None, ge=1)
+    learning_rate: _Rate | Annotated[list[_Rate], Field(min_length=1)] | None = None
+
+
+class CreateSFTTrainingJob(Wire):
+    """Body of `POST {base_url}/v1/preview/sft-training-jobs`; the URL is one of `POST /v1/preview/files`."""
+
+    model_id: UUID
+    training_data_url: str
+    config: SFTTrainingConfig | None = None
+
+
+class UploadedFile(Wire):
+    """Fine-tuning data as `POST {base_url}/v1/preview/files` has read it.
+
+    url: for jobs, until `expires_at` (seconds since the epoch); absent where nothing was kept. trainable: the number of
+    conversations that a job would learn from. tokens: that it would learn. rows: its gradient steps without a
+    `batch_size`. reasons: how many others there are by reason; skipped: names of some of them. unreadable: names by
+    what cannot be read.
+    """
+
+    object: Literal["file"]
+    id: UUID | None = None
+    url: str | None = None
+    expires_at: Integer | None = None
+    bytes: Integer
+    conversations: Integer
+    trainable: Integer
+    tokens: Integer
+    rows: Integer
+    reasons: dict[str, Integer] = {}
+    skipped: dict[str, list[str]] = {}
+    unreadable: dict[str, list[str]] = {}
+    warnings: list[str] = []

@@ -1,0 +1,181 @@
+"""Supervised fine-tuning: conversations to sequences of which the answers are learned by cross-entropy.
+
+Sampled tokens are learned as they were sampled, other answers as the chat template renders them.
+"""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from peft import PeftModel
+
+from rolloutlab.api.wire.chat import Choice, ChoiceLogprobs, MessageOrChoice, TokenLogprob
+from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
+from rolloutlab.api.wire.trajectories import History
+from rolloutlab.errors import ContextError, RenderingError, TrainingError
+from rolloutlab.objective.advantages import Reason
+from rolloutlab.objective.options import Options
+from rolloutlab.policy.model import Policy
+from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.trainer import (
+    GradientSteps,
+    Report,
+    Row,
+    State,
+    TrainingSequence,
+    beat,
+    pack,
+    seed_of,
+    take_steps,
+)
+
+_LEAST_RATE = 5e-5
+"""The default learning rate of large policies: openpipe-art's own; that of reinforcement learning is lower."""
+_REPORTED = ("loss", "entropy", "grad_norm", "learning_rate", "row_tokens", "num_trajectories", "num_trainable_tokens")
+"""Numbers of a gradient step that mean something here: there is no policy that sampled, and no reward."""
+
+
+@dataclass(frozen=True)
+class ReadConversations:
+    """Conversations without their texts: about nine bytes per token.
+
+    sequences: of each conversation that is learned from. number: of all conversations. skipped: names of the others by
+    reason; unreadable: by what cannot be read. digest: SHA-256 of the conversations.
+    """
+
+    sequences: list[list[TokenSequence]]
+    number: int
+    skipped: dict[Reason, list[str]]
+    unreadable: dict[str, list[str]]
+    warnings: list[str]
+    digest: bytes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are learned."""
+        return sum(sequence.trainable for sequences in self.sequences for sequence in sequences)
+
+    def rows(self, policy: Policy, batch_size: int | None = None) -> list[Row]:
+        """Rows of `batch_size` conversations each, or as many as fit into the policy's row; in order."""
+        # advantage and weight 1 make the loss of a row the mean negative logprob of its trained tokens
+        learned = [[TrainingSequence(each, 1.0, 1.0) for each in sequences] for sequences in self.sequences]
+        if batch_size is None:
+            return list(pack(learned, policy.row_tokens))
+        remaining = iter(learned)
+        return [list(chain.from_iterable(batch)) for batch in iter(lambda: list(islice(remaining, batch_size)), [])]
+
+
+def read_conversations(
+    conversations: Iterable[tuple[str, Conversation]], policy: Policy, progress: Callable[[int], None] = lambda _: None
+) -> ReadConversations:
+    """Read named conversations once, in order; `progress` is called after each with their number so far."""
+    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
+    digest, number = hashlib.sha256(), 0
+    read = ReadConversations([], 0, {}, {}, [], b"")
+    for number, (name, conversation) in enumerate(conversations, start=1):
+        digest.update(conversation.to_json().encode())
+        try:
+            sequences = [each for each in _sequences(conversation, renderer, policy.context) if each.trainable]
+            fitting = [sequence for sequence in sequences if len(sequence) <= policy.context]
+            reason = Reason.TOO_LONG if sequences else Reason.NO_ANSWER
+        except ContextError:
+            fitting, reason = [], Reason.TOO_LONG
+        except RenderingError as error:
+            fitting, reason = [], Reason.UNREADABLE
+            read.unreadable.setdefault(error.message, []).append(name)
+        if not fitting:
+            read.skipped.setdefault(reason, []).append(name)
+        else:
+            read.sequences.append(fitting)
+            if len(fitting) < len(sequences):
+                read.warnings.append(f"{name}: a part longer than the policy's context is left out")
+        progress(number)
+    return replace(read, number=number, digest=digest.digest())
+
+
+def _sequences(conversation: Conversation, renderer: Renderer, context: int) -> Iterator[TokenSequence]:
+    """The sequences in which the answers are trained; their logprobs are not known, so that they are NaN."""
+    if len(conversation.messages) > context:  # a message has at least one token
+        raise ContextError(f"{len(conversation.messages):,} messages")
+    tools, items = conversation.all_tools(), list(conversation.messages)
+    for i in conversation.answers():
+        items[i] = _with_tokens(conversation.messages, i, renderer, tools)
+    history = History.model_construct(messages_and_choices=items, tools=tools)
+    for sequence in renderer.sequences(history):
+        if sequence.trained[:1] == b"\1":
+            raise RenderingError("messages: the first answer has no context")
+        yield replace(sequence, logprobs=array("f", [math.nan]) * len(sequence))
+
+
+def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, tools: Any) -> Choice:
+    """The answer `i` as a Choice with tokens: those that were sampled, or those that the template renders."""
+    item = items[i]
+    if isinstance(item, Choice) and item.sampled_tokens():
+        return item
+    before: list[Any] = [each.message if isinstance(each, Choice) else each for each in items[: i + 1]]
+    tokens = [
+        TokenLogprob.model_construct(token="", logprob=0.0, top_logprobs=[], token_id=token_id)
+        for token_id in renderer.answer(before, tools)
+    ]
+    logprobs = ChoiceLogprobs.model_construct(content=tokens)
+    return Choice.model_construct(finish_reason="stop", index=0, message=before[-1], logprobs=logprobs)
+
+
+def fine_tune(
+    policy: Policy,
+    model: PeftModel,
+    start: State,
+    conversations: Iterable[tuple[str, Conversation]],
+    config: SFTTrainingConfig | None,
+    step: int,
+    report: Report,
+    cancelled: Callable[[], bool],
+) -> State:
+    """As `trainer.train`, by cross-entropy: the loss of a row is the mean negative logprob of its trained tokens.
+
+    Raises:
+        TrainingError: there are fewer learning rates than rows, or as of `train`. Cancelled: as of `train`.
+    """
+    config = config or SFTTrainingConfig()
+    read = read_conversations(conversations, policy, lambda count: beat(count, report, cancelled))
+    rows = read.rows(policy, config.batch_size)
+    rates = _rates(config, policy, len(rows))
+    report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})
+    report("preflight", _preflight_data(read, config))
+
+    def report_known(kind: str, data: dict[str, object]) -> None:
+        report(kind, {name: data[name] for name in _REPORTED if name in data} if kind == "gradient_step" else data)
+
+    constant = {"num_trajectories": float(len(read.sequences)), "num_trainable_tokens": float(read.tokens)}
+    seed = seed_of(read.digest, config, step)
+    return take_steps(
+        policy, model, start, GradientSteps(rows, rates, Options(), seed, constant), report_known, cancelled
+    )
+
+
+def _rates(config: SFTTrainingConfig, policy: Policy, rows: int) -> list[float]:
+    """A learning rate for each row."""
+    given = max(policy.learning_rate, _LEAST_RATE) if config.learning_rate is None else config.learning_rate
+    if not isinstance(given, list):
+        return [given] * rows
+    if len(given) < rows:
+        hint = f"learning_rate: one number, or {rows} of them"
+        raise TrainingError(f"{len(given)} learning rates for {rows} gradient steps", hint=hint)
+    return given[:rows]
+
+
+def _preflight_data(read: ReadConversations, config: SFTTrainingConfig) -> dict[str, object]:
+    return {
+        "trajectories": read.number,
+        "trainable_trajectories": len(read.sequences),
+        "trainable_tokens": read.tokens,
+        "reasons": {str(reason): len(names) for reason, names in read.skipped.items()},
+        "skipped": {str(reason): names for reason, names in read.skipped.items()},
+        "unreadable": read.unreadable,
+        "warnings": read.warnings,
+        "unknown_options": sorted(config.model_extra or {}),
+    }

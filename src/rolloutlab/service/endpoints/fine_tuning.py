@@ -1,0 +1,80 @@
+"""/v1/preview/files and /v1/preview/sft-training-jobs: upload fine-tuning data, and create jobs on it.
+
+A job's events, status and cancellation are those of `/v1/preview/training-jobs`.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.concurrency import run_in_threadpool
+
+from rolloutlab.api.wire.errors import ValidationError
+from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, UploadedFile
+from rolloutlab.api.wire.training import TrainingJobResponse
+from rolloutlab.policy.fine_tuning import read_conversations
+from rolloutlab.policy.model import Policy
+from rolloutlab.service.endpoints import sft_upload
+from rolloutlab.service.endpoints.body import InvalidBodyError, describe, reads, spool
+from rolloutlab.service.job_queue import Jobs
+
+_MAX_NAMES = 20
+"""Names of conversations that are listed for a reason."""
+_LINES = {"requestBody": {"required": True, "content": {"application/jsonl": {"schema": {"type": "string"}}}}}
+
+
+def router(policy: Policy, jobs: Jobs) -> APIRouter:
+    routes = APIRouter(prefix="/v1/preview", tags=["fine-tuning"])
+
+    @routes.post("/files", response_model=UploadedFile, response_model_exclude_unset=True, openapi_extra=_LINES)
+    async def upload_file(request: Request, dry_run: bool = False) -> UploadedFile:
+        """JSON Lines of conversations; with `dry_run` they are read and reported, and not kept."""
+        with jobs.bodies.draft() as draft:
+            await spool(request, draft)
+            report = await run_in_threadpool(_report, draft, policy)
+            kept: dict[str, Any] = {}
+            if not dry_run:
+                file_id, url, expires_at = await run_in_threadpool(jobs.files.keep, draft)
+                kept = {"id": UUID(file_id), "url": url, "expires_at": expires_at}
+        return UploadedFile(object="file", **kept, **report)
+
+    @routes.post("/sft-training-jobs", openapi_extra=describe(CreateSFTTrainingJob))
+    def create_sft_training_job(
+        body: Annotated[CreateSFTTrainingJob, Depends(reads(CreateSFTTrainingJob))],
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> TrainingJobResponse:
+        data = jobs.files.path(body.training_data_url)
+        if data is None:
+            message = "not a URL of POST /v1/preview/files, or expired; no other URL is fetched"
+            raise InvalidBodyError([ValidationError(loc=["body", "training_data_url"], msg=message, type="url")])
+        digest = hashlib.sha256(body.to_json().encode()).hexdigest()
+        with jobs.bodies.draft() as draft:
+            sft_upload.write(body, data, draft)
+            return TrainingJobResponse(id=UUID(jobs.create(draft, digest, idempotency_key, body)))
+
+    return routes
+
+
+def _report(draft: Path, policy: Policy) -> dict[str, Any]:
+    """What a job on a file would learn. InvalidBodyError: it has no conversation, or a line is none."""
+    read = read_conversations(sft_upload.conversations(draft), policy)
+    if not read.number:
+        message = 'no conversation; a line is {"messages": [...]}'
+        raise InvalidBodyError([ValidationError(loc=["body"], msg=message, type="too_short")])
+    return {
+        "bytes": draft.stat().st_size,
+        "conversations": read.number,
+        "trainable": len(read.sequences),
+        "tokens": read.tokens,
+        "rows": len(read.rows(policy)),
+        "reasons": {str(reason): len(names) for reason, names in read.skipped.items()},
+        "skipped": {str(reason): _some(names) for reason, names in read.skipped.items()},
+        "unreadable": {what: _some(names) for what, names in read.unreadable.items()},
+        "warnings": read.warnings[:_MAX_NAMES],
+    }
+
+
+def _some(names: list[str]) -> list[str]:
+    return names[:_MAX_NAMES]

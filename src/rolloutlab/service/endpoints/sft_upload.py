@@ -1,0 +1,58 @@
+"""Fine-tuning data in files: JSON Lines as uploaded, and the same after a first line that is their job."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rolloutlab.api.wire.errors import ValidationError
+from rolloutlab.api.wire.fine_tuning import Conversation, CreateSFTTrainingJob
+from rolloutlab.fsutil import flush
+from rolloutlab.service.endpoints.body import MAX_BYTES, InvalidBodyError, parse
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def conversations(path: Path) -> Iterator[tuple[str, Conversation]]:
+    """The conversations of an uploaded file, read lazily, each with its own name or `line 7`.
+
+    Raises:
+        InvalidBodyError: a line is no conversation; the path begins with the line.
+    """
+    with path.open("rb") as file:
+        yield from _lines(file)
+
+
+def write(job: CreateSFTTrainingJob, data: Path, body: Path) -> None:
+    """Write the body of a job with a copy of its data, and flush it to disk."""
+    with data.open("rb") as source, body.open("wb") as target:
+        target.write(job.to_json().encode() + b"\n")
+        shutil.copyfileobj(source, target)
+    flush(body)
+
+
+def read(body: Path) -> tuple[CreateSFTTrainingJob, Iterator[tuple[str, Conversation]]]:
+    """A job that `write` has written, and its conversations."""
+    with body.open("rb") as file:
+        job = CreateSFTTrainingJob.model_validate_json(file.readline())
+    return job, _after_job(body)
+
+
+def _after_job(body: Path) -> Iterator[tuple[str, Conversation]]:
+    with body.open("rb") as file:
+        file.readline()
+        yield from _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[str, Conversation]]:
+    number = 0
+    while text := file.readline(MAX_BYTES + 1):
+        number += 1
+        place = f"line {number}"
+        if len(text) > MAX_BYTES:
+            message = f"a line is longer than {MAX_BYTES:,} bytes"
+            raise InvalidBodyError([ValidationError(loc=["body", place], msg=message, type="too_long")])
+        text = text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
+        if text.strip():
+            conversation = parse(Conversation, text, ("body", place))
+            yield conversation.name or place, conversation

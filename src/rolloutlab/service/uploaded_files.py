@@ -1,0 +1,51 @@
+"""The folder `files`: fine-tuning data that was uploaded, each kept for a day; a job has a copy of its own."""
+
+import re
+import time
+import uuid
+from pathlib import Path
+
+from rolloutlab.fsutil import flush, remove
+
+KEPT_SECONDS = 24 * 60 * 60
+_SCHEME = "rolloutlab-file:///"
+"""URLs name no host, so that there is nothing to fetch, and stay valid on another port."""
+_URL = re.compile(re.escape(_SCHEME) + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+class UploadedFiles:
+    """Files `ID.jsonl`. folder: `files` in the service's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, draft: Path) -> tuple[str, str, int]:
+        """Keep a draft, which is on the same file system: its id, its URL, and when it expires, in seconds.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        self._remove_expired()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file_id = str(uuid.uuid4())
+        moved = draft.replace(self._folder / f"{file_id}.jsonl")
+        flush(self._folder)
+        return file_id, f"{_SCHEME}{file_id}", int(moved.stat().st_mtime) + KEPT_SECONDS
+
+    def path(self, url: str) -> Path | None:
+        """The file of a URL; None where the URL was not issued here, or its file has expired."""
+        match = _URL.fullmatch(url)
+        path = self._folder / f"{match[1]}.jsonl" if match else None
+        return path if path and path.is_file() and not _expired(path) else None
+
+    def _remove_expired(self) -> None:
+        for path in self._folder.glob("*.jsonl"):
+            if _expired(path):
+                remove(path)
+
+
+def _expired(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > KEPT_SECONDS
+    except FileNotFoundError:
+        return True

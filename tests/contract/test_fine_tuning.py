@@ -1,0 +1,224 @@
+"""Fine-tuning data and jobs, as a client sees them."""
+
+import json
+import os
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from rolloutlab.service.uploaded_files import KEPT_SECONDS
+from tests.conftest import TOKEN
+
+FILES, JOBS = "/v1/preview/files", "/v1/preview/sft-training-jobs"
+ASKED, TOLD = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}
+LINE = {"messages": [ASKED, TOLD]}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}, "strict": None}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+ODD = {
+    "extra fields": {**LINE, "parallel_tool_calls": False, "id": 7, "response_format": None},
+    "nulls": {**LINE, "tools": None, "functions": None, "name": None},
+    "a developer": {"messages": [{"role": "developer", "content": "Be brief."}, ASKED, TOLD]},
+    "content in parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}, {**TOLD, "name": "ada"}]
+    },
+    "a weight as a float": {"messages": [ASKED, {**TOLD, "weight": 1.0}]},
+    "an end that is no answer": {"messages": [ASKED, TOLD, ASKED]},
+    "a refusal": {"messages": [ASKED, {"role": "assistant", "refusal": "No.", "content": None}]},
+    "sampled items": {"messages_and_choices": [ASKED, {"message": TOLD, "finish_reason": "stop", "index": 0}]},
+}
+WRONG = {
+    "preferences": {"input": {"messages": [ASKED]}, "preferred_output": [TOLD], "non_preferred_output": [TOLD]},
+    "a prompt and its completion": {"prompt": "hello", "completion": "fox"},
+    "no messages": {"messages": []},
+    "half a weight": {"messages": [ASKED, {**TOLD, "weight": 0.5}]},
+    "an unknown role": {"messages": [{"role": "robot", "content": "hello"}, TOLD]},
+    "no object": ["hello", "fox"],
+}
+
+
+@pytest.fixture
+def post(service):
+    """Sends bytes to an endpoint; the status of the answer, and its JSON."""
+
+    def send(path, content):
+        async def answer():
+            head = {"Authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(transport=service.http._transport, headers=head) as client:
+                return await client.post(f"{service.address.base_url}{path}", content=content)
+
+        answered = service.http.run(answer())
+        return answered.status_code, answered.json()
+
+    return send
+
+
+@pytest.fixture
+def upload(post):
+    def send(*lines):
+        status, file = post(FILES, "\n".join(map(json.dumps, lines)).encode())
+        assert status == 200, file
+        return file
+
+    return send
+
+
+@pytest.fixture
+def create(service):
+    """Creates a job of a model on uploaded data: its id."""
+    model = str(service.register(uuid4().hex).id)
+
+    def make(url, key="", **config):
+        body = {"model_id": model, "training_data_url": url, "config": config or None}
+        headers = {"Idempotency-Key": key} if key else {}
+        return service.call("POST", JOBS, json=body, headers=headers)["id"]
+
+    return make
+
+
+def data(events, kind):
+    return [event.data for event in events if event.type == kind]
+
+
+def test_a_job_reports_as_one_of_reinforcement_learning_does(service, upload, create):
+    file = upload(LINE, LINE)
+    assert (file["conversations"], file["trainable"], file["rows"]) == (2, 2, 1)
+    job_id = create(file["url"])
+    events = service.ended(job_id)
+    assert [event.type for event in events] == [
+        "training_started",
+        "preflight",
+        "gradient_step",
+        "checkpoint_saved",
+        "training_ended",
+    ]
+    [step] = data(events, "gradient_step")
+    assert step["num_trainable_tokens"] == file["tokens"]
+    job = service.call("GET", f"/v1/preview/training-jobs/{job_id}")
+    assert (job["status"], job["step"], job["final_step"]) == ("succeeded", 0, 1)
+    [before, after] = service.call("GET", f"/v1/preview/models/{job['model_id']}/checkpoints")["data"]
+    assert before["step"] == 0
+    assert after["metrics"]["loss"] == step["loss"]
+
+
+def test_the_next_job_goes_on_from_the_checkpoint_of_the_one_before(service, upload, create):
+    url = upload(LINE)["url"]
+    first, second = (data(service.ended(create(url, learning_rate=1e-2)), "gradient_step")[0] for _ in range(2))
+    assert second["loss"] < first["loss"]
+
+
+@pytest.mark.parametrize("line", ODD.values(), ids=ODD)
+def test_odd_but_valid_lines_are_learned(upload, line):
+    file = upload(line)
+    assert (file["trainable"], file["reasons"]) == (1, {})
+
+
+def test_tools_of_either_form_are_rendered(start, worded_policy):
+    from rolloutlab.policy.model import load_policy
+
+    service = start(load_policy(str(worded_policy)))
+    called = {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}
+    plain, new, older = (
+        service.call("POST", FILES, content=json.dumps({**called, **tools}))["tokens"]
+        for tools in ({}, {"tools": [TOOL]}, {"functions": [TOOL["function"]]})
+    )
+    assert plain == new == older > 5
+
+
+@pytest.mark.parametrize("line", WRONG.values(), ids=WRONG)
+def test_a_line_that_is_no_conversation_is_refused_with_its_number(post, line):
+    status, answer = post(FILES, "\n".join([json.dumps(LINE), "", json.dumps(line)]).encode())
+    assert status == 422
+    assert answer["detail"][0]["loc"][:2] == ["body", "line 3"]
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_line_ends_are_read(post):
+    text = f"\ufeff{json.dumps(LINE)}\r\n\r\n{json.dumps(LINE)}\r\n"
+    status, file = post(FILES, text.encode())
+    assert (status, file["conversations"]) == (200, 2)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n \n", b"{", b"\xff\xfe{}", b'{"messages": NaN}'])
+def test_a_file_without_conversations_is_refused(post, text):
+    assert post(FILES, text)[0] == 422
+
+
+def test_what_is_left_out_is_counted_and_named(upload):
+    file = upload(LINE, {"messages": [ASKED], "name": "mine"}, {"messages": [{**ASKED, "content": "x" * 900}, TOLD]})
+    assert file["reasons"] == {"no_answer": 1, "too_long": 1}
+    assert file["skipped"] == {"no_answer": ["mine"], "too_long": ["line 3"]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://127.0.0.1/train.jsonl",
+        "wandb-artifact:///me/project/name:v0",
+        "file:///etc/passwd",
+        "rolloutlab-file:///../service.db",
+        f"rolloutlab-file:///{uuid4()}",
+        "",
+    ],
+)
+def test_a_url_that_was_not_issued_here_is_refused(service, post, url):
+    body = {"model_id": str(service.register().id), "training_data_url": url}
+    status, answer = post(JOBS, json.dumps(body).encode())
+    assert status == 422
+    assert answer["detail"][0]["loc"] == ["body", "training_data_url"]
+
+
+def test_a_dry_run_keeps_nothing(service, post):
+    before = set(service.folder.glob("files/*"))
+    status, file = post(f"{FILES}?dry_run=true", json.dumps(LINE).encode())
+    assert (status, file["trainable"]) == (200, 1)
+    assert "url" not in file
+    assert set(service.folder.glob("files/*")) == before
+    assert not list(service.folder.glob("jobs/.*.draft"))
+
+
+def test_data_expires_but_a_job_has_its_own_copy(service, upload, create, post):
+    file = upload(LINE)
+    job_id = create(file["url"])
+    kept = service.folder / "files" / f"{file['id']}.jsonl"
+    os.utime(kept, (0, kept.stat().st_mtime - KEPT_SECONDS - 60))
+    assert service.ended(job_id)[-1].type == "training_ended"
+    body = {"model_id": str(service.register().id), "training_data_url": file["url"]}
+    assert post(JOBS, json.dumps(body).encode())[0] == 422
+    upload(LINE)
+    assert not kept.exists()
+    assert not (service.folder / "jobs" / f"{job_id}.json").exists()
+
+
+def test_a_job_that_is_sent_again_is_the_same_job(upload, create):
+    url, key = upload(LINE)["url"], str(uuid4())
+    assert create(url, key) == create(url, key) == key
+
+
+def test_a_queued_job_survives_a_restart(start):
+    service = start()
+    url = service.call("POST", FILES, content=json.dumps(LINE))["url"]
+    body = {"model_id": str(service.register().id), "training_data_url": url}
+    job_ids = [service.call("POST", JOBS, json=body)["id"] for _ in range(3)]
+    again = start()
+    assert [again.ended(job_id)[-1].type for job_id in job_ids] == ["training_ended"] * 3
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"batch_size": 0}, {"batch_size": 1.5}, {"learning_rate": -1}, {"learning_rate": []}, {"learning_rate": "x"}],
+)
+def test_an_option_out_of_range_is_refused(service, upload, post, config):
+    body = {"model_id": str(service.register().id), "training_data_url": upload(LINE)["url"], "config": config}
+    assert post(JOBS, json.dumps(body).encode())[0] == 422
+
+
+def test_the_job_of_an_unknown_model_is_not_found(upload, post):
+    body = {"model_id": str(uuid4()), "training_data_url": upload(LINE)["url"]}
+    assert post(JOBS, json.dumps(body).encode())[0] == 404
+
+
+def test_too_few_learning_rates_fail_the_job(service, upload, create):
+    events = service.ended(create(upload(LINE, LINE)["url"], batch_size=1, learning_rate=[1e-3]))
+    assert events[-1].type == "training_failed"
+    assert "1 learning rates for 2 gradient steps" in events[-1].data["error_message"]

@@ -1,0 +1,191 @@
+"""Supervised fine-tuning: which tokens are learned, and by which loss."""
+
+import math
+
+import pytest
+import torch
+
+from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
+from rolloutlab.errors import Cancelled, TrainingError
+from rolloutlab.policy.fine_tuning import fine_tune, read_conversations
+from rolloutlab.policy.model import adapter_parameters, read_adapter
+from rolloutlab.policy.trainer import State
+
+
+def conversation(*turns, **further):
+    roles = ("user", "assistant") * len(turns)
+    messages = [
+        turn if isinstance(turn, dict) else {"role": role, "content": turn}
+        for role, turn in zip(roles, turns, strict=False)
+    ]
+    return Conversation.model_validate({"messages": messages, **further})
+
+
+def read(policy, *conversations):
+    return read_conversations([(f"line {i}", each) for i, each in enumerate(conversations, start=1)], policy)
+
+
+def learned(policy, conversation):
+    """The texts that are trained, one for each run of trained tokens."""
+    runs = []
+    for sequences in read(policy, conversation).sequences:
+        for sequence in sequences:
+            before = False
+            for token_id, trained in zip(sequence.ids, sequence.trained, strict=True):
+                if trained:
+                    runs += [] if before else [[]]
+                    runs[-1].append(token_id)
+                before = bool(trained)
+    return [policy.tokenizer.decode(run) for run in runs]
+
+
+@pytest.fixture
+def model(policy):
+    return policy.lora_copy()
+
+
+@pytest.fixture
+def tune(policy, model):
+    """Runs a job from the untrained adapter: the state after it, and its events."""
+
+    def run(*conversations, cancelled=lambda: False, **config):
+        events = []
+        state = fine_tune(
+            policy,
+            model,
+            State(read_adapter(policy.lora_copy()), {}),
+            [(f"line {i}", each) for i, each in enumerate(conversations, start=1)],
+            SFTTrainingConfig.model_validate(config) if config else None,
+            0,
+            lambda kind, data: events.append((kind, data)),
+            cancelled,
+        )
+        return state, events
+
+    return run
+
+
+def steps(events):
+    return [data for kind, data in events if kind == "gradient_step"]
+
+
+def test_every_answer_is_learned_with_its_end(policy):
+    assert learned(policy, conversation("hello", "fox", "and?", "dog")) == ["fox</s>", "dog</s>"]
+
+
+def test_an_answer_of_weight_0_is_context(policy):
+    first = {"role": "assistant", "content": "fox", "weight": 0}
+    assert learned(policy, conversation("hello", first, "and?", "dog")) == ["dog</s>"]
+    whole = {"role": "assistant", "content": "fox", "weight": 1}
+    assert learned(policy, conversation("hello", whole, "and?", "dog")) == ["fox</s>", "dog</s>"]
+
+
+def test_sampled_tokens_are_learned_as_they_were_sampled(policy):
+    text = "fox"
+    apart = [policy.tokenizer.convert_tokens_to_ids(letter) for letter in text]
+    tokens = [{"token": "?", "token_id": i, "logprob": -1.0, "top_logprobs": []} for i in apart]
+    choice = {
+        "finish_reason": "length",
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "logprobs": {"content": tokens},
+    }
+    given = {"role": "assistant", "content": "an example"}
+    items = [{"role": "user", "content": "one"}, given, {"role": "user", "content": "hello"}, choice]
+    sampled = Conversation.model_validate({"messages_and_choices": items})
+    [[sequence]] = read(policy, sampled).sequences
+    assert [i for i, trained in zip(sequence.ids, sequence.trained, strict=True) if trained] == apart
+    assert list(sequence.ids) != read(policy, conversation("one", given, "hello", text)).sequences[0][0].ids
+
+
+def test_a_choice_without_logprobs_is_learned_as_it_is_rendered(policy):
+    choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "dog"}}
+    assert learned(policy, conversation("hello", choice)) == ["dog</s>"]
+
+
+def test_what_is_left_out_has_a_reason(policy):
+    image = [{"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
+    found = read(
+        policy,
+        conversation("hello", "fox"),
+        conversation("hello"),
+        conversation("long " * 200, "fox"),
+        conversation({"role": "user", "content": image}, "fox"),
+    )
+    assert (found.number, len(found.sequences)) == (4, 1)
+    assert found.skipped == {"no_answer": ["line 2"], "too_long": ["line 3"], "unreadable": ["line 4"]}
+    assert list(found.unreadable.values()) == [["line 4"]]
+
+
+def test_the_loss_is_the_mean_negative_logprob_of_the_learned_tokens(policy, tune):
+    conversations = [conversation("hello", "fox", "and?", "lazy dog"), conversation("hello", "the quick brown fox")]
+    _, events = tune(*conversations)
+    logprobs = []
+    for sequences in read(policy, *conversations).sequences:
+        for sequence in sequences:
+            ids_L = torch.tensor(list(sequence.ids))
+            with torch.no_grad():
+                all_LV = policy.base(ids_L[None]).logits[0].log_softmax(-1)
+            logprobs += [all_LV[i - 1, ids_L[i]] for i, trained in enumerate(sequence.trained) if trained]
+    [step] = steps(events)
+    assert step["loss"] == pytest.approx(-float(torch.stack(logprobs).mean()), rel=1e-4)
+    assert step["row_tokens"] == step["num_trainable_tokens"] == len(logprobs)
+
+
+def test_the_gradient_is_that_of_cross_entropy(policy, tune):
+    """That of torch's cross-entropy on another copy of the policy; AdamW's first moment is a tenth of it."""
+    state, _ = tune(conversation("hello", "the quick brown fox"))
+    model = policy.lora_copy()
+    [[sequence]] = read(policy, conversation("hello", "the quick brown fox")).sequences
+    ids_L, trained_L = torch.tensor(list(sequence.ids)), torch.tensor(list(sequence.trained)).bool()
+    target_L = torch.where(trained_L, ids_L, -100)
+    torch.nn.functional.cross_entropy(model(ids_L[None]).logits[0, :-1], target_L[1:]).backward()
+    parameters = adapter_parameters(model)
+    torch.nn.utils.clip_grad_norm_(parameters.values(), max_norm=0.1)
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(10 * state.optimizer[f"{name}.exp_avg"], parameter.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_a_loss_falls_over_the_steps_of_a_job(tune):
+    _, events = tune(*[conversation("hello", "the quick brown fox")] * 8, batch_size=1)
+    losses = [step["loss"] for step in steps(events)]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
+
+
+def test_a_batch_has_so_many_conversations_and_a_rate_of_its_own(tune):
+    _, events = tune(*[conversation("hello", "fox")] * 5, batch_size=2, learning_rate=[1e-3, 5e-4, 0, 7])
+    kinds = [kind for kind, _ in events]
+    assert kinds == ["training_started", "preflight", *["gradient_step"] * 3]
+    assert events[0][1]["num_sequences"] == 3
+    assert [step["learning_rate"] for step in steps(events)] == [1e-3, 5e-4, 0]
+    assert steps(events)[0]["row_tokens"] == 2 * steps(events)[2]["row_tokens"]
+
+
+def test_numbers_of_a_step_are_finite_and_of_no_policy_that_sampled(tune):
+    _, events = tune(conversation("hello", "fox"))
+    [step] = steps(events)
+    assert all(math.isfinite(value) for value in step.values())
+    assert not step.keys() & {"ratio_mean", "kl", "clipped", "reward"}
+
+
+def test_fewer_rates_than_steps_are_an_error(tune):
+    with pytest.raises(TrainingError, match="2 learning rates for 3 gradient steps"):
+        tune(*[conversation("hello", "fox")] * 3, batch_size=1, learning_rate=[1e-3, 1e-3])
+
+
+def test_the_same_job_gives_the_same_tensors(tune):
+    once, _ = tune(conversation("hello", "fox"), conversation("hello", "dog"))
+    again, _ = tune(conversation("hello", "fox"), conversation("hello", "dog"))
+    assert all(torch.equal(once.adapter[name], again.adapter[name]) for name in once.adapter)
+
+
+def test_a_cancelled_job_stops(tune):
+    with pytest.raises(Cancelled):
+        tune(conversation("hello", "fox"), cancelled=lambda: True)
+
+
+def test_a_job_in_which_nothing_is_learned_keeps_the_weights(policy, tune):
+    state, events = tune(conversation("hello"))
+    assert steps(events) == []
+    assert all(torch.equal(state.adapter[name], each) for name, each in read_adapter(policy.lora_copy()).items())
