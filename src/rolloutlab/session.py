@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.embedded import Embedded
 from rolloutlab.api.http.client import HttpClient
+from rolloutlab.api.training import upload
 from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
@@ -27,6 +28,15 @@ from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
 from rolloutlab.training.dry_run import DryRun
+from rolloutlab.training.fine_tuning import (
+    FineTuning,
+    FineTuningCheck,
+    Names,
+    check_fine_tuning,
+    check_sft,
+    fine_tuning,
+    submit_fine_tuning,
+)
 from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
@@ -632,18 +642,30 @@ class Session:
         return reward_history(self.store.rewards, self.store.scorings.history(stored), stored)
 
     def train(
-        self, names: str | Sequence[str], options: Options | None = None, *, wait: bool = True, say: Say = print
+        self,
+        names: Names,
+        options: Options | None = None,
+        *,
+        wait: bool = True,
+        say: Say = print,
+        sft: bool = False,
+        where: Any = None,
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
         names: collections, or patterns such as `cap*` for the newest generation of each match. options: the eleven of
         `rolloutlab.objective.option_docs`. say: gets the report. wait: for its end; an interrupt leaves it running.
+        sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`, as
+        of `search`; `names` may then be fine-tuning files too, and options are `learning_rate` and `batch_size`.
 
         Raises:
             InputError: invalid options. NotFoundError: no such collection. NothingTrainsError: no trajectory would
             train. JobFailedError: the job failed. BrokenOffError: the response was lost; `jobs` lists the job.
         """
         self.store.check_writable()
+        if check_sft(sft=sft, where=where):
+            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
+            return self._fine_tune(wanted, wait=wait, say=say)
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         model, address = self._models.register(self.selected), self._connector.address()
         submission = submission.beginning(self._models.newest_step())
@@ -652,12 +674,30 @@ class Session:
         job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
         return job.wait() if wait else job
 
-    def check(self, names: str | Sequence[str], options: Options | None = None) -> DryRun:
-        """The pre-flight report of `train`: what would train, and why the rest would not. Starts no job and no service.
+    def _fine_tune(self, wanted: FineTuning, *, wait: bool, say: Say) -> Job:
+        """Upload the data, report what trains, submit."""
+        model, address, http = self._models.register(self.selected), self._connector.address(), self._connector.http
+        uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)))
+        uploaded.check()
+        for line in uploaded.report():
+            say(line)
+        submitted = submit_fine_tuning(wanted, uploaded.file, self.store.jobs, self._connector, address, str(model.id))
+        job = self.job(submitted)
+        return job.wait() if wait else job
+
+    def check(
+        self, names: Names, options: Options | None = None, *, sft: bool = False, where: Any = None
+    ) -> DryRun | FineTuningCheck:
+        """The pre-flight report of `train`: what would train, and why the rest would not. Starts no job.
+
+        It starts no service, but for `sft`, of which only the policy's tokenizer can tell.
 
         Raises:
             InputError: invalid options. NotFoundError: no such collection.
         """
+        if check_sft(sft=sft, where=where):
+            wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
+            return check_fine_tuning(wanted, self._connector, self._connector.address())
         return DryRun(gather_for(self._models, select(self.store, names), options or {}))
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:

@@ -1,7 +1,7 @@
 """Training API of a service: models, checkpoints, jobs and their events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.api.inference import SELECT
+from rolloutlab.api.wire import fine_tuning
 from rolloutlab.api.wire import training as wire
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
@@ -104,6 +105,36 @@ async def create_job(
     return str(_parsed(wire.TrainingJobResponse, answer).id)
 
 
+async def upload(
+    http: HttpClient, address: Address, lines: Iterable[bytes], *, dry_run: bool = False
+) -> fine_tuning.UploadedFile:
+    """POST /v1/preview/files: lines of fine-tuning data, iterated again for each try; embedded service only.
+
+    dry_run: the service reads and reports them, and keeps nothing.
+    """
+    path, body = "files?dry_run=true" if dry_run else "files", partial(_in_chunks, lines)
+    answer = await _call(
+        http, address, "POST", path, content=body, retry=True, timeout=3600.0, lacks="takes no fine-tuning data"
+    )
+    return _parsed(fine_tuning.UploadedFile, answer)
+
+
+async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.CreateSFTTrainingJob, key: str) -> str:
+    """POST /v1/preview/sft-training-jobs; otherwise as `create_job`."""
+    body, headers = job.to_wire(), {"Idempotency-Key": key}
+    answer = await _call(
+        http,
+        address,
+        "POST",
+        "sft-training-jobs",
+        json=body,
+        headers=headers,
+        timeout=300.0,
+        lacks="fine-tunes nothing",
+    )
+    return str(_parsed(wire.TrainingJobResponse, answer).id)
+
+
 async def job(
     http: HttpClient, address: Address, job_id: str, *, timeout: float = 60.0, retry: bool = True
 ) -> wire.TrainingJob:
@@ -178,8 +209,14 @@ def _under_both_names(job: wire.CreateTrainingJob) -> wire.CreateTrainingJob:
 
 
 async def _body(job: wire.CreateTrainingJob, groups: Iterable[TrajectoryGroup]) -> AsyncIterator[bytes]:
-    """The JSON of a job in chunks, made in a thread, as its groups may be read from a disk."""
-    pieces = _pieces(job, groups)
+    """The JSON of a job in chunks."""
+    async for chunk in _in_chunks(_pieces(job, groups)):
+        yield chunk
+
+
+async def _in_chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """A body in chunks, made in a thread, as its parts may be read from a disk."""
+    pieces = iter(parts)
     while chunk := await asyncio.to_thread(_next_chunk, pieces):
         yield chunk
 
@@ -218,7 +255,12 @@ async def deliver(
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
-    """Create a job exactly once, also when a response is lost; its id. key: a UUID. groups: as in `create_job`.
+    """Create a job exactly once, as `create_once`; groups: as in `create_job`."""
+    return await create_once(http, address, key, partial(create_job, http, address, body, key, groups))
+
+
+async def create_once(http: HttpClient, address: Address, key: str, create: Callable[[], Awaitable[str]]) -> str:
+    """Create a job exactly once, also when a response is lost; its id. key: a UUID, which `create` sends.
 
     After a lost response the job is looked up by its key. If it is missing it is sent again, but only to a service on
     this machine that is rolloutlab's own, as its health check shows: for it the key is idempotent.
@@ -227,7 +269,7 @@ async def deliver(
         BrokenOffError: it is unknown whether the job was accepted; and as `create_job`.
     """
     try:
-        return await create_job(http, address, body, key, groups)
+        return await create()
     except ServiceError as error:
         if never_arrived(error):
             raise
@@ -241,7 +283,7 @@ async def deliver(
     except ServiceError as error:
         raise lost from error
     try:
-        return await create_job(http, address, body, key, groups)
+        return await create()
     except FullError:
         raise
     except (ServiceError, NotFoundError) as error:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from IPython.core.magic import cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic
+from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
 from rolloutlab.objective.option_docs import help_lines, read
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from rolloutlab.training.dry_run import DryRun
+    from rolloutlab.training.fine_tuning import FineTuningCheck
     from rolloutlab.training.form import TrainingForm
     from rolloutlab.training.job import Job
 
@@ -34,6 +35,13 @@ class TrainMagics(LabMagics):
 
     @magic("%train", binds="the job")
     @argument("names", nargs="+", metavar="name", help="scored collections to train on, or patterns such as 'cap*'")
+    @argument("--sft", action="store_true", help="supervised fine-tuning: learn the answers, also of fine-tuning files")
+    @argument(
+        "--where",
+        metavar="CONDITION",
+        type=unquoted,
+        help='which trajectories --sft learns: "reward > 0.9" (default: all)',
+    )
     @argument(
         "--dry-run",
         dest="check",
@@ -44,7 +52,7 @@ class TrainMagics(LabMagics):
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @cell_magic
     @_with_options
-    def train(self, options: Namespace, cell: str) -> "Job | DryRun | TrainingForm":
+    def train(self, options: Namespace, cell: str) -> "Job | DryRun | FineTuningCheck | TrainingForm":
         """Train the selected model on scored collections.
 
         The cell holds options, one `name: value` per line; all have defaults. Interrupting the cell leaves the job
@@ -54,14 +62,23 @@ class TrainMagics(LabMagics):
             learning_rate: 2e-3
             epsilon: 0.2
 
+        With --sft its options are learning_rate, one number or one for each step, and batch_size, conversations of a
+        step; without, a step has as many as fit:
+
+            %%train capitals --sft --where "reward > 0.9"
+
         The options:
         """
         names, given = [name.strip("'\"") for name in options.names], parse_options(cell, self.variables)
+        tuning: dict[str, Any] = {"sft": True} if options.sft else {}
+        tuning |= self.given(options, "where")
+        if options.form and tuning:
+            raise InputError("--form has the options of reinforcement learning", hint="--sft without --form")
         if options.form:
             return self.session.train_form(names, given)
         if options.check:
-            return self.session.check(names, given)
-        return self.session.train(names, given, wait=options.wait)
+            return self.session.check(names, given, **tuning)
+        return self.session.train(names, given, wait=options.wait, **tuning)
 
 
 def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:

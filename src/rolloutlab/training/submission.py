@@ -2,9 +2,8 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from rolloutlab.objective.preflight import (
 from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.models import Group, SubmittedJob
+from rolloutlab.store.models import Group, SubmittedJob, now
 from rolloutlab.training.models import Models
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
@@ -218,18 +217,25 @@ def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, ad
     Raises:
         BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. Other errors as of `deliver`.
     """
-    key, now = str(uuid.uuid4()), datetime.now(UTC).isoformat()
-    options = submission.config.to_wire()
+    http, options = connector.http, submission.config.to_wire()
+    job = submission.to_job(model_id)
+    return recorded(
+        jobs,
+        SubmittedJob(str(uuid.uuid4()), connector.name, submission.model, submission.collections, options, now()),
+        lambda key: http.run(deliver(http, address, job, key, submission.groups)),
+    )
+
+
+def recorded(jobs: SubmittedJobs, job: SubmittedJob, send: Callable[[str], str]) -> str:
+    """Submit a job by `send` of its key, its present id; its id at the service. Raises as `submit`."""
     # recorded first: a kernel that dies before the response must not lose sight of a job that trains
-    jobs.add(SubmittedJob(key, connector.name, submission.model, submission.collections, options, now))
+    jobs.add(job)
     try:
-        job_id = connector.http.run(
-            deliver(connector.http, address, submission.to_job(model_id), key, submission.groups)
-        )
+        job_id = send(job.id)
     except RolloutlabError as error:
         if never_arrived(error):
-            jobs.forget(key)
+            jobs.forget(job.id)
         raise
-    jobs.rename(key, job_id)
+    jobs.rename(job.id, job_id)
     jobs.set_status(job_id, "queued")
     return job_id

@@ -1,0 +1,219 @@
+"""Supervised fine-tuning from the notebook: chosen trajectories and files as lines, what of them trains, the job."""
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from rolloutlab.api.training import create_once, create_sft_job, upload
+from rolloutlab.api.wire.fine_tuning import Conversation, CreateSFTTrainingJob, SFTTrainingConfig, UploadedFile
+from rolloutlab.connection import Connector
+from rolloutlab.errors import InputError, NothingTrainsError
+from rolloutlab.objective.preflight import count, explained
+from rolloutlab.sampling.data_files import is_data_file
+from rolloutlab.sampling.split import HELD_OUT
+from rolloutlab.sanitize import escape_control_chars
+from rolloutlab.search.build import build_search
+from rolloutlab.search.field_notation import F
+from rolloutlab.search.where import Where
+from rolloutlab.settings import Address
+from rolloutlab.store.jobs import SubmittedJobs
+from rolloutlab.store.lab import Lab
+from rolloutlab.store.models import SubmittedJob, dumped, now
+from rolloutlab.training.submission import recorded
+from rolloutlab.trajectories.collection import Collection, select
+from rolloutlab.trajectories.files import file_path
+from rolloutlab.trajectories.files.columns import checked
+from rolloutlab.trajectories.files.jsonl import documents
+from rolloutlab.widgets.html import for_notebook, paragraphs, title
+
+if TYPE_CHECKING:
+    from rolloutlab.search.index import Index
+
+Names = str | Sequence[str]
+"""Of collections and files; a path is fine too."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """What a job of `model` is to learn: trajectories of collections, and the lines of files.
+
+    chosen: names of trajectories, by the label of their collection; None where all of it is chosen. options: as
+    recorded with the job.
+    """
+
+    model: str
+    collections: tuple[Collection, ...]
+    files: tuple[Path, ...]
+    chosen: Mapping[str, frozenset[str]] | None
+    config: SFTTrainingConfig
+    options: Mapping[str, Any]
+
+    @property
+    def names(self) -> str:
+        """What is trained on, for a heading."""
+        return ", ".join([*(each.name for each in self.collections), *(path.name for path in self.files)])
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines to upload, read some groups at a time; InputError where one of a file is no conversation."""
+        for collection in self.collections:
+            label = collection.label
+            for trajectory in collection.each_trajectory():
+                place = trajectory.name.partition("/")[2]
+                if self.chosen is None or f"{label}/{place}" in self.chosen[label]:
+                    for history in trajectory.histories():
+                        tools = [tool.to_wire() for tool in history.tools or ()]
+                        rest = {"name": trajectory.name, **({"tools": tools} if tools else {})}
+                        yield (
+                            f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'.encode()
+                            + (json.dumps(rest)[1:] + "\n").encode()
+                        )
+        for path in self.files:
+            for place, value in documents(path):
+                yield (checked(Conversation, value, place).model_copy(update={"name": place}).to_json() + "\n").encode()
+
+    def warnings(self) -> list[str]:
+        """About prompts that are kept to compare on."""
+        return [
+            f"{count(held, 'prompt')} of {c.name} held out by a split, to compare on"
+            f" -> %%chat {c.name} --over split.train"
+            for c in self.collections
+            if (held := len(c.part(HELD_OUT)))
+        ]
+
+
+def fine_tuning(
+    lab: Lab, index: Callable[[], "Index"], names: Names, options: Mapping[str, Any], where: Any, model: str
+) -> FineTuning:
+    """Check names, options and the condition `where` on trajectories, as of a search; starts no service.
+
+    names: collections and patterns, and fine-tuning files: JSON Lines of `{"messages": [...]}`. index: opens that of
+    the lab, for a condition.
+
+    Raises:
+        InputError: an option or the condition is wrong, or there is a condition and a file. NotFoundError: no such
+        collection. NothingTrainsError: no trajectory meets the condition.
+    """
+    config = sft_config(options)
+    given = [names] if isinstance(names, str | PathLike) else list(names)
+    files = tuple(file_path(name) for name in given if isinstance(name, PathLike) or is_data_file(name))
+    labels = [str(name) for name in given if not isinstance(name, PathLike) and not is_data_file(name)]
+    if not given:
+        raise NothingTrainsError("no collection is given: nothing would train", hint="%%train NAME --sft")
+    if files and where is not None:
+        hint = f"%import {files[0].name} NAME, then %%train NAME --sft --where"
+        raise InputError("a condition chooses among trajectories, and a file has none", hint=hint)
+    collections = tuple(select(lab, labels)) if labels else ()
+    chosen = None
+    if where is not None:
+        (searched := index()).refresh()
+        condition = build_search(None, searched.fields(), where).where
+        chosen = {collection.label: _chosen(searched, collection, condition) for collection in collections}
+        if not any(chosen.values()):
+            raise NothingTrainsError(f"no trajectory of {', '.join(labels)} meets {where}", hint="%search --where")
+    recorded_options = {"sft": True, **({"where": str(where)} if where is not None else {}), **config.to_wire()}
+    return FineTuning(model, collections, files, chosen, config, recorded_options)
+
+
+def check_sft(*, sft: bool, where: Any) -> bool:
+    """`sft`; InputError where there is a condition without it."""
+    if where is not None and not sft:
+        hint = f'--sft, or %search --where "{where}" --into chosen, then %%train chosen'
+        raise InputError("a condition chooses what supervised fine-tuning learns", hint=hint)
+    return sft
+
+
+def _chosen(index: "Index", collection: Collection, condition: Where | None) -> frozenset[str]:
+    """Names of the trajectories of a collection that meet a condition."""
+    name, _, generation = collection.label.partition(":")
+    own = (F.collection == name) & (F.generation == int(generation))
+    answer = index.search(build_search(None, index.fields(), own if condition is None else condition & own, k=0))
+    return frozenset(hit.id for hit in answer.outcome.hits)
+
+
+def sft_config(options: Mapping[str, Any]) -> SFTTrainingConfig:
+    """The options of a fine-tuning job; InputError where one is unknown or wrong."""
+    if not isinstance(options, Mapping):
+        raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
+    for name in options:
+        if name not in SFTTrainingConfig.model_fields:
+            raise InputError(f"unknown option {name!r} with --sft", hint="learning_rate: 2e-3 or batch_size: 8")
+    try:
+        return SFTTrainingConfig.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        hint = {"learning_rate": "learning_rate: 2e-3, or [2e-3, 1e-3] for two steps"}.get(name, f"{name}: 8")
+        raise InputError(f"{name}: {options[name]!r}: {first['msg']}", hint=hint) from error
+
+
+class FineTuningCheck:
+    """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
+
+    file: the service's report. batch_size: conversations of a gradient step, if given.
+    """
+
+    def __init__(self, wanted: FineTuning, file: UploadedFile) -> None:
+        self._names = wanted.names
+        self._model = wanted.model
+        self._warnings = wanted.warnings()
+        self.file = file
+        self.batch_size = wanted.config.batch_size
+
+    def report(self) -> list[str]:
+        """`412 conversations, 38,000 tokens in 17 rows`, then a line per reason for the rest, then warnings."""
+        file = self.file
+        rows = math.ceil(file.trainable / self.batch_size) if self.batch_size else file.rows
+        lines = [f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')} in {count(rows, 'row')}"]
+        for reason, number in file.reasons.items():
+            why, _ = explained(reason, self._names)
+            names = file.skipped.get(reason, [])
+            which = ", ".join(names[:3]) + f" and {number - 3} more" * (number > 3)
+            what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
+            lines.append(f"{number:,} left out: {why}{what} ({which})")
+        return [*lines, *file.warnings, *self._warnings]
+
+    def check(self) -> None:
+        """NothingTrainsError where nothing would be learned."""
+        if not self.file.trainable:
+            why = "; ".join(self.report()[1:])
+            raise NothingTrainsError(
+                f"nothing in {self._names} would train: {why}", hint="%%train NAME --sft --dry-run"
+            )
+
+    @property
+    def _title(self) -> str:
+        return f"dry run of {self._names} for {self._model}: nothing was submitted"
+
+    def __repr__(self) -> str:
+        return escape_control_chars("\n".join([self._title, *self.report()]))
+
+    def _repr_html_(self) -> str:
+        return for_notebook(f"{title(self._title)}{paragraphs(self.report())}")
+
+
+def check_fine_tuning(wanted: FineTuning, connector: Connector, address: Address) -> FineTuningCheck:
+    """Have the service read the data, and keep none of it. Raises as `upload`."""
+    return FineTuningCheck(wanted, connector.http.run(upload(connector.http, address, wanted, dry_run=True)))
+
+
+def submit_fine_tuning(
+    wanted: FineTuning, file: UploadedFile, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str
+) -> str:
+    """Create a job on uploaded data; its id. Raises as `submission.submit`."""
+    labels = tuple(collection.label for collection in wanted.collections)
+    submitted = SubmittedJob(str(uuid.uuid4()), connector.name, wanted.model, labels, wanted.options, now())
+    job = CreateSFTTrainingJob(model_id=UUID(model_id), training_data_url=str(file.url), config=wanted.config)
+    http = connector.http
+
+    def send(key: str) -> str:
+        return http.run(create_once(http, address, key, lambda: create_sft_job(http, address, job, key)))
+
+    return recorded(jobs, submitted, send)

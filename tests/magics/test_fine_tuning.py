@@ -1,0 +1,126 @@
+"""`%%train --sft`: cells that learn chosen trajectories and fine-tuning files."""
+
+import json
+
+import pytest
+
+from rolloutlab.errors import InputError
+from rolloutlab.search.field_notation import F
+
+LINE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}]}
+
+
+@pytest.fixture
+def scored(notebook):
+    """A collection of two groups of four, of which the first two answers have reward 1 and the others 0."""
+    notebook.run("%%chat capitals -n 4 --seed 1 --max-tokens 4 --over countries\nuser: {{country}}")
+    notebook.run("%%reward capitals\nreturn float(trajectory.name.endswith(('/0', '/1')))")
+    return notebook
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "facts.jsonl"
+    path.write_text("\n".join(map(json.dumps, [LINE, LINE, LINE])))
+    return path
+
+
+def test_rejection_sampling_fine_tuning_is_one_cell(scored, capsys):
+    job = scored.run('%%train capitals --sft --where "reward > 0.9"\nlearning_rate: 1e-2')
+    sampled = sum(t.tokens for t in scored.lab.collection("capitals").trajectories if t.reward)
+    assert f"4 conversations, {sampled} tokens in 1 row" in capsys.readouterr().out
+    assert job.status == "succeeded"
+    metrics = job.metrics()
+    assert list(metrics["num_trajectories"]) == [4]
+    assert list(metrics["row_tokens"]) == [sampled]
+    assert metrics["loss"][0] > 0
+    assert job.step >= 1
+
+
+def test_the_loss_is_that_of_the_sampled_logprobs(scored):
+    """Completions of the checkpoint that is trained: their recorded logprobs are those of the loss."""
+    notebook = scored
+    notebook.run("%model lab/own")
+    notebook.run("%%chat own -n 4 --seed 2 --max-tokens 4\nuser: hello")
+    tokens = [
+        token.logprob
+        for t in notebook.lab.collection("own").trajectories
+        for choice in t.choices
+        for token in choice.sampled_tokens()
+    ]
+    loss = notebook.run("%%train own --sft").metrics()["loss"][0]
+    notebook.run("%model lab/practice")
+    assert loss == pytest.approx(-sum(tokens) / len(tokens), rel=1e-4)
+
+
+def test_without_a_condition_all_trajectories_are_learned_scored_or_not(notebook, capsys):
+    notebook.run("%%chat plain -n 3 --seed 1 --max-tokens 4\nuser: hello")
+    notebook.run("%%train plain --sft")
+    assert "3 conversations" in capsys.readouterr().out
+
+
+def test_a_dry_run_reports_what_a_job_would_learn(scored, file):
+    dry = scored.run(f'%%train capitals "{file}" --sft --dry-run\nbatch_size: 2')
+    assert repr(dry).splitlines()[0].startswith("dry run of capitals, facts.jsonl for lab/")
+    assert "11 conversations, " in dry.report()[0]
+    assert dry.report()[0].endswith("in 6 rows")
+    assert "11 conversations" in dry._repr_html_()
+    job_ids = list(scored.lab.jobs().index)
+    scored.run("%%train capitals --sft --dry-run")
+    assert list(scored.lab.jobs().index) == job_ids
+
+
+def test_a_file_of_conversations_is_learned(notebook, file, capsys):
+    job = notebook.run(f"%%train {file} --sft")
+    assert "3 conversations, " in capsys.readouterr().out
+    assert job.status == "succeeded"
+
+
+def test_a_wrong_line_of_a_file_is_named_before_anything_is_submitted(notebook, file):
+    file.write_text(json.dumps(LINE) + '\n{"prompt": "hello"}')
+    assert "facts.jsonl, line 2: " in notebook.error(f"%%train {file} --sft")
+
+
+def test_the_list_of_jobs_shows_what_was_chosen(scored):
+    job = scored.run('%%train capitals --sft --where "reward > 0.9"')
+    row = scored.lab.jobs().loc[job.id[:8]]
+    assert row["options"] == "sft True, where reward > 0.9"
+    assert row["collections"] == "capitals"
+
+
+def test_a_condition_is_a_value_too(scored):
+    job = scored.lab.train("capitals", sft=True, where=F.reward < 0.5, say=lambda _: None)
+    assert list(job.metrics()["num_trajectories"]) == [4]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ('%%train capitals --where "reward > 0.9"', "a condition chooses what supervised fine-tuning learns"),
+        ('%%train capitals --sft --where "reward > 7"', "no trajectory of capitals meets reward > 7"),
+        ('%%train capitals --sft --where "reward >"', "reward >"),
+        ('%%train capitals --sft --where "rewrd > 0"', "rewrd"),
+        ('%%train facts.jsonl --sft --where "reward > 0"', "a file has none"),
+        ("%%train capitals --sft\nppo: true", "unknown option 'ppo' with --sft"),
+        ("%%train capitals --sft\nlearning_rate: -1", "learning_rate: -1"),
+        ("%%train capitals --sft\nbatch_size: 0", "batch_size: 0"),
+        ("%%train capitals --sft --form", "--form has the options of reinforcement learning"),
+        ("%%train nothing --sft", "nothing"),
+    ],
+)
+def test_what_cannot_be_is_an_error_with_what_to_type(scored, cell, message):
+    before = list(scored.lab.jobs().index)
+    error = scored.error(cell)
+    assert message in error
+    assert list(scored.lab.jobs().index) == before
+
+
+def test_a_collection_without_answers_to_learn_is_an_error(notebook, tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"messages": LINE["messages"][:1]}))
+    assert "no answer of an assistant to learn" in notebook.error(f"%%train {path} --sft")
+
+
+def test_options_are_a_dict(scored):
+    with pytest.raises(InputError, match="options are a dict"):
+        scored.lab.train("capitals", [("learning_rate", 1)], sft=True)
