@@ -1,12 +1,14 @@
 """The serverless backend of `openpipe-art`: a model is registered, learns over a loop, and is deleted again."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
 from itertools import permutations
 from statistics import mean
 
+import httpx
 import pytest
 
 contacted = set()
@@ -24,7 +26,8 @@ sys.addaudithook(note)
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm asks for prices on the network
 
 import art  # noqa: E402
-from openai import NotFoundError  # noqa: E402
+from openai import NotFoundError, UnprocessableEntityError  # noqa: E402
+from openai._types import NOT_GIVEN  # noqa: E402
 
 os.environ.pop("WANDB_API_KEY", None)  # with one, also from an .env file, train() reports to a host of its own
 
@@ -166,3 +169,44 @@ def test_a_deleted_model_is_gone_and_its_name_is_free(lab, tmp_path):
         assert await again.get_step() == 0
 
     lab(delete)
+
+
+def test_supervised_fine_tuning_by_the_serverless_client_of_the_backend(lab, served):
+    """The data is uploaded to the service; the events are read as `ServerlessBackend._train_sft` does."""
+
+    async def train(backend, model):
+        client = backend._client
+        answer = {"role": "assistant", "content": "maybe"}
+        lines = [{"messages": [{"role": "user", "content": prompt}, answer]} for prompt in PROMPTS]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        files = f"{served.inference_base_url}/preview/files"
+        headers = {"Authorization": f"Bearer {served.token}"}
+        async with httpx.AsyncClient(headers=headers) as http:
+            uploaded = (await http.post(files, content=text, timeout=60)).raise_for_status().json()
+        assert uploaded["trainable"] == len(PROMPTS)
+        before = reward(await sample(model, 0))
+        job = await client.sft_training_jobs.create(
+            model_id=model.id,
+            training_data_url=uploaded["url"],
+            config={"batch_size": 2, "learning_rate": LEARNING_RATE},
+        )
+        kinds, losses, after = [], [], NOT_GIVEN
+        while "training_ended" not in kinds:
+            async for event in client.sft_training_jobs.events.list(training_job_id=job.id, after=after, limit=2):
+                assert event.type != "training_failed", event.data
+                kinds.append(event.type)
+                after = event.id
+                if event.type == "training_started":
+                    assert event.data["num_sequences"] == len(PROMPTS) / 2
+                elif event.type == "gradient_step":
+                    losses.append({name: float(value) for name, value in event.data.items()}["loss"])
+        assert kinds.count("gradient_step") == len(PROMPTS) / 2
+        assert losses[-1] < losses[0]
+        assert await model.get_step() == 1
+        assert reward(await sample(model, 0)) > before
+        with pytest.raises(UnprocessableEntityError):
+            await client.sft_training_jobs.create(
+                model_id=model.id, training_data_url="wandb-artifact:///me/acceptance/data:v0"
+            )
+
+    lab(train)
