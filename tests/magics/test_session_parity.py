@@ -71,6 +71,8 @@ CALLS = {
     "%%train x --dry-run\nepsilon: .3": 'lab.check(["x"], {"epsilon": 0.3})',
     "%%train x --form\nkimi_k2_tau: 0.1": 'lab.train_form(["x"], {"kimi_k2_tau": 0.1})',
     "%%train x --wait": 'lab.train(["x"], {}, wait=True)',
+    "%%train x y.jsonl --sft\nbatch_size: 8": 'lab.train(["x", "y.jsonl"], {"batch_size": 8}, wait=True, sft=True)',
+    '%%train x --sft --where "reward > 0.9" --dry-run': 'lab.check(["x"], {}, sft=True, where="reward > 0.9")',
     "%jobs": "lab.jobs()",
     "%job": "lab.job().events()",
     "%job 01ab --wait": 'lab.job("01ab").wait()',

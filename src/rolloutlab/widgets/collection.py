@@ -29,6 +29,7 @@ WHY_NOT = {
     Reason.TOO_LONG: "too long",
     Reason.UNREADABLE: "unreadable",
     Reason.BALANCED_AWAY: "balanced away",
+    Reason.NO_ANSWER: "no answer",
 }
 """Why there is no advantage, in its place; `rolloutlab.objective.preflight.WHY` in a word or two."""
 FLAGS = {

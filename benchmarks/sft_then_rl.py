@@ -1,0 +1,85 @@
+"""SFT, then RL, against RL alone, at equal numbers of sampled completions: the practice policy sorts four letters.
+
+Both sample and train the same rounds of prompts. SFT learns `DEMONSTRATIONS` sorted lines of a fine-tuning file before
+them, for which nothing is sampled. The figure is the share of held-out prompts answered correctly after each round.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from random import Random
+from statistics import fmean, stdev
+from string import ascii_lowercase
+
+from goals import Goal, conclude
+
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+
+SEEDS, ROUNDS = 5, 4
+PROMPTS, COMPLETIONS, HELD_OUT, DEMONSTRATIONS = 16, 8, 32, 64
+PROMPT = "Sort these letters: {{letters}}"
+OPTIONS = {"learning_rate": 2e-3}
+
+
+def is_sorted(answer: str, letters: str) -> float:
+    return float(answer == " ".join(sorted(letters.split())))
+
+
+def rows(random: Random, number: int) -> list[dict[str, str]]:
+    return [{"letters": " ".join(random.sample(ascii_lowercase, 4))} for _ in range(number)]
+
+
+def demonstration(letters: str) -> str:
+    answer = " ".join(sorted(letters.split()))
+    asked = {"role": "user", "content": PROMPT.replace("{{letters}}", letters)}
+    return json.dumps({"messages": [asked, {"role": "assistant", "content": answer}]})
+
+
+def shares(lab: Session, folder: Path, seed: int, rounds: int, *, sft: bool) -> list[float]:
+    """The share of held-out prompts answered correctly before the first round and after each."""
+    random = Random(seed)
+    held_out, shown = rows(random, HELD_OUT), rows(random, DEMONSTRATIONS)
+    name = f"{'sft' if sft else 'rl'}-{seed}"
+    lab.model(f"lab/{name}")
+    if sft:
+        data = folder / f"{name}.jsonl"
+        data.write_text("\n".join(demonstration(row["letters"]) for row in shown))
+        lab.train(str(data), {**OPTIONS, "batch_size": 16}, sft=True, say=lambda _: None)
+    measured = []
+    for number in range(rounds + 1):
+        lab.chat(f"{name}-held-{number}", PROMPT, over=held_out, n=4, max_tokens=16, seed=seed)
+        measured.append(lab.reward(f"{name}-held-{number}", is_sorted).mean_reward or 0.0)
+        if number < rounds:
+            lab.chat(f"{name}-{number}", PROMPT, over=rows(random, PROMPTS), n=COMPLETIONS, max_tokens=16, seed=number)
+            lab.reward(f"{name}-{number}", is_sorted)
+            lab.train(f"{name}-{number}", OPTIONS, say=lambda _: None)
+    return measured
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    after: dict[bool, list[list[float]]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Session(Settings(home=Path(folder) / "lab"))
+        for seed in range(options.seeds):
+            for sft in after:
+                after[sft].append(shares(lab, Path(folder), seed, options.rounds, sft=sft))
+                print(f"seed {seed}, {'SFT, then RL' if sft else 'RL alone'}: {after[sft][-1]}", flush=True)
+        lab.service("stop")
+        lab.close()
+    for sft, measured in after.items():
+        for number, values in enumerate(zip(*measured, strict=True)):
+            spread = stdev(values) if len(values) > 1 else 0.0
+            sampled = number * PROMPTS * COMPLETIONS
+            print(f"{'SFT, then RL' if sft else 'RL alone'}, {sampled} completions: {fmean(values):.3f} ± {spread:.3f}")
+    gain = fmean(each[-1] for each in after[True]) - fmean(each[-1] for each in after[False])
+    return conclude([Goal("gain of SFT before RL at equal completions", gain, ">=", 0.0)])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
