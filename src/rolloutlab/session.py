@@ -27,12 +27,10 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
-from rolloutlab.training.dry_run import DryRun
+from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
     FineTuning,
-    FineTuningCheck,
     Names,
-    check_fine_tuning,
     check_sft,
     fine_tuning,
     submit_fine_tuning,

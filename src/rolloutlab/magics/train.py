@@ -14,8 +14,7 @@ from rolloutlab.objective.option_docs import help_lines, read
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rolloutlab.training.dry_run import DryRun
-    from rolloutlab.training.fine_tuning import FineTuningCheck
+    from rolloutlab.training.dry_run import DryRun, FineTuningCheck
     from rolloutlab.training.form import TrainingForm
     from rolloutlab.training.job import Job
 

@@ -1,7 +1,6 @@
 """Supervised fine-tuning from the notebook: chosen trajectories and files as lines, what of them trains, the job."""
 
 import json
-import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from rolloutlab.api.training import create_once, create_sft_job, upload
+from rolloutlab.api.training import create_once, create_sft_job
 from rolloutlab.api.wire.fine_tuning import Conversation, CreateSFTTrainingJob, SFTTrainingConfig, UploadedFile
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
-from rolloutlab.objective.preflight import count, explained
+from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.data_files import is_data_file
 from rolloutlab.sampling.split import HELD_OUT
-from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.search.build import build_search
 from rolloutlab.search.field_notation import F
 from rolloutlab.search.where import Where
@@ -32,7 +30,6 @@ from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path
 from rolloutlab.trajectories.files.columns import checked
 from rolloutlab.trajectories.files.jsonl import documents
-from rolloutlab.widgets.html import for_notebook, paragraphs, title
 
 if TYPE_CHECKING:
     from rolloutlab.search.index import Index
@@ -152,56 +149,6 @@ def sft_config(options: Mapping[str, Any]) -> SFTTrainingConfig:
         name = str(first["loc"][0])
         hint = {"learning_rate": "learning_rate: 2e-3, or [2e-3, 1e-3] for two steps"}.get(name, f"{name}: 8")
         raise InputError(f"{name}: {options[name]!r}: {first['msg']}", hint=hint) from error
-
-
-class FineTuningCheck:
-    """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
-
-    file: the service's report. batch_size: conversations of a gradient step, if given.
-    """
-
-    def __init__(self, wanted: FineTuning, file: UploadedFile) -> None:
-        self._names = wanted.names
-        self._model = wanted.model
-        self._warnings = wanted.warnings()
-        self.file = file
-        self.batch_size = wanted.config.batch_size
-
-    def report(self) -> list[str]:
-        """`412 conversations, 38,000 tokens in 17 rows`, then a line per reason for the rest, then warnings."""
-        file = self.file
-        rows = math.ceil(file.trainable / self.batch_size) if self.batch_size else file.rows
-        lines = [f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')} in {count(rows, 'row')}"]
-        for reason, number in file.reasons.items():
-            why, _ = explained(reason, self._names)
-            names = file.skipped.get(reason, [])
-            which = ", ".join(names[:3]) + f" and {number - 3} more" * (number > 3)
-            what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
-            lines.append(f"{number:,} left out: {why}{what} ({which})")
-        return [*lines, *file.warnings, *self._warnings]
-
-    def check(self) -> None:
-        """NothingTrainsError where nothing would be learned."""
-        if not self.file.trainable:
-            why = "; ".join(self.report()[1:])
-            raise NothingTrainsError(
-                f"nothing in {self._names} would train: {why}", hint="%%train NAME --sft --dry-run"
-            )
-
-    @property
-    def _title(self) -> str:
-        return f"dry run of {self._names} for {self._model}: nothing was submitted"
-
-    def __repr__(self) -> str:
-        return escape_control_chars("\n".join([self._title, *self.report()]))
-
-    def _repr_html_(self) -> str:
-        return for_notebook(f"{title(self._title)}{paragraphs(self.report())}")
-
-
-def check_fine_tuning(wanted: FineTuning, connector: Connector, address: Address) -> FineTuningCheck:
-    """Have the service read the data, and keep none of it. Raises as `upload`."""
-    return FineTuningCheck(wanted, connector.http.run(upload(connector.http, address, wanted, dry_run=True)))
 
 
 def submit_fine_tuning(
