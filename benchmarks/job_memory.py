@@ -49,12 +49,13 @@ async def body(model_id: str, count: int) -> AsyncIterator[bytes]:
 
 async def send(lab: Session, address: Address, model_id: str, count: int) -> str:
     url = f"{address.base_url}/v1/preview/training-jobs"
-    job = await lab._http.request("POST", url, token=address.token, content=body(model_id, count), timeout=600.0)
+    http, content = lab._connector.http, body(model_id, count)
+    job = await http.request("POST", url, token=address.token, content=content, timeout=600.0)
     return str(job["id"])
 
 
 def ended(lab: Session, address: Address, job_id: str) -> None:
-    while lab._http.run(training.job(lab._http, address, job_id)).status in {"queued", "running"}:
+    while lab._connector.http.run(training.job(lab._connector.http, address, job_id)).status in {"queued", "running"}:
         time.sleep(0.2)
 
 
@@ -64,7 +65,7 @@ def grown(lab: Session, address: Address, model_id: str, times: int) -> tuple[fl
     size, pid = 8 * count * len(trajectory()), lab.embedded.pid()
     forget_peak(pid)
     before, begun = peak_memory(pid), time.perf_counter()
-    job_id = lab._http.run(send(lab, address, model_id, count), every=1.0)
+    job_id = lab._connector.http.run(send(lab, address, model_id, count), every=1.0)
     accepted, taken = peak_memory(pid), time.perf_counter() - begun
     ended(lab, address, job_id)
     read, whole = peak_memory(pid), time.perf_counter() - begun

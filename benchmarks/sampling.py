@@ -125,9 +125,9 @@ def over_http(lab: Session, concurrent: int) -> float:
     requests = [chat(f"Sort these letters: {LETTERS[i % 4]}", seed=i) for i in range(concurrent)]
 
     async def together() -> None:
-        await asyncio.gather(*(complete(lab._http, address, request) for request in requests))
+        await asyncio.gather(*(complete(lab._connector.http, address, request) for request in requests))
 
-    return best(lambda: lab._http.run(together()))
+    return best(lambda: lab._connector.http.run(together()))
 
 
 def chat(content: str, **options: Any) -> ChatRequest:
@@ -139,7 +139,7 @@ def latency(lab: Session) -> float:
     """Seconds of a short chat."""
     address = lab.embedded.address()
     begun = time.perf_counter()
-    lab._http.run(complete(lab._http, address, chat("hello", max_tokens=8, seed=1)), every=10.0)
+    lab._connector.http.run(complete(lab._connector.http, address, chat("hello", max_tokens=8, seed=1)), every=10.0)
     return time.perf_counter() - begun
 
 

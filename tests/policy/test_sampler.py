@@ -58,13 +58,13 @@ def start(policy) -> Iterator[Callable[..., Sampler]]:
         sampler.close()
 
 
-def watched(policy: Policy, watch: Callable[[Tensor], None]) -> Policy:
-    """The policy, whose speakers show `watch` the ids of every forward pass before it runs."""
+def watched(policy: Policy, watch: Callable[[Tensor], None], name: str = "input_ids") -> Policy:
+    """The policy, whose speakers show `watch` the ids, or another input, of every forward pass before it runs."""
 
     class Watched(Policy):
         def with_adapter(self, *adapter: Any) -> Any:
             model = super().with_adapter(*adapter)
-            model.register_forward_pre_hook(lambda _, __, inputs: watch(inputs["input_ids"]), with_kwargs=True)
+            model.register_forward_pre_hook(lambda _, __, inputs: watch(inputs[name]), with_kwargs=True)
             return model
 
     return Watched(**vars(policy))
@@ -351,3 +351,80 @@ def test_a_request_whose_watch_fails_fails_alone(start, adapters):
     with pytest.raises(ZeroDivisionError):
         failed.result(SOON)
     assert len(other.result(SOON)[0].tokens) == 20
+
+
+def test_a_short_chat_is_answered_while_a_large_request_has_more_completions_than_the_batch_holds(
+    policy, adapters, start
+):
+    gate = Gate()
+    sampler = start(gate, max_batch=8)
+    large = sampler.submit(adapters["a"], requests(100, max_tokens=ENDLESS))
+    assert gate.reached.wait(SOON)
+    gate.opened.set()
+    for seed in range(3):
+        wanted = requests(2, prompt=PROMPTS[1], seed=seed)
+        assert tokens(sampler.submit(adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
+    assert not large.done()
+
+
+def test_several_large_requests_share_a_batch_and_all_end(policy, adapters, start):
+    sampler = start(max_batch=16)
+    wanted = [requests(40, seed=seed, max_tokens=3) for seed in (1, 2)]
+    futures = [sampler.submit(adapters["a"], each) for each in wanted]
+    for each, future in zip(wanted, futures, strict=True):
+        assert tokens(future) == expected(policy, adapters["a"], each)
+
+
+def test_requests_take_turns_at_the_room_that_is_free(adapters, start):
+    gate = Gate()
+    sampler = start(gate, max_batch=1)
+    order: list[str] = []
+    blocker = sampler.submit(adapters["a"], requests(1))
+    assert gate.reached.wait(SOON)
+    futures = {}
+    for name, n in (("many", 20), ("one", 1)):
+        futures[name] = sampler.submit(adapters["a"], requests(n, seed=n, max_tokens=1))
+        futures[name].add_done_callback(lambda _, name=name: order.append(name))
+    gate.opened.set()
+    assert len(futures["many"].result(SOON)) == 20
+    assert order == ["one", "many"]
+    assert blocker.done()
+
+
+def test_equal_prompts_of_different_requests_are_read_once_whenever_they_come(policy, adapters, start):
+    gate = Gate()
+    sampler = start(gate)
+    running = sampler.submit(adapters["a"], endless())
+    assert gate.reached.wait(SOON)
+    gate.opened.set()
+    for seed in range(4):  # each joins after the one before it has ended
+        wanted = requests(2, seed=seed)
+        assert tokens(sampler.submit(adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
+    assert sum(len(ids) for ids in gate.seen if len(ids[0]) > 1) == 1
+    assert not running.done()
+
+
+def test_a_prompt_is_read_again_under_another_adapter(policy, adapters, start):
+    sampler = start(max_lanes=1)
+    for key in "aba":
+        assert tokens(sampler.submit(adapters[key], requests())) == expected(policy, adapters[key], requests())
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_the_cache_stays_within_its_limit_and_completions_that_had_to_leave_go_on(policy, adapters, n):
+    cells: list[int] = []
+    sampler = Sampler(watched(policy, lambda mask_BT: cells.append(mask_BT.numel()), "attention_mask"), max_cached=60)
+    wanted = requests(n, max_tokens=15)
+    try:
+        assert tokens(sampler.submit(adapters["a"], wanted)) == expected(policy, adapters["a"], wanted)
+    finally:
+        sampler.close()
+    assert max(cells) <= 60
+
+
+def test_a_completion_that_is_longer_than_the_limit_of_the_cache_is_sampled_alone(policy, adapters, start):
+    sampler = start(max_cached=10)
+    wanted = [requests(1, seed=seed, max_tokens=15) for seed in range(3)]
+    futures = [sampler.submit(adapters["a"], each) for each in wanted]
+    for each, future in zip(wanted, futures, strict=True):
+        assert tokens(future) == expected(policy, adapters["a"], each)

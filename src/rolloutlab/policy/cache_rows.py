@@ -5,7 +5,7 @@ state of fixed size, which padding never enters.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,28 +36,37 @@ def select(cache: DynamicCache, index_B: Tensor) -> None:
         _apply(layer, lambda keys: keys[index_B], lambda state: state.index_select(0, index_B))
 
 
+def selected(cache: DynamicCache, index_B: Tensor) -> DynamicCache:
+    """A copy of these rows."""
+    copied = copy.copy(cache)
+    copied.layers = [copy.copy(layer) for layer in cache.layers]
+    select(copied, index_B)
+    return copied
+
+
 def trim(cache: DynamicCache, unused: int) -> None:
     """Drop the first positions."""
     for layer in cache.layers:
         _apply(layer, lambda keys: keys[:, :, unused:], lambda state: state)
 
 
-def joined(first: DynamicCache, second: DynamicCache, length: int) -> DynamicCache:
-    """A cache with the rows of both and `length` positions; neither is changed."""
-    whole = copy.copy(first)
-    whole.layers = [_joined(a, b, length) for a, b in zip(first.layers, second.layers, strict=True)]
+def joined(caches: Sequence[DynamicCache], length: int) -> DynamicCache:
+    """A cache with the rows of all and `length` positions; none is changed."""
+    whole = copy.copy(caches[0])
+    whole.layers = [_joined(layers, length) for layers in zip(*(cache.layers for cache in caches), strict=True)]
     return whole
 
 
-def _joined(a: Any, b: Any, length: int) -> Any:
-    layer = copy.copy(a)
-    if _is_attention(a) and _is_attention(b):
-        layer.keys = torch.cat([_left(a.keys, length), _left(b.keys, length)])
-        layer.values = torch.cat([_left(a.values, length), _left(b.values, length)])
+def _joined(layers: Sequence[Any], length: int) -> Any:
+    layer = copy.copy(layers[0])
+    if all(_is_attention(each) for each in layers):
+        layer.keys = torch.cat([_left(each.keys, length) for each in layers])
+        layer.values = torch.cat([_left(each.values, length) for each in layers])
         return layer
     for name in ("conv_states", "recurrent_states"):
-        mine, others = getattr(a, name), getattr(b, name)
-        setattr(layer, name, {i: s if s is None else torch.cat([s, others[i]]) for i, s in mine.items()})
+        states = [getattr(each, name) for each in layers]
+        first = states[0].items()
+        setattr(layer, name, {i: s if s is None else torch.cat([each[i] for each in states]) for i, s in first})
     return layer
 
 

@@ -4,7 +4,7 @@ Axes: B completions in the batch, T cached positions (left-padded), V vocabulary
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,9 +15,11 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from rolloutlab.errors import PolicyError
-from rolloutlab.policy.cache_rows import empty_cache, joined, select, trim
+from rolloutlab.policy.cache_rows import empty_cache, joined, select, selected, trim
 
 Finish = Literal["stop", "length", "abandoned"]
+KEPT_PROMPTS = 8192
+"""Prompt tokens, padding included, that a batch keeps the cache of, for further completions of the same prompts."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,26 @@ class Completion:
     top: list[list[tuple[int, float]]] = field(default_factory=list)
     finish: Finish | None = None
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt and what was sampled after it."""
+        return self.request.prompt + tuple(self.tokens)
+
+
+@dataclass(frozen=True)
+class _Prefill:
+    """The forward pass over some prompts P. rows: the row of each; logits: after its last token."""
+
+    rows: dict[tuple[int, ...], int]
+    cache: DynamicCache
+    mask_PT: Tensor
+    logits_PV: Tensor
+
+    def copies(self, prompts: Sequence[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
+        """Cache, mask and logits of these prompts, which may repeat."""
+        index_B = torch.tensor([self.rows[ids] for ids in prompts], device=self.mask_PT.device)
+        return selected(self.cache, index_B), self.mask_PT[index_B], self.logits_PV[index_B]
+
 
 class Decoder:
     """A running batch. `admit` adds completions between steps; `step` samples one token for each."""
@@ -66,29 +88,62 @@ class Decoder:
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=model.device)
         self._logits_BV = torch.zeros(0, 0, device=model.device)
         self._noise = _Noise([], model.device)
+        self._prefills: list[_Prefill] = []
+        """Of the last prompts, the newest at the end."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @torch.inference_mode()
+    @property
+    def length(self) -> int:
+        """Cached positions of each completion, padding included."""
+        return self._mask_BT.shape[1] if self._rows else 0
+
+    @property
+    def kept_tokens(self) -> int:
+        """Cached positions of prompts that are kept for further completions."""
+        return sum(prefill.mask_PT.numel() for prefill in self._prefills)
+
     def admit(self, requests: Iterable[CompletionRequest]) -> None:
-        """Prefill the distinct prompts, and add the completions to the batch."""
-        rows = [Completion(request) for request in requests]
-        prompts = {row.request.prompt: i for i, row in enumerate({r.request.prompt: r for r in rows}.values())}
-        cache, mask_PT, logits_PV = self._prefill(list(prompts))
-        index_B = torch.tensor([prompts[row.request.prompt] for row in rows], device=self._model.device)
-        select(cache, index_B)
+        """Add new completions to the batch."""
+        self.resume([Completion(request) for request in requests])
+
+    @torch.inference_mode()
+    def resume(self, rows: Sequence[Completion]) -> None:
+        """Add completions to the batch, with the tokens that they have; each distinct prompt is prefilled once."""
+        places = {ids: i for i, prefill in enumerate(self._prefills) for ids in prefill.rows}
+        if missing := [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in places]:
+            places.update(dict.fromkeys(missing, len(self._prefills)))
+            self._prefills.append(self._prefill(missing))
+        members: dict[int, list[Completion]] = {}
+        for row in rows:
+            members.setdefault(places[row.ids], []).append(row)
+        parts = [self._prefills[i].copies([row.ids for row in group]) for i, group in members.items()]
         if self._rows:
-            masks = self._mask_BT, mask_PT[index_B]
-            length = max(mask.shape[1] for mask in masks)
-            cache = joined(self._cache, cache, length)
-            mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
-            self._logits_BV = torch.cat([self._logits_BV, logits_PV[index_B]])
-        else:
-            mask_BT, self._logits_BV = mask_PT[index_B], logits_PV[index_B]
-        self._cache, self._mask_BT = cache, mask_BT
-        self._rows += rows
+            parts.insert(0, (self._cache, self._mask_BT, self._logits_BV))
+        caches, masks, logits = zip(*parts, strict=True)
+        length = max(mask.shape[1] for mask in masks)
+        self._cache = joined(caches, length)
+        self._mask_BT = torch.cat([pad(mask, (length - mask.shape[1], 0)) for mask in masks])
+        self._logits_BV = torch.cat(logits)
+        self._rows += [row for group in members.values() for row in group]
+        self._trim()
         self._noise = _Noise([row.request for row in self._rows], self._model.device)
+        while len(self._prefills) > 1 and self.kept_tokens > KEPT_PROMPTS:
+            del self._prefills[0]
+
+    def forget_prompts(self) -> None:
+        """Free the cache of prompts that is kept for further completions."""
+        self._prefills.clear()
+
+    @torch.inference_mode()
+    def preempt(self, count: int) -> list[Completion]:
+        """Take the newest completions out of the batch; `resume` computes their cache again."""
+        kept = len(self._rows) - count
+        rows = self._rows[kept:]
+        self._logits_BV = self._logits_BV[:kept]
+        self._keep(list(range(kept)))
+        return rows
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
@@ -107,7 +162,7 @@ class Decoder:
             self._advance(token_B)
         return ended
 
-    def _prefill(self, prompts: list[tuple[int, ...]]) -> tuple[DynamicCache, Tensor, Tensor]:
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> _Prefill:
         longest = max(map(len, prompts))
         ids_PT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=self._model.device)
         mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self._model.device)
@@ -120,7 +175,8 @@ class Decoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        return out.past_key_values, mask_PT, out.logits[:, -1].float()
+        rows = {ids: i for i, ids in enumerate(prompts)}
+        return _Prefill(rows, out.past_key_values, mask_PT, out.logits[:, -1].float())
 
     def _logprobs(self) -> Tensor:
         logprobs_BV = self._logits_BV.log_softmax(-1)
@@ -155,12 +211,15 @@ class Decoder:
         self._rows = [self._rows[i] for i in indices]
         self._mask_BT = self._mask_BT[index_B]
         select(self._cache, index_B)
-        # positions that are padding in every row: without it a busy batch would grow for ever
+        self._trim()
+        self._noise = _Noise([row.request for row in self._rows], self._model.device)
+        return index_B
+
+    def _trim(self) -> None:
+        """Drop positions that are padding in every row: without it a busy batch would grow for ever."""
         if unused := int(self._mask_BT.any(0).int().argmax()) if self._rows else 0:
             self._mask_BT = self._mask_BT[:, unused:]
             trim(self._cache, unused)
-        self._noise = _Noise([row.request for row in self._rows], self._model.device)
-        return index_B
 
     def _advance(self, token_B: Tensor) -> None:
         self._mask_BT = pad(self._mask_BT, (0, 1), value=1)
