@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 LANES ?= 3
 # Each of the hundred processes of the tests would compile the package anew, and each worker the tests.
 export PYTHONDONTWRITEBYTECODE :=
-BENCHMARKS := start sampling rollouts lab rewards_view search training job_memory
+BENCHMARKS := start sampling sharing rollouts lab rewards_view search training job_memory half_billion
 CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.

@@ -85,3 +85,21 @@ def test_a_client_metadata_document_without_redirects_is_for_a_notebook_on_this_
 def test_an_address_that_is_none_for_a_document_is_refused(url, capsys):
     assert main(["client-metadata", url]) == 2
     assert "https" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "problem", "hint"),
+    [
+        ("--lora-rank=0", "--lora-rank: must be greater than 0, not '0'", "--lora-rank=16"),
+        ("--device=gpu", "--device: must be 'cuda', 'mps' or 'cpu', not 'gpu'", "--device=cpu"),
+        ("--gradient-checkpointing=perhaps", "--gradient-checkpointing: must be a valid boolean", "=True"),
+    ],
+)
+def test_an_option_of_how_a_policy_is_loaded_is_checked_before_the_service_starts(
+    tmp_path, capsys, option, problem, hint
+):
+    assert main(["serve", "--home", str(tmp_path), option]) == 2
+    printed = capsys.readouterr().err
+    assert problem in printed
+    assert hint in printed
+    assert not (tmp_path / "service").exists()

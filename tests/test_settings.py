@@ -7,7 +7,7 @@ import platformdirs
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.settings import Address, Embedding, Price, Profile, Served, Settings, read_settings
+from rolloutlab.settings import Address, Embedding, ModelSettings, Price, Profile, Served, Settings, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -227,6 +227,11 @@ BROKEN = {
     "linger = true": (1, "linger: must be a number of seconds ≥ 0, not True", "linger = 60"),
     "home = 3": (1, "home: must be a non-empty text, not 3", 'home = "..."'),
     "project = 'mine'": (1, "project: 'mine' is not a project name", 'project = "TEAM/PROJECT"'),
+    "lora_rank = 0": (1, "lora_rank: must be greater than 0, not 0", "lora_rank = 16"),
+    "dtype = 'int8'": (1, "dtype: must be 'float32' or 'bfloat16', not 'int8'", 'dtype = "bfloat16"'),
+    "device = 3": (1, "device: must be 'cuda', 'mps' or 'cpu', not 3", 'device = "cpu"'),
+    "lora_targets = []": (1, "lora_targets: must be a non-empty text, not []", 'lora_targets = "..."'),
+    "[profiles.a]\nurl = 'http://a'\ndevice = 'x'": (3, "unknown setting 'device'", "one of url"),
     "policy = 'practice'\nlinger = ": (2, "Invalid value", 'for example: policy = "practice"'),
     "profile = 'hostd'\n[profiles.hosted]\nurl = 'http://a'": (1, "there is no profile 'hostd'", "hosted"),
     "[profiles.a]\nurl = 'http://a'\n\n[profiles.b]\nurl = 'train.example'": (
@@ -373,3 +378,36 @@ def test_an_odd_file_is_an_error_that_names_it(with_file, text):
 
 def test_a_file_may_begin_with_a_byte_order_mark(with_file):
     assert with_file("\ufeffpolicy = 'tiny'").policy == "tiny"
+
+
+MODEL = ModelSettings(
+    lora_rank=4, lora_alpha=9, lora_targets="q_proj", dtype="bfloat16", device="cpu", gradient_checkpointing=True
+)
+
+
+def test_how_a_policy_is_loaded_is_read_from_the_file_and_from_variables(with_file):
+    text = """
+        lora_rank = 4
+        lora_alpha = 9
+        lora_targets = "q_proj"
+        dtype = "bfloat16"
+        device = "cpu"
+        gradient_checkpointing = true
+    """
+    assert with_file(text).model == MODEL
+    variables = {f"ROLLOUTLAB_{name.upper()}": str(value) for name, value in MODEL.model_dump().items()}
+    settings = read_settings(variables)
+    assert settings.model == MODEL
+    assert settings.origins["lora_rank"] == "ROLLOUTLAB_LORA_RANK"
+    assert with_file(text, ROLLOUTLAB_LORA_RANK="8").model == MODEL.model_copy(update={"lora_rank": 8})
+    assert read_settings({}).model == ModelSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [("LORA_RANK", "many", "16"), ("LORA_ALPHA", "-1", "32"), ("DEVICE", "gpu", "cpu"), ("DTYPE", "fp8", "bfloat16")],
+)
+def test_a_wrong_variable_of_how_a_policy_is_loaded_is_an_error_with_an_example(name, value, hint):
+    with pytest.raises(InputError, match=rf"ROLLOUTLAB_{name}: must .*, not '{value}'") as refused:
+        read_settings({f"ROLLOUTLAB_{name}": value})
+    assert refused.value.hint == f"ROLLOUTLAB_{name}={hint}"

@@ -64,6 +64,7 @@ class Connection:
         shown += [("lab", str(settings.home)), ("search", settings.search.url if settings.search else "the lab")]
         if not address:
             shown += [("policy", settings.policy), ("linger", f"{settings.linger:g} s")]
+            shown += [(name, str(value)) for name, value in settings.model.model_dump(exclude_defaults=True).items()]
         origins = {**settings.origins, "lab": settings.origins.get("home", "")}
         if address and address.project != settings.project:
             origins["project"] = origins.get("service", "")
@@ -76,9 +77,11 @@ class Connection:
         return f"profiles: {known} (settings file: {self.settings.file})"
 
     def __repr__(self) -> str:
+        named = max(9, *(len(name) for name, _, _ in self.rows))
         wide = max(len(value) for _, value, _ in self.rows)
         lines = [
-            f"  {name:9}  {value:{wide}}  {origin and f'({origin})'}".rstrip() for name, value, origin in self.rows
+            f"  {name:{named}}  {value:{wide}}  {origin and f'({origin})'}".rstrip()
+            for name, value, origin in self.rows
         ]
         return escape_control_chars("\n".join([self.state, *lines, self.profiles]))
 

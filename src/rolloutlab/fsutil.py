@@ -1,4 +1,4 @@
-"""Durable and private files: fsync, locks between processes, owner-only folders, errors of the file system."""
+"""Durable and private files: fsync, locks between processes, owner-only folders, errors; line numbers of TOML files."""
 
 import asyncio
 import errno
@@ -6,8 +6,11 @@ import os
 import shlex
 import shutil
 import time
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,16 @@ def to_copy(folder: Path) -> str:
     """What to type to copy a read-only lab folder to one that can be written."""
     copy = f"!cp -r --no-preserve=mode {shlex.quote(str(folder))} my-lab"
     return f"{copy}, then start Jupyter with ROLLOUTLAB_HOME=my-lab"
+
+
+def line_of_key(text: str, keys: tuple[str, ...]) -> int:
+    """The line of a TOML text where the statement that sets a key begins; tomllib does not report positions."""
+    lines, begin = text.split("\n"), 1
+    for end in range(1, len(lines) + 1):
+        with suppress(tomllib.TOMLDecodeError):  # within a value of several lines
+            table = tomllib.loads("\n".join(lines[:end]))
+            with suppress(KeyError):
+                reduce(getitem, keys, table)
+                break
+            begin = end + 1
+    return begin

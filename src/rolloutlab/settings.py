@@ -5,38 +5,25 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import reduce
-from operator import getitem
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.errors import InputError
+from rolloutlab.fsutil import line_of_key
+
+if TYPE_CHECKING:
+    from rolloutlab.api.http.secrecy import Bearers
 
 EMBEDDED = "embedded"  # the service whose address changes with every start
-
-
-class TokenSource(Protocol):
-    """A bearer token that may be renewed while requests are under way; None before a sign-in."""
-
-    async def token(self) -> str | None: ...
-
-    async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether to send a request again after this response to it; `token` is the one that it carried."""
-
-
-class Bearers(Protocol):
-    """Token sources of several servers."""
-
-    def of(self, url: str) -> TokenSource | None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class Address:
 
     base_url: str
     inference_base_url: str
-    token: str | Bearers | None = field(default=None, repr=False)
+    token: "str | Bearers | None" = field(default=None, repr=False)
     project: str | None = field(default=None, repr=False)
     key_env: str | None = field(default=None, compare=False, repr=False)
     key_keyring: bool = field(default=False, compare=False, repr=False)
@@ -186,10 +173,26 @@ class Profile:
     project: _Project | None = None
 
 
-class _Values(BaseModel):
+class ModelSettings(BaseModel):
+    """How the embedded service loads a policy, and its adapters; None: by the policy's size and the machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    lora_rank: PositiveInt | None = Field(None, examples=[16])
+    lora_alpha: PositiveInt | None = Field(None, examples=[32])
+    lora_targets: _Text | None = None
+    dtype: Literal["float32", "bfloat16"] | None = Field(None, examples=["bfloat16"])
+    device: Literal["cuda", "mps", "cpu"] | None = Field(None, examples=["cpu"])
+    gradient_checkpointing: bool = Field(False, examples=[True])
+
+    @property
+    def arguments(self) -> list[str]:
+        """What to type after `rolloutlab serve`: those that are not the default."""
+        return [f"--{n.replace('_', '-')}={value}" for n, value in self.model_dump(exclude_defaults=True).items()]
+
+
+class _Values(ModelSettings):
     """What the settings file may set and, but for profiles and prices, the variables ROLLOUTLAB_... as well."""
 
-    model_config = ConfigDict(extra="forbid")
     home: Annotated[str, _checked_by(_path)] | None = None
     policy: Annotated[str, _checked_by(_path)] = "practice"
     linger: _Seconds = 60.0
@@ -223,7 +226,7 @@ class Settings:
     that it stays up without a client. project: what tokens are counted under, unless the service has its own.
     embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
     client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
-    profiles: services by name. file: of settings, whether it exists or not. origins: what set each, in a word.
+    profiles: services by name. model: how the policy is loaded. file: of settings, if any. origins: what set each.
     """
 
     home: Path
@@ -236,6 +239,7 @@ class Settings:
     client_metadata_url: str | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    model: ModelSettings = field(default_factory=ModelSettings)
     file: Path | None = field(default=None, compare=False)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -273,6 +277,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 
     folder, model = Path.cwd() if "home" in overrides else path.parent, values.embedding
     service, service_origin = _service(values, environment, origin)
+    shown, loaded = {name: origin(name) for name in _VARIABLES if name != "profile"}, ModelSettings.model_fields
     return Settings(
         home=folder / Path(values.home or platformdirs.user_data_dir("rolloutlab")).expanduser(),
         service=service,
@@ -284,8 +289,9 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         client_metadata_url=values.client_metadata_url,
         prices=values.prices,
         profiles=values.profiles,
+        model=ModelSettings(**{name: getattr(values, name) for name in loaded}),
         file=path,
-        origins={name: origin(name) for name in _VARIABLES if name != "profile"} | {"service": service_origin},
+        origins={n: o for n, o in shown.items() if o != "default" or n not in loaded} | {"service": service_origin},
     )
 
 
@@ -302,18 +308,17 @@ def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
     return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
 
 
-def named_policy(name: str) -> str:
-    """A policy's full name: the real path of a folder, any other name unchanged."""
+def named_policy(name: str, model: ModelSettings) -> str:
+    """A policy's full name, which is the real path of a folder, and how it is loaded."""
     path = Path(name).expanduser()
-    return str(path.resolve()) if name != "practice" and path.is_dir() else name
+    return " ".join([str(path.resolve()) if name != "practice" and path.is_dir() else name, *model.arguments])
 
 
 def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:
     """The service to talk to, None for the embedded one, and where that was set."""
     if values.url:
-        key_env = "ROLLOUTLAB_API_KEY" if env.get("ROLLOUTLAB_API_KEY") else None
-        profile = Profile(values.url, values.inference_url, key_env, values.project)
-        return profile_address(profile, env), "ROLLOUTLAB_URL"
+        key = "ROLLOUTLAB_API_KEY" if env.get("ROLLOUTLAB_API_KEY") else None
+        return profile_address(Profile(values.url, values.inference_url, key, values.project), env), "ROLLOUTLAB_URL"
     if values.profile == EMBEDDED:
         return None, origin("profile")
     if values.profile not in values.profiles:
@@ -333,8 +338,16 @@ def _read_variables(environment: Mapping[str, str]) -> _Variables:
         return _Variables.model_validate({name: value for name, value in given.items() if value})
     except ValidationError as error:
         first = error.errors()[0]
-        variable = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}"
-        raise InputError(f"{variable}: {first['msg']}", hint=f"{variable}={first['ctx']['hint']}") from None
+        variable, (message, example) = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}", explained(first)
+        raise InputError(f"{variable}: {message}", hint=f"{variable}={example}") from None
+
+
+def explained(error: Any) -> tuple[str, Any]:
+    """Message and example of one of pydantic's errors for a value."""
+    if error["type"] == "setting":
+        return error["msg"], error["ctx"]["hint"]
+    (example,) = ModelSettings.model_fields[error["loc"][0]].examples or ("...",)
+    return f"{error['msg'].replace('Input should', 'must')}, not {error['input']!r}", example
 
 
 def _read_file(path: Path, *, required: bool) -> _Values:
@@ -349,7 +362,7 @@ def _read_file(path: Path, *, required: bool) -> _Values:
         raise InputError(f"the settings file {path} cannot be read: {error}", hint="a text file, in UTF-8") from error
 
     def wrong(keys: tuple[str, ...], problem: str, hint: str) -> InputError:
-        return InputError(f"{path}, line {_line_of(text, keys)}: {problem}", hint=hint)
+        return InputError(f"{path}, line {line_of_key(text, keys)}: {problem}", hint=hint)
 
     try:
         values = _Values.model_validate(tomllib.loads(text))
@@ -358,7 +371,7 @@ def _read_file(path: Path, *, required: bool) -> _Values:
         line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
         raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
     except ValidationError as error:
-        raise wrong(*min(map(_problem, error.errors()), key=lambda each: _line_of(text, each[0]))) from None
+        raise wrong(*min(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))) from None
     if EMBEDDED in values.profiles:
         raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
     if values.profile not in {*values.profiles, EMBEDDED}:
@@ -371,9 +384,9 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     """Keys, message and hint for one of pydantic's errors in a settings file."""
     keys, kind = tuple(map(str, error["loc"])), error["type"]
     name, table = keys[-1], ".".join(keys)
-    if kind == "setting":
-        example = error["ctx"]["hint"]
-        return keys, f"{name}: {error['msg']}", f"{name} = {example if example[0].isdigit() else json.dumps(example)}"
+    if kind == "setting" or keys[0] in ModelSettings.model_fields:
+        message, example = explained(error)
+        return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"
     if kind == "missing":
         return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
     if kind in {"dict_type", "dataclass_type"}:
@@ -385,16 +398,3 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     names = list(_Values.model_fields) if len(keys) == 1 else [each.name for each in fields(tables[keys[0]])]
     close = get_close_matches(name, names, n=1)
     return keys, f"unknown setting {name!r}", close[0] if close else f"one of {', '.join(names)}"
-
-
-def _line_of(text: str, keys: tuple[str, ...]) -> int:
-    """The line of a TOML text where the statement that sets a key begins; tomllib does not report positions."""
-    lines, begin = text.split("\n"), 1
-    for end in range(1, len(lines) + 1):
-        with suppress(tomllib.TOMLDecodeError):  # within a value of several lines
-            table = tomllib.loads("\n".join(lines[:end]))
-            with suppress(KeyError):
-                reduce(getitem, keys, table)
-                break
-            begin = end + 1
-    return begin

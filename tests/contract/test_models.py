@@ -8,6 +8,8 @@ import pytest
 
 from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
+from rolloutlab.policy.model import load_policy
+from rolloutlab.settings import ModelSettings
 
 
 @pytest.fixture
@@ -65,6 +67,36 @@ def test_a_model_of_another_base_policy_is_neither_listed_nor_answered_nor_train
     job = service.train(CreateTrainingJob.model_validate(body(model.id)))
     assert "was trained on another base policy" in service.ended(job)[-1].data["error_message"]
     assert start().chat(model="lab/first").model == "lab/first@0"
+
+
+@pytest.mark.parametrize("base", ["base", "NULL"], ids=["today", "of a version without a base"])
+def test_a_model_with_other_adapters_is_refused_with_what_to_type(start, tiny_policy, base):
+    other = load_policy(str(tiny_policy), ModelSettings(lora_rank=4, lora_alpha=4))
+    service = start()
+    service.register()
+    with service.database.write() as connection:
+        connection.execute(f"UPDATE models SET base = {base}")
+    service = start(other)
+    assert [card["id"] for card in service.call("GET", "/v1/models")["data"]] == ["tiny"]
+    served = "the default settings, and this service runs with --lora-rank=4 --lora-alpha=4"
+    with pytest.raises(RefusedError, match=f"409 lab/first was made with {served}") as refused:
+        service.chat(model="lab/first")
+    assert "rolloutlab serve --policy tiny" in str(refused.value)
+    assert start().chat(model="lab/first").model == "lab/first@0"
+
+
+def test_a_model_keeps_to_the_adapters_that_it_was_made_with(start, tiny_policy, body):
+    other = load_policy(str(tiny_policy), ModelSettings(lora_rank=4, lora_targets="q_proj"))
+    service = start(other)
+    model = service.register()
+    job = service.train(CreateTrainingJob.model_validate(body(model.id)))
+    assert service.ended(job)[-1].type == "training_ended"
+    assert service.chat(model="lab/first").model == "lab/first@1"
+    service = start()
+    with pytest.raises(RefusedError, match="made with --lora-rank=4 --lora-targets=q_proj") as refused:
+        service.chat(model="lab/first")
+    assert "rolloutlab serve --policy tiny --lora-rank=4 --lora-targets=q_proj" in str(refused.value)
+    assert start(other).chat(model="lab/first").model == "lab/first@1"
 
 
 def test_a_model_of_another_entity_is_listed_under_a_name_that_can_be_sampled(service):

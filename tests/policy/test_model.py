@@ -16,6 +16,7 @@ from rolloutlab.policy.model import (
     read_adapter,
     write_adapter,
 )
+from rolloutlab.settings import ModelSettings
 
 IDS = torch.tensor([[0, 20, 30, 40, 50, 60]])
 
@@ -217,3 +218,45 @@ def test_a_speaker_says_what_a_carrier_of_the_adapter_says_and_leaves_the_base_a
 def test_a_speaker_under_an_adapter_that_does_not_fit_is_refused(policy):
     with pytest.raises(RuntimeError):
         policy.with_adapter({name: tensor[:-1] for name, tensor in changed(policy).items()})
+
+
+def test_rank_alpha_and_targets_are_those_of_the_settings(tiny_policy):
+    policy = load_policy(str(tiny_policy), ModelSettings(lora_rank=3, lora_alpha=5, lora_targets="v_proj, q_proj"))
+    adapter = changed(policy)
+    assert {name.split(".")[-3] for name in adapter} == {"q_proj", "v_proj"}
+    assert {min(tensor.shape) for tensor in adapter.values()} == {3}
+    assert policy.bound_options == ("--lora-rank=3", "--lora-alpha=5", "--lora-targets=q_proj,v_proj")
+    carrier = policy.lora_copy()
+    write_adapter(carrier, adapter)
+    assert torch.allclose(logits(policy.with_adapter(adapter)), logits(carrier), atol=1e-4)
+
+
+def test_an_alpha_that_is_not_given_is_twice_the_rank_and_no_option(tiny_policy):
+    policy = load_policy(str(tiny_policy), ModelSettings(lora_rank=3))
+    assert (policy.lora.lora_alpha, policy.bound_options) == (6, ("--lora-rank=3",))
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_rank": 16}, {"lora_alpha": 32}, {"lora_targets": "all-linear"}])
+def test_the_default_is_no_option_also_where_it_is_given(tiny_policy, given):
+    assert load_policy(str(tiny_policy), ModelSettings(device="cpu", dtype="float32", **given)).bound_options == ()
+
+
+def test_a_target_that_no_layer_has_for_a_name_is_refused_with_those_that_there_are(tiny_policy):
+    with pytest.raises(PolicyError, match="no linear layer 'query'") as refused:
+        load_policy(str(tiny_policy), ModelSettings(lora_targets="q_proj,query"))
+    assert "q_proj" in refused.value.hint
+
+
+def test_a_device_that_is_not_there_is_refused(tiny_policy, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(PolicyError, match="no device 'mps'") as refused:
+        load_policy(str(tiny_policy), ModelSettings(device="mps"))
+    assert refused.value.hint == "--device cpu"
+
+
+def test_in_bf16_the_adapter_stays_in_fp32_and_logprobs_are_fp32(tiny_policy):
+    policy = load_policy(str(tiny_policy), ModelSettings(dtype="bfloat16", device="cpu"))
+    assert policy.base.dtype == torch.bfloat16
+    assert policy.bound_options == ("--dtype=bfloat16",)
+    assert {p.dtype for p in adapter_parameters(policy.lora_copy()).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in read_adapter(policy.lora_copy()).values()} == {torch.float32}

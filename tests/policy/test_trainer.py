@@ -22,9 +22,10 @@ from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.loss import row_loss
-from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
+from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.trainer import State, TrainingSequence, pack, train
+from rolloutlab.settings import ModelSettings
 from tests.decoding import decode
 
 Event = tuple[str, dict[str, Any]]
@@ -466,6 +467,49 @@ def test_fresh_data_has_a_ratio_of_1_at_the_first_step(policy, start):
     assert numbers["ratio_max"] == pytest.approx(1, abs=1e-3)
     assert numbers["old_new_correlation"] == pytest.approx(1, abs=1e-3)
     assert (numbers["clipped"], numbers["masked"]) == (0, 0)
+
+
+def test_in_bf16_fresh_data_has_a_mean_ratio_near_1_at_the_first_step(tiny_policy, adapter_of):
+    policy = load_policy(str(tiny_policy), ModelSettings(dtype="bfloat16", device="cpu"))
+    for weight in policy.base.parameters():
+        if weight.dim() > 1:
+            weight.data.mul_(4)  # as `emphatic` does
+    prompt = policy.tokenizer("<s>[ask]user why?[tell]", add_special_tokens=False)["input_ids"]
+    start = State(adapter_of(policy), {})
+    requests = [CompletionRequest(tuple(prompt), 30, index=index) for index in range(24)]
+    rows = decode(policy.with_adapter(start.adapter), requests, policy.end_ids)
+    group = [Sampled(i % 3, [[Turn("why?", row.tokens, row.logprobs)]]) for i, row in enumerate(rows)]
+    end, events = run(policy, start, as_job([group]))
+    first = steps(events)[0]
+    assert 0.98 <= first["ratio_mean"] <= 1.02
+    assert {tensor.dtype for tensor in end.adapter.values()} == {torch.float32}
+
+
+def test_gradient_checkpointing_computes_layers_again_and_changes_no_result(policy, start):
+    plain_state, plain_events = run(policy, start, small_job())
+    model = replace(policy, gradient_checkpointing=True).training_copy()
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    layers = [module for name, module in model.named_modules() if name.endswith("mlp")]
+    assert layers
+    for layer in layers:
+        layer.register_forward_pre_hook(count)
+    state, events = run(policy, start, small_job(), model=model)
+    with_twice, passes = passes, 0
+    for layer in layers:  # without checkpointing, for the number of passes
+        layer._forward_pre_hooks.clear()
+    other = policy.training_copy()
+    for name, module in other.named_modules():
+        if name.endswith("mlp"):
+            module.register_forward_pre_hook(count)
+    run(policy, start, small_job(), model=other)
+    assert with_twice > passes > 0
+    assert same(state.adapter, plain_state.adapter)
+    assert events == plain_events
 
 
 def test_the_first_event_says_how_many_steps_follow_and_at_which_learning_rate(policy, start):

@@ -144,7 +144,7 @@ class Embedded:
         except OSError as error:
             hint = TO_HAVE_MORE if short_of_descriptors(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
             raise LabError(f"{self._folder} cannot be used: {error}", hint=hint) from error
-        policy, expected = self._published().policy, named_policy(self._settings.policy)
+        policy, expected = self._published().policy, named_policy(self._settings.policy, self._settings.model)
         if policy != expected:
             message = f"the service of this lab runs the policy {policy!r}, not {expected!r}"
             raise InputError(message, hint="%service stop")
@@ -271,7 +271,7 @@ class Embedded:
     def _start(self, tick: Callable[[], None], start_empty: bool) -> Address:
         settings = self._settings
         command = [sys.executable, "-P", "-m", "rolloutlab", "serve", "--home", str(settings.home)]
-        command += ["--policy", settings.policy, "--linger", str(settings.linger)]
+        command += ["--policy", settings.policy, *settings.model.arguments, "--linger", str(settings.linger)]
         command += ["--start-empty"] * start_empty
         with self.log.open("ab") as log:
             start = log.tell()

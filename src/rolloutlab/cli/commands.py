@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from rolloutlab.errors import InputError, LabError, PolicyError, RolloutlabError
-from rolloutlab.settings import read_settings
+from rolloutlab.settings import ModelSettings, explained, read_settings
 
 if TYPE_CHECKING:
     from rolloutlab.service.lifecycle import Folder
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
     serve.add_argument("--policy", default=settings.policy, help="practice, a folder or a hub name (%(default)s)")
+    _add_model_options(serve, settings.model)
     serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")
     serve.add_argument(
@@ -64,10 +67,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_model_options(serve: argparse.ArgumentParser, defaults: ModelSettings) -> None:
+    """The options of `ModelSettings`; a model keeps to the adapters and the dtype that it began with."""
+    serve.add_argument("--lora-rank", default=defaults.lora_rank, help="of new adapters (small policies 16, others 8)")
+    serve.add_argument("--lora-alpha", default=defaults.lora_alpha, help="their scale is alpha / rank (twice the rank)")
+    serve.add_argument("--lora-targets", default=defaults.lora_targets, help="such as q_proj,v_proj (all-linear)")
+    serve.add_argument("--dtype", default=defaults.dtype, help="of the weights: float32, bfloat16 (on cuda bfloat16)")
+    serve.add_argument("--device", default=defaults.device, help="cuda, mps or cpu (cuda where there is one)")
+    serve.add_argument(
+        "--gradient-checkpointing",
+        nargs="?",
+        const=True,
+        default=defaults.gradient_checkpointing,
+        help="train in less memory, and for a third longer",
+    )
+
+
+def _model_settings(options: argparse.Namespace) -> ModelSettings:
+    try:
+        return ModelSettings(**{name: getattr(options, name) for name in ModelSettings.model_fields})
+    except ValidationError as error:
+        message, example = explained(first := error.errors()[0])
+        option = f"--{str(first['loc'][0]).replace('_', '-')}"
+        raise InputError(f"{option}: {message}", hint=f"{option}={example}") from None
+
+
 def _serve(options: argparse.Namespace) -> None:
     from rolloutlab.service.lifecycle import Folder
     from rolloutlab.service.listen import ListenAddress
 
+    options.model = _model_settings(options)
     address = ListenAddress(options.host.lower().strip("[]"), options.tls_cert, options.tls_key)
     folder = Folder(options.home.expanduser().absolute() / "service")
     try:
@@ -85,8 +114,8 @@ def _serve_claimed(folder: "Folder", address: "ListenAddress", options: argparse
         from rolloutlab.service.serve import serve
     except ModuleNotFoundError as error:
         raise PolicyError(f"the embedded service needs {error.name}", hint="pip install 'rolloutlab[local]'") from error
-    lifetime, start_empty = options.token_lifetime, options.start_empty
-    serve(folder, address, options.port, options.policy, options.linger, lifetime, start_empty=start_empty)
+    chosen = {"model": options.model, "start_empty": options.start_empty}
+    serve(folder, address, options.port, options.policy, options.linger, options.token_lifetime, **chosen)
 
 
 def _passcode(options: argparse.Namespace) -> None:

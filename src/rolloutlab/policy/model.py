@@ -3,7 +3,9 @@
 import copy
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
+from rolloutlab.settings import ModelSettings
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
@@ -37,6 +42,8 @@ class Policy:
     context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
     learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence has
     more. workers: threads, each with a batch, during training.
+    bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale.
+    gradient_checkpointing: see `training_copy`.
     """
 
     name: str
@@ -49,6 +56,8 @@ class Policy:
     row_tokens: int
     workers: int
     probe: Probe
+    bound_options: tuple[str, ...] = ()
+    gradient_checkpointing: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +70,18 @@ class Policy:
             warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
             torch.manual_seed(int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8]))
             return get_peft_model(self._copy(), self.lora)
+
+    def training_copy(self) -> PeftModel:
+        """A LoRA copy to train; with `gradient_checkpointing`, backward computes the activations of each layer again.
+
+        The layers stay in inference mode, in which transformers' own checkpointing is off: in training mode some have
+        dropout, under which the first ratio would not be 1.
+        """
+        model = self.lora_copy()
+        if self.gradient_checkpointing:
+            for layer in _checkpointed_layers(model):
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        return model
 
     def with_adapter(self, adapter: Adapter, previous: Any = None) -> Any:
         """A model to sample from under an adapter; it may reuse `previous`, which must not be used any more then.
@@ -110,17 +131,21 @@ class Policy:
         return model
 
 
-def load_policy(name: str) -> Policy:
+def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
     """Load `practice`, a folder, or a name of the Hugging Face hub.
 
     Raises:
-        PolicyError: the name is neither, or what is there cannot be loaded, has no chat template or cannot be sampled.
+        PolicyError: the name is neither, or what is there cannot be loaded, has no chat template, cannot be sampled,
+        or does not fit the settings; or there is no such device.
     """
+    settings = settings or ModelSettings()
     source = str(practice.FOLDER) if name == PRACTICE else name
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    _check_device(device)
+    dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+        base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise PolicyError(f"the policy {name!r} could not be loaded: {_first_line(error)}") from error
     if tokenizer.chat_template is None:
@@ -129,21 +154,32 @@ def load_policy(name: str) -> Policy:
     torch.nn.Module.to(base, device)
     small = _parameters(base) < _SMALL
     context = base.config.max_position_embeddings
+    lora = _lora(small, base, settings)
+    if settings.gradient_checkpointing and not _checkpointed_layers(base):
+        raise PolicyError(f"the layers of {name!r} have no gradient checkpointing", hint="leave the setting out")
     budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     policy = Policy(
         name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
         base=base,
         tokenizer=tokenizer,
-        lora=_lora(small, base),
+        lora=lora,
         context=context,
         end_ids=_end_ids(base, tokenizer),
         learning_rate=2e-3 if small else 5e-6,
         row_tokens=budget // context * context or budget,
         workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
+        bound_options=_bound_options(lora, small, _targets(settings), dtype),
+        gradient_checkpointing=settings.gradient_checkpointing,
     )
     _check_sampling(policy)
     return policy
+
+
+def _check_device(device: str) -> None:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if not available[device]:
+        raise PolicyError(f"torch {torch.__version__} has no device {device!r} on this machine", hint="--device cpu")
 
 
 def _check_sampling(policy: Policy) -> None:
@@ -194,15 +230,42 @@ def adapter_parameters(model: PeftModel) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _lora(small: bool, base: nn.Module) -> LoraConfig:
-    rank = 16 if small else 8
+def _lora(small: bool, base: nn.Module, settings: ModelSettings) -> LoraConfig:
+    """The configuration of adapters; PolicyError for a target that no linear layer has for a name."""
+    rank = settings.lora_rank or (16 if small else 8)
+    targets = _targets(settings)
+    linear = [name for name, module in base.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            names = ",".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise PolicyError(f"the policy has no linear layer {target!r}", hint=f"--lora-targets={names}")
     return LoraConfig(
         r=rank,
-        lora_alpha=2 * rank,
-        target_modules="all-linear",
+        lora_alpha=settings.lora_alpha or 2 * rank,
+        target_modules=targets or "all-linear",
         task_type="CAUSAL_LM",
         fan_in_fan_out=any(type(module) is Conv1D for module in base.modules()),  # GPT-2's weights are transposed
     )
+
+
+def _targets(settings: ModelSettings) -> list[str]:
+    """Names of modules; none for all linear layers."""
+    names = {name.strip() for name in (settings.lora_targets or "all-linear").split(",")}
+    return [] if names == {"all-linear"} else sorted(names)
+
+
+def _bound_options(lora: LoraConfig, small: bool, targets: Sequence[str], dtype: torch.dtype) -> tuple[str, ...]:
+    options = {
+        f"--lora-rank={lora.r}": lora.r != (16 if small else 8),
+        f"--lora-alpha={lora.lora_alpha}": lora.lora_alpha != 2 * lora.r,
+        f"--lora-targets={','.join(targets)}": bool(targets),
+        "--dtype=bfloat16": dtype == torch.bfloat16,
+    }
+    return tuple(option for option, bound in options.items() if bound)
+
+
+def _checkpointed_layers(model: nn.Module) -> list[GradientCheckpointingLayer]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _parameters(model: nn.Module) -> int:

@@ -217,7 +217,7 @@ def _optimizer_step(
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
     if norm.isfinite():
         optimizer.step()
-    return {"loss": loss, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1))}
+    return {"loss": loss, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1).cpu())}
 
 
 def _per_token(part: Row, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

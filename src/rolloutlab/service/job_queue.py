@@ -57,7 +57,7 @@ class Jobs:
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
-        self._model = registry.policy.lora_copy()
+        self._model = registry.policy.training_copy()
         self.bodies = Bodies(database, folder / "jobs")
         self.files = UploadedFiles(folder / "files")
         self.bodies.clean_up()

@@ -48,7 +48,7 @@ class Registry:
         self._database = database
         self._folder = folder
         self.policy = policy
-        self._base = fingerprint(policy)
+        self._base = " ".join([fingerprint(policy), *policy.bound_options])
         self._initial = State(read_adapter(policy.lora_copy()), {})
         self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
         self._lock = Lock()
@@ -207,21 +207,41 @@ class Registry:
         Raises:
             CheckpointError: it is damaged; the hint is how to delete it.
             ServiceError: the disk does not answer.
-            ConflictError: its model has another base policy than the one that is served.
+            ConflictError: its model has another base policy, adapters or dtype than what is served.
         """
         short = model_id
         for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):
             short = f"{row['project']}/{row['name']}"
-            if row["base"] not in {None, self._base}:
-                base = f"on {row['base_model']!r} as it was when the model was registered"
-                message = f"{short} was trained on another base policy than is served here: {base}"
-                raise ConflictError(message, hint="rolloutlab serve --policy with that one")
+            if not self._serves(row["base"]):
+                raise self._other_base(short, row)
         try:
             return read_checkpoint(self._path(model_id, step))
         except CheckpointError as error:
             request = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
             hint = f"{error.hint}: %models --delete {short}@{step}, or {request}"
             raise CheckpointError(error.message, hint=hint) from error
+
+    def _serves(self, base: str | None) -> bool:
+        """Whether models on this base can be sampled: its fingerprint, and options that are not the default.
+
+        Models of older versions have no options: what they were made with is the default; dtype was not an option.
+        """
+        bound = self.policy.bound_options
+        adapters = [option for option in bound if not option.startswith("--dtype")]
+        return base in {self._base, " ".join([self._base.split()[0], *adapters]), *([] if adapters else [None])}
+
+    def _other_base(self, short: str, row: Row) -> ConflictError:
+        made = (row["base"] or "").split()[1:]
+        if made == list(self.policy.bound_options):
+            base = f"on {row['base_model']!r} as it was when the model was registered"
+            message = f"{short} was trained on another base policy than is served here: {base}"
+            return ConflictError(message, hint="rolloutlab serve --policy with that one")
+        options, served = (" ".join(each) or "the default settings" for each in (made, self.policy.bound_options))
+        return ConflictError(
+            f"{short} was made with {options}, and this service runs with {served}",
+            hint=" ".join(["rolloutlab serve --policy", row["base_model"], *made])
+            + "; for a notebook's own service the settings of these names (docs/connect.md), then %service stop",
+        )
 
     def _read_adapter(self, model_id: str, step: int) -> Adapter:
         """The adapter; NotFoundError when the checkpoint has been deleted meanwhile."""
@@ -236,11 +256,10 @@ class Registry:
         """What can be sampled, by shortest name: the base policy and each model; with base, step and checkpoints."""
         rows = self._database.read(
             "SELECT m.*, max(c.step) AS newest_step, count(c.step) AS checkpoints FROM models m"
-            " JOIN checkpoints c ON c.model_id = m.id WHERE m.base IS NULL OR m.base = ?"
-            " GROUP BY m.id ORDER BY m.created_at, m.rowid",
-            self._base,
+            " JOIN checkpoints c ON c.model_id = m.id GROUP BY m.id ORDER BY m.created_at, m.rowid"
         )
-        return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in rows)]
+        served = [row for row in rows if self._serves(row["base"])]
+        return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in served)]
 
     def save(self, model_id: str, step: int, state: State, *, metrics: Metrics | None = None, job_id: str = "") -> None:
         """Write a checkpoint's files; it is listed once its row is in the database.

@@ -25,7 +25,7 @@ from rolloutlab.service.listen import ACCEPTED_AT_ONCE, ListenAddress, limit_con
 from rolloutlab.service.mcp.lab import LabTools
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.oauth.server import AuthorizationServer
-from rolloutlab.settings import named_policy, read_settings
+from rolloutlab.settings import ModelSettings, named_policy, read_settings
 from rolloutlab.store.sqlite import Database
 
 _BACKLOG = 2048
@@ -61,12 +61,13 @@ def serve(
     linger: float | None,
     token_lifetime: float,
     *,
+    model: ModelSettings,
     start_empty: bool = False,
 ) -> None:
     """Serve a claimed folder until interrupted, or until it has been idle for `linger` seconds.
 
     port: 0 takes that of the last start, or any free one. token_lifetime: seconds of an OAuth access token.
-    start_empty: see `Registry`.
+    model: how the policy is loaded. start_empty: see `Registry`.
 
     Raises:
         PolicyError: the policy cannot be loaded. InputError: the address cannot be used. LabError: the disk refuses, or
@@ -76,9 +77,9 @@ def serve(
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     listener = _listen(address, folder, port)
     url = address.url(listener.getsockname()[1])
-    database, registry, jobs = _open(folder, policy_name, start_empty=start_empty)
+    database, registry, jobs = _open(folder, policy_name, model, start_empty=start_empty)
     sampler = Sampler(registry.policy)
-    identity = {"policy": named_policy(policy_name), "instance": folder.instance}
+    identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
     lab = LabTools(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
     app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
@@ -112,10 +113,12 @@ def serve(
         database.close()
 
 
-def _open(folder: Folder, policy_name: str, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:
+def _open(
+    folder: Folder, policy_name: str, model: ModelSettings, *, start_empty: bool
+) -> tuple[Database, Registry, Jobs]:
     database = open_service_database(folder.path)
     try:
-        policy = load_policy(policy_name)
+        policy = load_policy(policy_name, model)
         limit_threads(policy)
         registry = Registry(database, folder.path, policy, start_empty=start_empty)
         return database, registry, Jobs(database, folder.path, registry)

@@ -17,11 +17,10 @@ from pydantic_core import from_json
 
 from rolloutlab.api.http.errors import status_error
 from rolloutlab.api.http.retries import Retries
-from rolloutlab.api.http.secrecy import Unencrypted
+from rolloutlab.api.http.secrecy import Bearers, TokenSource, Unencrypted
 from rolloutlab.api.http.transport import ProxyRouter, checked, connection_error, failure_reason, lines_of, origin
 from rolloutlab.errors import BrokenOffError, ServiceError, SignInError, UnreachableError, interrupted
 from rolloutlab.fsutil import NONE_LEFT, TO_HAVE_MORE, short_of_descriptors
-from rolloutlab.settings import Bearers, TokenSource
 
 T = TypeVar("T")
 

@@ -1,9 +1,10 @@
-"""Rule for secrets in headers: https or this machine only; http elsewhere only where a person has allowed it."""
+"""Secrets in headers: token sources, and the rule for plain http: this machine, or where a person has allowed it."""
 
 import hmac
 import socket
 import warnings
 from collections.abc import Iterable
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from rolloutlab.api.http.ip_scope import in_own_network, on_this_machine
@@ -12,6 +13,21 @@ from rolloutlab.errors import InputError
 _SECRET = ("auth", "cookie", "key", "token", "secret", "password", "credential")
 """Parts of the names of headers that carry secrets."""
 _NOT_SECRET = {"idempotency-key"}
+
+
+class TokenSource(Protocol):
+    """A bearer token that may be renewed while requests are under way; None before a sign-in."""
+
+    async def token(self) -> str | None: ...
+
+    async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
+        """Whether to send a request again after this response to it; `token` is the one that it carried."""
+
+
+class Bearers(Protocol):
+    """Token sources of several servers."""
+
+    def of(self, url: str) -> TokenSource | None: ...
 
 
 class Unencrypted:

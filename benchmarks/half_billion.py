@@ -1,0 +1,99 @@
+"""Memory of a policy of half a billion parameters: sampling and one training job on the CPU within 16 GB.
+
+The policy has the shape of Qwen2.5-0.5B (arXiv 2412.15115), random weights in bf16 and a vocabulary made on the spot;
+nothing is downloaded. The address space of this process and of its service is limited to 16 GiB, so that a larger need
+fails instead of taking the machine's memory. Some minutes on two cores; `--no-checkpointing` keeps all activations.
+"""
+
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from goals import Goal, conclude
+from measure import forget_peak, peak_memory
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from rolloutlab.session import Session
+from rolloutlab.settings import ModelSettings, Settings
+
+GIB = 1 << 30
+LIMIT = 16 * GIB
+VOCABULARY = 151_936
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_policy(folder: Path) -> int:
+    """Write the policy; its number of parameters."""
+    special = ["<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*special, *alphabet, *(f"w{i}" for i in range(VOCABULARY - len(alphabet) - len(special)))]
+    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", additional_special_tokens=special
+    )
+    wrapped.chat_template = TEMPLATE
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        dtype=torch.bfloat16,
+    )
+    model = Qwen2ForCausalLM(config)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def main() -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        folder = Path(home) / "half-billion"
+        print(f"{write_policy(folder) / 1e6:.0f}M parameters", flush=True)
+        model = ModelSettings(
+            dtype="bfloat16", device="cpu", gradient_checkpointing="--no-checkpointing" not in sys.argv
+        )
+        lab = Session(Settings(home=Path(home) / "lab", policy=str(folder), model=model, linger=5))
+        try:
+            begun = time.monotonic()
+            lab.embedded.address()
+            pid = lab.embedded.pid()
+            print(f"loaded in {time.monotonic() - begun:.0f} s, peak {peak_memory(pid) / GIB:.1f} GiB", flush=True)
+            forget_peak(pid)
+            begun = time.monotonic()
+            rows = [{"letters": text} for text in ("d b a c", "s h i f")]
+            lab.chat("letters", "Sort these letters: {{letters}}", n=4, over=rows, seed=1, max_tokens=32)
+            sampled = peak_memory(pid)
+            print(f"8 completions in {time.monotonic() - begun:.0f} s, peak {sampled / GIB:.1f} GiB", flush=True)
+            forget_peak(pid)
+            begun = time.monotonic()
+            lab.reward("letters", lambda _trajectory, answer, _messages, _row: float(sum(map(ord, answer)) % 7))
+            job = lab.train("letters", say=lambda _: None)
+            trained = peak_memory(pid)
+            print(f"{job.status} in {time.monotonic() - begun:.0f} s, peak {trained / GIB:.1f} GiB", flush=True)
+            print(job.metrics().iloc[0].to_string())
+            return conclude([Goal("half_billion_job_gigabytes", max(sampled, trained) / 1e9, "<=", 16)])
+        finally:
+            lab.embedded.stop()
+            lab.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
