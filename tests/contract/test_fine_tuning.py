@@ -157,7 +157,7 @@ def test_what_is_left_out_is_counted_and_named(upload):
         "wandb-artifact:///me/project/name:v0",
         "file:///etc/passwd",
         "rolloutlab-file:///../service.db",
-        f"rolloutlab-file:///{uuid4()}",
+        "rolloutlab-file:///00000000-0000-4000-8000-000000000000",
         "",
     ],
 )
