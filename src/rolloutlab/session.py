@@ -27,6 +27,7 @@ from rolloutlab.settings import Settings
 from rolloutlab.store.damage import check_lab
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, StoredCollection
+from rolloutlab.training.custom_loss import Loss, publish_loss
 from rolloutlab.training.dry_run import DryRun, FineTuningCheck, check_fine_tuning
 from rolloutlab.training.fine_tuning import (
     FineTuning,
@@ -648,23 +649,28 @@ class Session:
         say: Say = print,
         sft: bool = False,
         where: Any = None,
+        loss: Loss | None = None,
     ) -> Job:
         """Train the selected model on scored collections: check, submit, and follow until the job has ended.
 
-        names: collections, or patterns such as `cap*` for the newest generation of each match. options: the eleven of
+        names: collections, or patterns such as `cap*` for the newest generation of each match. options: those of
         `rolloutlab.objective.option_docs`. say: gets the report. wait: for its end; an interrupt leaves it running.
         sft: supervised fine-tuning: learn the assistant's tokens of all trajectories, or of those that meet `where`, as
         of `search`; `names` may then be fine-tuning files too, and options are `learning_rate` and `batch_size`.
+        loss: torch code in the place of the options' loss, `fn(new, old, advantage, weight, history) -> loss`, for the
+        embedded service alone; see docs/training.md.
 
         Raises:
-            InputError: invalid options. NotFoundError: no such collection. NothingTrainsError: no trajectory would
-            train. JobFailedError: the job failed. BrokenOffError: the response was lost; `jobs` lists the job.
+            InputError: invalid options, or an unusable loss. NotFoundError: no such collection. NothingTrainsError: no
+            trajectory would train. JobFailedError: the job failed. BrokenOffError: the response was lost; `jobs` lists
+            the job.
         """
         self.store.check_writable()
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return self._fine_tune(wanted, wait=wait, say=say)
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
+        submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.register(self.selected), self._connector.address()
         submission = submission.beginning(self._models.newest_step())
         for line in submission.report():

@@ -1,4 +1,4 @@
-"""The eleven options in words: what they say is what the wire takes, and what the pages and the help show."""
+"""The options in words: what they say is what the wire takes, and what the pages and the help show."""
 
 import json
 import math
@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.objective.option_docs import OPTIONS, help_lines, markdown_table, problems
+from rolloutlab.objective.option_docs import (
+    OPTIONS,
+    beyond_specification,
+    contradictions,
+    help_lines,
+    markdown_table,
+    problems,
+)
 from rolloutlab.objective.options import settle
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -21,6 +28,8 @@ SAID = [
     ({"learning_rate": "much"}, "learning_rate: 'much' is not a number"),
     ({"kimi_k2_tau": True}, "kimi_k2_tau: True is not a number"),
     ({"ppo": 1}, "ppo: 1 is neither true nor false"),
+    ({"kl_ref_step": 1.0}, "kl_ref_step: 1.0 is not an integer"),
+    ({"kl_ref_step": -1}, "kl_ref_step: -1 is outside 0 to 999,999,999"),
     (
         {"importance_sampling_level": "word"},
         "importance_sampling_level: 'word' must be one of token, sequence, average, geometric_average",
@@ -37,7 +46,7 @@ def accepted(name, value) -> bool:
 
 
 def test_every_option_of_the_wire_is_there_in_its_order():
-    assert list(OPTIONS) == list(ExperimentalTrainingConfig.model_fields)
+    assert [*OPTIONS, "custom_loss"] == list(ExperimentalTrainingConfig.model_fields)
 
 
 @pytest.mark.parametrize(("wrong", "said"), SAID)
@@ -75,6 +84,21 @@ def test_what_an_option_can_be_is_fine(option):
         assert option.problem({"true": True, "false": False}.get(value, value)) is None
     for bound in (option.low, option.high):
         assert not math.isfinite(bound) or option.problem(bound) is None
+
+
+def test_options_that_do_not_go_together_are_named_with_what_to_type():
+    assert contradictions({"truncated_importance_sampling": 2.0, "precalculate_logprobs": True}) == []
+    assert contradictions({"truncated_importance_sampling": 0}) == []
+    [(name, why, hint)] = contradictions({"truncated_importance_sampling": 2.0})
+    assert (name, hint) == ("truncated_importance_sampling", "precalculate_logprobs: true")
+    assert "a second time" in why
+    replaced = contradictions({"custom_loss": "0" * 64, "ppo": True, "epsilon": 0.2, "learning_rate": 1e-3})
+    assert [each[0] for each in replaced] == ["ppo", "epsilon"]
+
+
+def test_the_options_that_the_specification_lacks_are_named():
+    assert beyond_specification({"ppo": True, "epsilon": 0.2}) == []
+    assert beyond_specification({"ppo": True, "kl_penalty_coef": 0.1, "kl_ref_step": None}) == ["kl_penalty_coef"]
 
 
 def test_the_page_has_the_table_of_the_options():

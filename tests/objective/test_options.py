@@ -29,6 +29,10 @@ DEFAULTS = Options(
     ppo=False,
     precalculate_logprobs=False,
     scale_rewards=True,
+    kl_penalty_coef=0.0,
+    kl_ref_step=0,
+    truncated_importance_sampling=0.0,
+    custom_loss=None,
     unknown=(),
 )
 
@@ -74,6 +78,10 @@ VALUES = {
     "ppo": st.booleans(),
     "precalculate_logprobs": st.booleans(),
     "scale_rewards": st.booleans(),
+    "kl_penalty_coef": st.floats(0, 10),
+    "kl_ref_step": st.integers(0, 999_999_999),
+    "truncated_importance_sampling": st.floats(0, 10),
+    "custom_loss": st.just("0" * 64),
 }
 
 
@@ -100,7 +108,7 @@ def test_a_learning_rate_of_zero_is_not_the_policys_own():
 
 
 def test_unknown_options_are_named_in_order_and_have_no_effect():
-    assert settled(zeal=1, kl_penalty_coef=0.1) == dataclasses.replace(DEFAULTS, unknown=("kl_penalty_coef", "zeal"))
+    assert settled(zeal=1, kl_penalty=0.1) == dataclasses.replace(DEFAULTS, unknown=("kl_penalty", "zeal"))
 
 
 @pytest.mark.parametrize("name", ["k2_tau", "max_weight", "unknown"])

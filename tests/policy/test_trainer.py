@@ -109,7 +109,8 @@ def run(
     events: list[Event] = overrides.pop("events", [])
     model = overrides.pop("model", None) or policy.lora_copy()
     step = overrides.pop("step", 3)
-    end = train(policy, model, state, *parts(job), step, lambda kind, data: events.append((kind, data)), cancelled)
+    report = lambda kind, data: events.append((kind, data))  # noqa: E731
+    end = train(policy, model, state, *parts(job), step, report, cancelled, **overrides)
     return end, events
 
 

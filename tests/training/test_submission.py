@@ -31,6 +31,9 @@ OUT_OF_RANGE = {
     "ppo": 1,
     "precalculate_logprobs": "no",
     "scale_rewards": 0.5,
+    "kl_penalty_coef": -0.1,
+    "kl_ref_step": 1.5,
+    "truncated_importance_sampling": "much",
 }
 
 MODEL = "lab/practice"
@@ -117,6 +120,26 @@ def test_a_learning_rate_is_a_finite_number(bad):
 
 def test_every_option_of_the_specification_is_one():
     assert set(OPTIONS) | {"kimi_k2_tau"} == set(OUT_OF_RANGE)
+
+
+def test_truncated_importance_sampling_needs_the_logprobs_to_be_computed_again():
+    with pytest.raises(InputError, match="truncated_importance_sampling: only with precalculate_logprobs") as refused:
+        checked_config({"truncated_importance_sampling": 2.0})
+    assert refused.value.hint == "precalculate_logprobs: true"
+    assert checked_config({"truncated_importance_sampling": 2.0, "precalculate_logprobs": True})
+
+
+def test_the_report_names_who_honours_what_the_specification_lacks(collect):
+    collection, given = collect([1.0, 0.0]), {"kl_penalty_coef": 0.1, "kl_ref_step": 2}
+    [line] = [line for line in gather([collection], given, MODEL).report() if "kl_penalty_coef" in line]
+    assert line == (
+        "kl_penalty_coef, kl_ref_step: not in the specification, so this service may ignore it "
+        "-> %connect embedded honours it"
+    )
+    embedded = gather([collection], {}, MODEL, text_only=True)
+    assert not any("specification" in line for line in embedded.report())
+    [line] = [line for line in embedded.under(given).report() if "kl_penalty_coef" in line]
+    assert "honoured by the embedded service" in line
 
 
 def test_the_options_are_sent_as_given_and_nothing_else_is():

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, ImportanceSamplingLevel
 
 if TYPE_CHECKING:
     from rolloutlab.objective.options import Options
@@ -47,7 +47,10 @@ _BOOLEAN = ("true", "false")
 
 @dataclass(frozen=True)
 class Option:
-    """One option: a number in [low, high], or one of `values`, as typed in a cell."""
+    """One option: a number in [low, high], or one of `values`, as typed in a cell.
+
+    whole: an integer. specified: whether the specification of the hosted service has it.
+    """
 
     name: str
     does: str
@@ -56,6 +59,8 @@ class Option:
     low: float = -math.inf
     high: float = math.inf
     values: tuple[str, ...] = ()
+    whole: bool = False
+    specified: bool = True
 
     @property
     def range(self) -> str:
@@ -63,7 +68,7 @@ class Option:
         if self.values:
             return " or ".join([", ".join(self.values[:-1]), self.values[-1]])
         if math.isfinite(self.high):
-            return f"{self.low:g} to {self.high:g}"
+            return f"{self.low} to {self.high:,}" if self.whole else f"{self.low:g} to {self.high:g}"
         return f"{self.low:g} or more" if math.isfinite(self.low) else "any number"
 
     def problem(self, value: Any) -> str | None:
@@ -86,6 +91,8 @@ class Option:
             return f"{value!r} is not a number"
         if not abs(value) <= sys.float_info.max:
             return f"{value!r} is not finite"
+        if self.whole and not isinstance(value, int):
+            return f"{value!r} is not an integer"
         if self.low <= value <= self.high:
             return None
         return f"{value} is outside {self.range}" if math.isfinite(self.high) else f"{value} is below {self.low:g}"
@@ -117,9 +124,19 @@ _ALL = (
                 " numerics"),
     Option("scale_rewards", default="true", example="false", values=_BOOLEAN,
            does="an advantage is divided by the standard deviation of its group"),
+    Option("kl_penalty_coef", default="off", example="0.05", low=0, specified=False,
+           does="strength of the penalty on the KL divergence from a reference, checkpoint 0 or kl_ref_step; 0 is off"),
+    Option("kl_ref_step", default="0", example="3", low=0, high=LARGEST_STEP, whole=True, specified=False,
+           does="the checkpoint of this model that kl_penalty_coef takes as reference; 0 is the model without adapter"),
+    Option("truncated_importance_sampling", default="off", example="2.0", low=0, specified=False,
+           does="upper bound of a weight for the difference between the sampler's logprobs and the trainer's; only with"
+                " precalculate_logprobs; 0 is off"),
 )  # fmt: skip
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _ALL})
+_OF_THE_ADVANTAGES = {"advantage_balance", "learning_rate", "precalculate_logprobs", "scale_rewards"}
+_OF_THE_LOSS = OPTIONS.keys() - _OF_THE_ADVANTAGES
+"""Options that a loss of one's own replaces."""
 _ALIASES = {"kimi_k2_tau": "vendor_k2_tau"}
 
 
@@ -139,6 +156,25 @@ def problems(options: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif problem := option.problem(value):
             errors.append((f"{name}: {problem}", f"{name}: {option.example}"))
     return errors
+
+
+def contradictions(options: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Valid options that do not go together: the name of one, what is wrong, what to type instead."""
+    wrong = []
+    if options.get("truncated_importance_sampling") and not options.get("precalculate_logprobs"):
+        name = "truncated_importance_sampling"
+        why = "only with precalculate_logprobs: else it would apply the importance ratio a second time"
+        wrong.append((name, why, "precalculate_logprobs: true"))
+    if options.get("custom_loss"):
+        replaced = [name for name, value in options.items() if name in _OF_THE_LOSS and value is not None]
+        wrong += [(name, "has no effect with a loss of one's own", f"leave out {name}") for name in replaced]
+    return wrong
+
+
+def beyond_specification(options: Mapping[str, Any]) -> list[str]:
+    """Names of given options that only a service of rolloutlab honours."""
+    names = [name for name, option in OPTIONS.items() if not option.specified]
+    return [name for name in [*names, "custom_loss"] if options.get(name) is not None]
 
 
 def help_lines() -> list[str]:
@@ -170,7 +206,7 @@ def effects(given: Mapping[str, Any], trainable_groups: int | None = None) -> li
     typed = {name: value for name, value in given.items() if value is not None}
     options = settle(ExperimentalTrainingConfig.model_validate(typed))
     weighing = _weighing(typed, options, trainable_groups)
-    return [*_clipping(typed, options), *_masking(options), *_bounding(typed, options), *weighing]
+    return [*_clipping(typed, options), *_masking(options), *_bounding(typed, options), *weighing, *_distance(typed)]
 
 
 def _clipping(given: Mapping[str, Any], options: "Options") -> Iterator[Effect]:
@@ -231,3 +267,11 @@ def _weighing(given: Mapping[str, Any], options: "Options", groups: int | None) 
         only = "only for logprobs that were imported or are of another engine; takes one more pass"
         removes = "every ratio begins at 1, also for older completions, whose correction it removes"
         yield "precalculate_logprobs", f"{removes}: {only}"
+
+
+def _distance(given: Mapping[str, Any]) -> Iterator[Effect]:
+    for name in ("kl_penalty_coef", "truncated_importance_sampling"):
+        if given.get(name) == 0:
+            yield name, "0 is off"
+    if "kl_ref_step" in given and not given.get("kl_penalty_coef"):
+        yield "kl_ref_step", "has no effect without kl_penalty_coef"

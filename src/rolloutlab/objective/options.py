@@ -12,8 +12,8 @@ class Options:
     """Resolved options; their effects are documented in `rolloutlab.objective.option_docs`.
 
     k2_tau and max_weight are `vendor_k2_tau` and `max_negative_advantage_importance_sampling_weight`. learning_rate:
-    None means the policy's own. max_weight: None is off. unknown: names of options that this version does not know,
-    which have no effect.
+    None means the policy's own. max_weight: None is off. custom_loss: SHA-256 of a loss's source. unknown: names of
+    options that this version does not know, which have no effect.
     """
 
     advantage_balance: float = 0.0
@@ -21,12 +21,16 @@ class Options:
     epsilon_high: float = 4.0
     importance_sampling_level: ImportanceSamplingLevel = "token"
     k2_tau: float = 0.0
+    kl_penalty_coef: float = 0.0
+    kl_ref_step: int = 0
     learning_rate: float | None = None
     mask_prob_ratio: bool = False
     max_weight: float | None = None
     ppo: bool = False
     precalculate_logprobs: bool = False
     scale_rewards: bool = True
+    truncated_importance_sampling: float = 0.0
+    custom_loss: str | None = None
     unknown: tuple[str, ...] = ()
 
 

@@ -2,7 +2,8 @@
 
 Axes: T is the trainable tokens of the row, over all its histories. Logprobs are of the unscaled full-vocabulary
 distribution, in nats. Formulas: `docs/training.md`, after PPO (arXiv 1707.06347), GRPO (2402.03300), sequence-level
-ratios of GSPO (2507.18071) and the k2 term of Kimi K2 (2507.20534).
+ratios of GSPO (2507.18071) the k2 term of Kimi K2 (2507.20534), and
+truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL").
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ def row_loss(
     history_T: Tensor,
     options: Options,
     row_tokens: int | None = None,
+    original_T: Tensor | None = None,
+    reference_T: Tensor | None = None,
 ) -> RowLoss:
     """Sum of w·L over the row's trainable tokens, divided by their number + 1e-6.
 
@@ -48,7 +51,9 @@ def row_loss(
 
     new_T: logprobs under the weights being trained, with gradients. old_T: logprobs when sampled; NaN if unknown, which
     counts as the detached new one. advantage_T and weight_T come from `objective.advantages`.
-    history_T: index of the history of each token, 0-based and without gaps.
+    history_T: index of the history of each token, 0-based and without gaps. reference_T: logprobs under the reference
+    of `kl_penalty_coef`; the tokens must be a whole row then, as the penalty is centred on its mean. original_T:
+    logprobs when sampled, NaN if unknown, where old_T was computed again; `truncated_importance_sampling` needs them.
     """
     old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
     delta_T = new_T - old_T
@@ -64,6 +69,8 @@ def row_loss(
     above_T, below_T = ratio_T.detach() > high, ratio_T.detach() < low
     ratio_T = torch.where(masked_T, torch.zeros_like(ratio_T), ratio_T)
     advantage_T = advantage_T - options.k2_tau * delta_T.detach()
+    if reference_T is not None:
+        advantage_T = advantage_T + kl_penalty(new_T, reference_T, options.kl_penalty_coef)
     if options.ppo:
         cut_T = torch.where(advantage_T > 0, above_T, below_T) | bounded_T
         clipped_T = cut_T & (advantage_T != 0) & ~masked_T
@@ -71,8 +78,25 @@ def row_loss(
     else:
         clipped_T = (above_T | below_T) & ~masked_T
         loss_T = -ratio_T.detach().clamp(low, high) * advantage_T * new_T
+    if options.truncated_importance_sampling and original_T is not None:
+        loss_T = loss_T * _truncated(new_T, old_T, original_T, options.truncated_importance_sampling)
     loss = (weight_T * loss_T).sum() / ((len(new_T) if row_tokens is None else row_tokens) + _TINY)
     return RowLoss(loss, seen_T, clipped_T, masked_T)
+
+
+def kl_penalty(new_T: Tensor, reference_T: Tensor, coefficient: float) -> Tensor:
+    """What is added to the advantages: a token above the row's mean log ratio to the reference loses, others gain.
+
+    The mean of log(new / reference) over sampled tokens estimates the KL divergence (k1, Schulman 2020).
+    """
+    kl_T = (new_T - reference_T).detach()
+    return coefficient * (kl_T.sum() / (len(kl_T) + _TINY) - kl_T)
+
+
+def _truncated(new_T: Tensor, old_T: Tensor, original_T: Tensor, bound: float) -> Tensor:
+    """Weight of the mismatch between sampler and trainer, bounded: an original that is unknown is the detached new."""
+    original_T = torch.where(original_T.isnan(), new_T, original_T)
+    return (old_T - original_T).clamp(max=_MAX_LOG_RATIO).exp().clamp(max=bound).detach()
 
 
 def _ratio(delta_T: Tensor, history_T: Tensor, options: Options) -> Tensor:

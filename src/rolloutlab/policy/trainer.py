@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -18,12 +18,15 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.policy.custom_loss import CustomLoss, checked_loss
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
+from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
 from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.whole_row import WholeRow, whole_row
 
 _MAX_OPTION = 1e18
 _HEARTBEAT = 1000
@@ -42,11 +45,18 @@ class State:
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """A sequence with the advantage and weight of its trajectory."""
+    """A sequence with the advantage and weight of its trajectory.
+
+    Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
+    checkpoint 0, if it is in the sample; reference_T, that under the reference of `kl_penalty_coef`.
+    """
 
     tokens: TokenSequence
     advantage: float
     weight: float
+    original_T: Tensor | None = None
+    base_T: Tensor | None = None
+    reference_T: Tensor | None = None
 
 
 Row = list[TrainingSequence]
@@ -61,17 +71,21 @@ def train(
     step: int,
     report: Report,
     cancelled: Callable[[], bool],
+    reference: Adapter | None = None,
+    loss_source: str | None = None,
 ) -> State:
     """Train `model`, a LoRA copy of the policy, from the state of checkpoint `step`; the state after the job.
 
     The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
-    The same job from the same state gives bit-identical tensors on the same machine.
+    The same job from the same state gives bit-identical tensors on the same machine. reference: the adapter of
+    `kl_ref_step`; None is checkpoint 0. loss_source: of `custom_loss`, checked by finite differences first.
 
     Raises:
-        TrainingError: the loss stopped being a number.
+        TrainingError: the loss stopped being a number, or a custom loss is wrong.
         Cancelled: `cancelled()` became true; checked after each trajectory that is read, and before each row.
     """
     options = _in_fp32(settle(config))
+    loss = checked_loss(loss_source) if loss_source is not None else None
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
     job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))
@@ -80,7 +94,8 @@ def train(
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
     report("preflight", _preflight_data(check, options))
     rates = [learning_rate] * len(rows)
-    steps = GradientSteps(rows, rates, options, seed_of(job.digest, config, step), _job_metrics(job, check))
+    seed, constant = seed_of(job.digest, config, step), _job_metrics(job, check)
+    steps = GradientSteps(rows, rates, options, seed, constant, reference, loss)
     return take_steps(policy, model, start, steps, report, cancelled)
 
 
@@ -93,6 +108,8 @@ class GradientSteps:
     options: Options
     seed: int
     constant: Mapping[str, float]
+    reference: Adapter | None = None
+    loss: CustomLoss | None = None
 
 
 def take_steps(
@@ -108,10 +125,11 @@ def take_steps(
     _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
+    rows = list(_with_references(forward, model, _until(cancelled, rows), options, steps.reference))
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
         for i, row in enumerate(_until(cancelled, rows)):
             optimizer.param_groups[0]["lr"] = steps.rates[i]
-            metrics = _optimizer_step(forward, optimizer, row, options, pool)
+            metrics = _optimizer_step(forward, optimizer, row, options, pool, steps.loss)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
@@ -177,7 +195,34 @@ def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequ
 def _with_new_logprobs(forward: Forward, row: Row) -> Row:
     """The row with logprobs under the current weights instead of the recorded ones."""
     logprobs = forward.logprobs([s.tokens for s in row])
-    return [replace(s, tokens=_with_logprobs(s.tokens, new_T)) for s, new_T in zip(row, logprobs, strict=True)]
+    return [
+        replace(s, tokens=_with_logprobs(s.tokens, new_T), original_T=_recorded(s.tokens))
+        for s, new_T in zip(row, logprobs, strict=True)
+    ]
+
+
+def _recorded(tokens: TokenSequence) -> Tensor:
+    """The recorded logprob of each trained token."""
+    return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
+
+
+def _with_references(
+    forward: Forward, model: PeftModel, rows: Iterable[Row], options: Options, reference: Adapter | None
+) -> Iterator[Row]:
+    """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all."""
+    penalised = options.kl_penalty_coef > 0
+    rows = list(rows)
+    picked = set(sample([len(s.tokens) for row in rows for s in row]))
+    first = 0
+    for row in rows:
+        tokens = [s.tokens for s in row]
+        chosen = [i for i in range(len(row)) if first + i in picked or (penalised and reference is None)]
+        first += len(row)
+        base = dict(zip(chosen, base_logprobs(forward, model, [tokens[i] for i in chosen]), strict=True))
+        others: list[Tensor] | dict[int, Tensor] = {}
+        if penalised:
+            others = base if reference is None else adapter_logprobs(forward, model, reference, tokens)
+        yield [replace(s, base_T=base.get(i), reference_T=others[i] if penalised else None) for i, s in enumerate(row)]
 
 
 def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
@@ -186,50 +231,99 @@ def _with_logprobs(tokens: TokenSequence, new_T: Tensor) -> TokenSequence:
 
 
 def _optimizer_step(
-    forward: Forward, optimizer: torch.optim.Optimizer, row: Row, options: Options, pool: ThreadPoolExecutor
+    forward: Forward,
+    optimizer: torch.optim.Optimizer,
+    row: Row,
+    options: Options,
+    pool: ThreadPoolExecutor,
+    loss: CustomLoss | None = None,
 ) -> dict[str, float]:
-    """One AdamW step on one row; its metrics.
+    """One AdamW step on one row; its metrics. loss: in the place of the options' own.
 
     Batches run in parallel, and their gradients are summed in order, so that the result is deterministic.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     row_tokens = sum(s.tokens.trainable for s in row)
 
+    whole = _whole_row(forward, row, options, loss) if loss or options.kl_penalty_coef > 0 else None
+
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
-        recorded = [torch.frombuffer(s.tokens.logprobs, dtype=torch.float32) for s in part]
-        old_T = torch.cat([all_L[trained_positions(s.tokens)] for all_L, s in zip(recorded, part, strict=True)])
-        old_T = old_T.to(new_T.device)
-        result = row_loss(new_T, old_T, *_per_token(part, new_T.device), options, row_tokens)
+        tokens = _tokens_of(part, new_T.device)
+        if whole:
+            result = whole.part(new_T, batch.order)
+        else:
+            result = row_loss(new_T, *tokens[:4], options, row_tokens, tokens.original_T)
         gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
-        statistics = [new_T.detach(), old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
+        statistics = [new_T.detach(), tokens.old_T, entropy_T, result.ratio_T, result.clipped_T, result.masked_T]
+        statistics += [tokens.base_T, tokens.reference_T]
         return float(result.loss.detach()), gradients, torch.stack(statistics)
 
     optimizer.zero_grad(set_to_none=True)
-    loss, statistics = 0.0, []
+    total, statistics = 0.0, []
     batches = forward.batches([s.tokens for s in row])
     for part_loss, gradients, part_statistics in pool.map(loss_and_gradients, batches):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        loss += part_loss
+        total += part_loss
         statistics.append(part_statistics)
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=0.1)
     if norm.isfinite():
         optimizer.step()
-    return {"loss": loss, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1).cpu())}
+    total = float(whole.result.loss.detach()) if whole else total
+    return {"loss": total, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1).cpu())}
 
 
-def _per_token(part: Row, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Advantage, weight and history index of each trained token."""
-    history_T = torch.arange(len(part)).repeat_interleave(torch.tensor([s.tokens.trainable for s in part]))
+def _whole_row(forward: Forward, row: Row, options: Options, loss: CustomLoss | None) -> WholeRow:
+    """The loss of a row by the logprobs of all of it, under the current weights."""
+    new_T = torch.cat(forward.logprobs([s.tokens for s in row])).requires_grad_()
+    tokens = _tokens_of(row, new_T.device)
+    if loss:
+        result = loss.of_row(new_T, *tokens[:4])
+    else:
+        result = row_loss(new_T, *tokens[:4], options, reference_T=tokens.reference_T, original_T=tokens.original_T)
+    return whole_row(result, new_T, [s.tokens.trainable for s in row])
+
+
+class _RowTokens(NamedTuple):
+    """What is known of the trained tokens of sequences before a step; a logprob that is not known is NaN."""
+
+    old_T: Tensor
+    advantage_T: Tensor
+    weight_T: Tensor
+    history_T: Tensor
+    original_T: Tensor
+    base_T: Tensor
+    reference_T: Tensor
+
+
+def _tokens_of(part: Row, device: torch.device) -> _RowTokens:
+    counts = [s.tokens.trainable for s in part]
+    history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
     advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
     weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
-    return advantage_H[history_T].to(device), weight_H[history_T].to(device), history_T.to(device)
+
+    def known(logprobs: Iterable[Tensor | None]) -> Tensor:
+        each = zip(logprobs, counts, strict=True)
+        return torch.cat([torch.full((n,), math.nan) if some_T is None else some_T for some_T, n in each])
+
+    tensors = (
+        torch.cat([_recorded(s.tokens) for s in part]), advantage_H[history_T], weight_H[history_T], history_T,
+        known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
+    )  # fmt: skip
+    return _RowTokens(*(tensor.to(device) for tensor in tensors))
 
 
 def _metrics(
-    new_T: Tensor, old_T: Tensor, entropy_T: Tensor, ratio_T: Tensor, clipped_T: Tensor, masked_T: Tensor
+    new_T: Tensor,
+    old_T: Tensor,
+    entropy_T: Tensor,
+    ratio_T: Tensor,
+    clipped_T: Tensor,
+    masked_T: Tensor,
+    base_T: Tensor,
+    reference_T: Tensor,
 ) -> dict[str, float]:
     known_T = ~old_T.isnan()
     known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
@@ -239,6 +333,8 @@ def _metrics(
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
         "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
+        "kl_base": float((new_T - base_T).double().nanmean()),
+        "kl_reference": float((new_T - reference_T).double().nanmean()),
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
         "old_new_correlation": _correlation(*known_2T.exp()),

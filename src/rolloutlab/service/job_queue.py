@@ -13,13 +13,15 @@ from sqlite3 import Connection
 from typing import TypeVar
 
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
-from rolloutlab.api.wire.training import Event, TrainingJob
+from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, TrainingJob
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.policy.fine_tuning import fine_tune
 from rolloutlab.policy.trainer import train
 from rolloutlab.service.endpoints import job_upload, sft_upload
+from rolloutlab.service.endpoints.body import invalid_option
 from rolloutlab.service.job_bodies import Bodies
+from rolloutlab.service.loss_files import LossFiles
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.uploaded_files import UploadedFiles
 from rolloutlab.store.models import now
@@ -58,6 +60,7 @@ class Jobs:
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
         self._model = registry.policy.training_copy()
+        self._losses = LossFiles(folder / "losses")
         self.bodies = Bodies(database, folder / "jobs")
         self.files = UploadedFiles(folder / "files")
         self.bodies.clean_up()
@@ -65,22 +68,34 @@ class Jobs:
         self._thread.start()
 
     def create(
-        self, draft: Path, digest: str, key: str | None = None, fine_tuning: CreateSFTTrainingJob | None = None
+        self,
+        draft: Path,
+        digest: str,
+        key: str | None = None,
+        fine_tuning: CreateSFTTrainingJob | None = None,
+        *,
+        by_owner: bool = False,
     ) -> str:
         """Queue the job whose body is in a draft and return its id. A key that is a UUID becomes the id.
 
         key: idempotency key; sent again with the same body, it returns the same job. digest: SHA-256 of the body.
-        fine_tuning: the job, where the draft is one of `sft_upload`.
+        fine_tuning: the job, where the draft is one of `sft_upload`. by_owner: whether the request came from this
+        machine with the lab's own token, as a `custom_loss` requires.
 
         Raises:
-            InvalidBodyError: the draft is not a job. NotFoundError: there is no such model. ConflictError: the key was
+            InvalidBodyError: the draft is not a job, or names no checkpoint or loss of here. HTTPException: 403, a
+            `custom_loss` that is not the owner's. NotFoundError: there is no such model. ConflictError: the key was
             used with another body.
         """
         job_id = _new_id(key)
         existing = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
         if rows := self._database.read(existing[0], *existing[1]):
             return _check_digest(rows[0], digest)
-        model_id, kind = str((fine_tuning or job_upload.check(draft)).model_id), "sft" if fine_tuning else "rl"
+        model_id, kind = str(fine_tuning.model_id) if fine_tuning else "", "sft" if fine_tuning else "rl"
+        if fine_tuning is None:
+            body = job_upload.check(draft)
+            model_id = str(body.model_id)
+            self._check_options(model_id, body.experimental_config, by_owner=by_owner)
         moved = None
         try:
             with self._changed, self._database.write() as connection:
@@ -103,6 +118,16 @@ class Jobs:
             raise NotFoundError(f"there is no model with id {model_id}")
         self.bodies.remove_lost_copy(job_id, digest)
         return job_id
+
+    def _check_options(self, model_id: str, config: ExperimentalTrainingConfig | None, *, by_owner: bool) -> None:
+        """Check what the options name in this lab: the checkpoint of `kl_ref_step`, and the source of a loss."""
+        if config and config.custom_loss is not None:
+            self._losses.check_owner(by_owner=by_owner)
+            self._losses.read(config.custom_loss)
+        if config and config.kl_ref_step:
+            steps = {each.step for each in self._registry.checkpoints(model_id)}
+            if steps and config.kl_ref_step not in steps:
+                raise invalid_option("kl_ref_step", f"there is no checkpoint {config.kl_ref_step} of this model")
 
     def job(self, job_id: str) -> TrainingJob:
         """The job with this id, or NotFoundError."""
@@ -237,7 +262,10 @@ class Jobs:
             state = fine_tune(policy, self._model, start, conversations, job.config, step, report, stop)
         else:
             config, groups = job_upload.read(body)
-            state = train(policy, self._model, start, groups, config, step, report, stop)
+            source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
+            kl_step = config.kl_ref_step if config else None
+            reference = self._registry.state(model_id, kl_step).adapter if kl_step else None
+            state = train(policy, self._model, start, groups, config, step, report, stop, reference, source)
         self._raise_if_stopped(job_id)
         new_step = self._registry.next_step(model_id)
         self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)

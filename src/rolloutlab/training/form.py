@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Any
 
 from rolloutlab.errors import NotFoundError, RolloutlabError
-from rolloutlab.objective.option_docs import OPTIONS, effects, proper_name, read, written
+from rolloutlab.objective.option_docs import OPTIONS, contradictions, effects, proper_name, read, written
 from rolloutlab.training.dry_run import DryRun
 from rolloutlab.training.job import Job
 from rolloutlab.training.submission import Submission, check_options
@@ -21,7 +21,7 @@ Listen = Callable[[Callable[[Set[int]], None]], None]
 
 
 class TrainingForm(NotebookView):
-    """The eleven options for training on some collections; in a notebook, to be filled in.
+    """The options for training on some collections; in a notebook, to be filled in.
 
     It can be submitted once; the job is then shown below. collections: what is to train. given: options to begin with.
     gather: returns what a job of them would be now; called again when `version` has changed. submit: makes options a
@@ -137,6 +137,8 @@ class TrainingForm(NotebookView):
 
     def _outlook(self) -> Outlook:
         wrong = {name: problem for name, value in self.options.items() if (problem := OPTIONS[name].problem(value))}
+        valid = {name: value for name, value in self.options.items() if name not in wrong}
+        wrong |= {name: why for name, why, _ in contradictions(valid)}
         valid = {name: read(text) for name, text in self._texts.items() if name not in wrong}
         blocked = [f"{name}: {problem}" for name, problem in wrong.items()]
         try:

@@ -13,7 +13,7 @@ from rolloutlab.api.wire.trajectories import TrajectoryGroup
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError, RolloutlabError
 from rolloutlab.objective.advantages import Member
-from rolloutlab.objective.option_docs import problems
+from rolloutlab.objective.option_docs import beyond_specification, contradictions, problems
 from rolloutlab.objective.options import settle
 from rolloutlab.objective.preflight import (
     Preflight,
@@ -41,7 +41,7 @@ class Submission:
     seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
     their scored trajectories. warnings: about how they were sampled. sampled: how many scored trajectories of this
     model have their oldest answer from each of its checkpoints. begins: the step that the job would start from, if
-    known.
+    known. embedded: whether the embedded service is in use.
     """
 
     model: str
@@ -55,6 +55,7 @@ class Submission:
     sampled: Counter[int]
     check: Preflight
     begins: int | None = None
+    embedded: bool = False
 
     def report(self) -> list[str]:
         """What would train and why the rest would not, line by line."""
@@ -68,8 +69,14 @@ class Submission:
         """The same for a job that starts from this checkpoint; None where it is not known."""
         return self._checked(self.config, step)
 
+    def with_loss(self, digest: str) -> "Submission":
+        """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
+        config = self.config.model_copy(update={"custom_loss": digest})
+        _check_together(config.to_wire())
+        return self._checked(config, self.begins)
+
     def _checked(self, config: ExperimentalTrainingConfig, begins: int | None) -> "Submission":
-        settled, warnings = settle(config), list(self.warnings)
+        settled, warnings = settle(config), [*self.warnings, *honoured(config, embedded=self.embedded)]
         if begins is not None:
             recomputes = settled.precalculate_logprobs
             warnings += lag_warnings(self.sampled, begins, self.names[0], recomputes=recomputes)
@@ -135,6 +142,22 @@ def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> No
     if wrong := problems(dict.fromkeys(options) if names_only else options):
         messages, hints = zip(*wrong, strict=True)
         raise InputError("; ".join(messages), hint="; ".join(dict.fromkeys(hints)))
+    if not names_only:
+        _check_together(options)
+
+
+def _check_together(options: Mapping[str, Any]) -> None:
+    for name, why, hint in contradictions(options):
+        raise InputError(f"{name}: {why}", hint=hint)
+
+
+def honoured(config: ExperimentalTrainingConfig, *, embedded: bool) -> list[str]:
+    """A line on the options that the specification of the hosted service does not have, and who honours them."""
+    if not (names := ", ".join(beyond_specification(config.to_wire()))):
+        return []
+    if embedded:
+        return [f"{names}: honoured by the embedded service, not in the specification of a hosted one"]
+    return [f"{names}: not in the specification, so this service may ignore it -> %connect embedded honours it"]
 
 
 def checked_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
@@ -197,11 +220,14 @@ def gather(
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
-    check = preflight(read.members, settle(config), read.unscored, warnings)
+    honours = honoured(config, embedded=text_only)
+    check = preflight(read.members, settle(config), read.unscored, [*warnings, *honours])
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     groups = ScoredTrajectories(collections, read.rewards)
     warned = tuple(warnings)
-    return Submission(model, names, labels, config, read.seats, groups, read.members, warned, read.sampled, check)
+    return Submission(
+        model, names, labels, config, read.seats, groups, read.members, warned, read.sampled, check, embedded=text_only
+    )
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:

@@ -262,6 +262,10 @@ MODELS[training.ExperimentalTrainingConfig] = config = _object(
         "ppo": boolean,
         "precalculate_logprobs": boolean,
         "scale_rewards": boolean,
+        "kl_penalty_coef": at_least_0,
+        "kl_ref_step": _same(st.integers(0, 999_999_999)),
+        "truncated_importance_sampling": at_least_0,
+        "custom_loss": _constant("0" * 64),
     },
     "kimi_k2_tau",
 )
@@ -421,6 +425,10 @@ _JOB = {
         "ppo": True,
         "precalculate_logprobs": False,
         "scale_rewards": True,
+        "kl_penalty_coef": 0.05,
+        "kl_ref_step": 1,
+        "truncated_importance_sampling": 2.0,
+        "custom_loss": "0" * 64,
     },
 }
 

@@ -172,6 +172,10 @@ OPTIONAL = {
     f"{CONFIG}.ppo": "boolean",
     f"{CONFIG}.precalculate_logprobs": "boolean",
     f"{CONFIG}.scale_rewards": "boolean",
+    f"{CONFIG}.kl_penalty_coef": "number",
+    f"{CONFIG}.kl_ref_step": "integer",
+    f"{CONFIG}.truncated_importance_sampling": "number",
+    f"{CONFIG}.custom_loss": "constant",
 }
 
 # Members of arrays and of free maps

@@ -1,5 +1,8 @@
-"""Levels of importance sampling; without pydantic, as help and completion need them before a first cell."""
+"""Values of training options; without pydantic, as help and completion need them before a first cell."""
 
 from typing import Literal
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
+
+LARGEST_STEP = 999_999_999
+"""Limit of a checkpoint's step, also of a recovered one, as later jobs count on from it."""

@@ -8,18 +8,19 @@ from pydantic import AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolloutlab.api.wire.base import Boolean, DateTime, Integer, Number, Wire
-from rolloutlab.api.wire.levels import ImportanceSamplingLevel
+from rolloutlab.api.wire.levels import LARGEST_STEP, ImportanceSamplingLevel
 from rolloutlab.api.wire.trajectories import TrajectoryGroup
 
 NAME = r"^[\w.-]+$"
 LONGEST_NAME = 255
-LARGEST_STEP = 999_999_999
-"""Limit for a recovered checkpoint, as later jobs count on from it."""
 _OTHER_TAU = "kimi_k2_tau"
 
 
 class ExperimentalTrainingConfig(Wire):
-    """The eleven options of a training job; what each does is in `rolloutlab.objective.option_docs`.
+    """The options of a training job; what each does is in `rolloutlab.objective.option_docs`.
+
+    The specification has those up to `scale_rewards`; the others are of the embedded service, and sent only when set.
+    `custom_loss` is the SHA-256 of the source of a loss in the lab folder.
 
     The k2 tau field is called `vendor_k2_tau` in the specification and `kimi_k2_tau` by real services; both are read,
     and may both be there with one value.
@@ -38,6 +39,10 @@ class ExperimentalTrainingConfig(Wire):
     ppo: Boolean | None = None
     precalculate_logprobs: Boolean | None = None
     scale_rewards: Boolean | None = None
+    kl_penalty_coef: Number | None = Field(default=None, ge=0)
+    kl_ref_step: Integer | None = Field(default=None, ge=0, le=LARGEST_STEP)
+    truncated_importance_sampling: Number | None = Field(default=None, ge=0)
+    custom_loss: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="before")
     @classmethod

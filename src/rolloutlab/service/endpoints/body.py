@@ -42,6 +42,12 @@ class InvalidBodyError(Exception):
         self.errors = errors
 
 
+def invalid_option(name: str, message: str) -> InvalidBodyError:
+    """The error for an option of a job that is valid by itself."""
+    loc: list[str | int] = ["body", "experimental_config", name]
+    return InvalidBodyError([ValidationError(loc=loc, msg=message, type="value_error")])
+
+
 def reads(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
     """A FastAPI dependency: the body as a `model`, or InvalidBodyError."""
 

@@ -13,8 +13,9 @@ from rolloutlab.api.wire.chat import Choice
 from rolloutlab.api.wire.errors import ValidationError
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
 from rolloutlab.api.wire.trajectories import Trajectory, TrajectoryGroup
+from rolloutlab.objective.option_docs import contradictions
 from rolloutlab.policy.job_reader import Garbled
-from rolloutlab.service.endpoints.body import MAX_ERRORS, InvalidBodyError, M, parse
+from rolloutlab.service.endpoints.body import MAX_ERRORS, InvalidBodyError, M, invalid_option, parse
 from rolloutlab.service.endpoints.json_stream import JsonStream, MalformedJsonError
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ class _Validator:
             self._add([ValidationError(loc=["body", *error.path], msg=str(error), type="json_invalid")])
         if job is None or self._errors:
             raise InvalidBodyError(self._errors)
+        for name, why, _ in contradictions(job.experimental_config.to_wire() if job.experimental_config else {}):
+            raise invalid_option(name, why)
         return job
 
     def _group(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob, EventList, TrainingJ
 from rolloutlab.errors import LabError, NotFoundError
 from rolloutlab.service.endpoints.body import describe, spool
 from rolloutlab.service.job_queue import Jobs
+from rolloutlab.service.oauth.bearer import from_owner
 
 STREAM = "text/event-stream"
 _HEARTBEAT = 15.0
@@ -63,7 +65,8 @@ def router(jobs: Jobs) -> APIRouter:
     ) -> TrainingJobResponse:
         with jobs.bodies.draft() as draft:
             digest = await spool(request, draft)
-            job_id = await run_in_threadpool(jobs.create, draft, digest, idempotency_key)
+            create = partial(jobs.create, draft, digest, idempotency_key, by_owner=from_owner(request))
+            job_id = await run_in_threadpool(create)
         return TrainingJobResponse(id=UUID(job_id))
 
     @routes.get("/{job_id}", response_model=TrainingJob, response_model_exclude_unset=True)

@@ -13,6 +13,12 @@ from rolloutlab.service.oauth.metadata import Resource, in_order
 OWNER = "the owner of the lab"
 
 
+def from_owner(request: Request) -> bool:
+    """Whether an authenticated request has the lab's own token, not one of OAuth, and comes from this machine."""
+    local = request.client is not None and request.client.host in {"127.0.0.1", "::1"}
+    return local and getattr(request.state, "has_lab_token", False)
+
+
 class Guard:
     """Checks the token of a request. key: a static token with every scope of the resource, beside those of OAuth."""
 
@@ -34,6 +40,7 @@ class Guard:
         if not token:
             raise self._error(401)
         if self._key is not None and secrets.compare_digest(token.encode(), self._key.encode()):
+            request.state.has_lab_token = True
             return TokenInfo(OWNER, OWNER, self._resource.scopes)
         if info := await run_in_threadpool(self._grants.access, token, self._resource.uri):
             return info

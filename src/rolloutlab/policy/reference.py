@@ -1,0 +1,46 @@
+"""Logprobs under a reference: checkpoint 0, which is the policy without its adapter, or another checkpoint.
+
+They serve the penalty of `kl_penalty_coef`, and a report of how far a model has moved. The report needs one more
+forward pass, so it is of a bounded sample where no penalty is computed.
+"""
+
+from collections.abc import Sequence
+
+from peft import PeftModel
+from torch import Tensor
+
+from rolloutlab.policy.forward import Forward
+from rolloutlab.policy.model import Adapter, read_adapter, write_adapter
+from rolloutlab.policy.rendering import TokenSequence
+
+_SHARE = 16
+"""One token in so many is in the sample: a forward pass costs about a third of a training step."""
+
+
+def base_logprobs(forward: Forward, model: PeftModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+    """Logprob of each trained token of each sequence with the adapter switched off, which is checkpoint 0."""
+    with model.disable_adapter():
+        return forward.logprobs(sequences)
+
+
+def adapter_logprobs(
+    forward: Forward, model: PeftModel, adapter: Adapter, sequences: Sequence[TokenSequence]
+) -> list[Tensor]:
+    """The same under another adapter; the model has its own again afterwards."""
+    own = read_adapter(model)
+    write_adapter(model, adapter)
+    try:
+        return forward.logprobs(sequences)
+    finally:
+        write_adapter(model, own)
+
+
+def sample(lengths: Sequence[int]) -> list[int]:
+    """Indices of the first sequence and of later ones, evenly, with a sixteenth of the tokens; lengths: in tokens."""
+    taken, before, picked = 0, 0, []
+    for i, length in enumerate(lengths):
+        before += length
+        if not i or (taken + length) * _SHARE <= before:
+            picked.append(i)
+            taken += length
+    return picked

@@ -1,0 +1,206 @@
+"""Losses of the user's own over the wire: who may name one, and what file it must lie in; and `kl_ref_step`."""
+
+import hashlib
+import json
+import os
+import stat
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from rolloutlab.errors import InputError, JobFailedError
+from rolloutlab.session import Session
+from rolloutlab.settings import Settings
+from rolloutlab.training.custom_loss import source_of
+
+SOURCE = b"def loss(new, old, advantage, weight, history):\n    return -(weight * advantage * new).sum() / len(new)\n"
+DIGEST = hashlib.sha256(SOURCE).hexdigest()
+SCALE = 0.5
+
+
+def mine(new, old, advantage, weight, history):
+    import torch
+
+    ratio = torch.exp(new - old)
+    return -SCALE * (weight * advantage * ratio).sum() / len(new)
+
+
+@pytest.fixture
+def post(service, trajectory):
+    """Posts a job with these options; the status, the text. client: the address that the request comes from."""
+
+    def send(options, token=service.address.token, client=("127.0.0.1", 1)):
+        group = {"trajectories": [trajectory(0.0), trajectory(1.0)]}
+        model = str(service.register("losses").id)
+        body = {"model_id": model, "trajectory_groups": [group], "experimental_config": options}
+
+        async def answer():
+            app = service.http._transport.app
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=client)) as http:
+                head = {"Authorization": f"Bearer {token}"}
+                url = f"{service.address.base_url}/v1/preview/training-jobs"
+                return await http.post(url, content=json.dumps(body), headers=head)
+
+        found = service.http.run(answer())
+        return found.status_code, found.text
+
+    return send
+
+
+@pytest.fixture
+def file(service):
+    path = service.folder / "losses" / f"{DIGEST}.py"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(SOURCE)
+    path.chmod(0o600)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_the_owner_of_the_lab_trains_with_a_loss_of_the_lab_folder(service, post, file):
+    status, text = post({"custom_loss": DIGEST})
+    assert status == 200
+    events = service.ended(json.loads(text)["id"])
+    assert events[-1].type == "training_ended"
+    assert any(event.type == "gradient_step" for event in events)
+
+
+def test_a_loss_is_refused_from_another_machine_even_with_the_labs_own_token(post, file):
+    status, text = post({"custom_loss": DIGEST}, client=("192.168.0.7", 1))
+    assert status == 403
+    assert "custom_loss" in text
+    assert post({}, client=("192.168.0.7", 1))[0] == 200
+
+
+def test_a_loss_is_refused_with_a_token_of_oauth(post, file, monkeypatch):
+    from rolloutlab.service.oauth.grants import Grants, TokenInfo
+
+    granted = TokenInfo("a client", "a client", ("service",))
+    monkeypatch.setattr(Grants, "access", lambda self, token, uri: granted if token == "of-oauth" else None)
+    assert post({}, token="of-oauth")[0] == 200
+    status, text = post({"custom_loss": DIGEST}, token="of-oauth")
+    assert status == 403
+    assert "custom_loss" in text
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_file_that_others_can_read_is_not_run(post, file, mode):
+    file.chmod(mode)
+    status, text = post({"custom_loss": DIGEST})
+    assert status == 422
+    assert "other users" in text
+
+
+def test_a_file_that_is_missing_or_changed_or_a_link_is_not_run(post, file, tmp_path):
+    file.write_bytes(SOURCE + b"# changed\n")
+    assert post({"custom_loss": DIGEST})[0] == 422
+    file.unlink()
+    assert post({"custom_loss": DIGEST})[0] == 422
+    elsewhere = tmp_path / "elsewhere.py"
+    elsewhere.write_bytes(SOURCE)
+    elsewhere.chmod(0o600)
+    file.symlink_to(elsewhere)
+    assert post({"custom_loss": DIGEST})[0] == 422
+
+
+@pytest.mark.parametrize("name", ["../key", "A" * 64, "0" * 63, 1])
+def test_a_loss_is_named_by_a_hash(post, name):
+    assert post({"custom_loss": name})[0] == 422
+
+
+def test_options_that_a_loss_replaces_are_refused(post, file):
+    status, text = post({"custom_loss": DIGEST, "ppo": True})
+    assert status == 422
+    assert json.loads(text)["detail"][0]["loc"] == ["body", "experimental_config", "ppo"]
+
+
+def test_truncated_importance_sampling_without_recomputed_logprobs_is_refused_with_the_reason(post):
+    status, text = post({"truncated_importance_sampling": 2.0})
+    assert status == 422
+    [problem] = json.loads(text)["detail"]
+    assert problem["loc"] == ["body", "experimental_config", "truncated_importance_sampling"]
+    assert "a second time" in problem["msg"]
+    assert post({"truncated_importance_sampling": 2.0, "precalculate_logprobs": True})[0] == 200
+
+
+def test_the_reference_of_a_penalty_is_a_checkpoint_of_the_model(service, post):
+    status, text = post({"kl_penalty_coef": 0.1, "kl_ref_step": 999})
+    assert status == 422
+    assert "no checkpoint 999" in text
+    status, text = post({"kl_penalty_coef": 0.1})
+    assert status == 200
+    data = [event.data for event in service.ended(json.loads(text)["id"]) if event.type == "gradient_step"]
+    assert data
+    assert all(each["kl_reference"] == each["kl_base"] for each in data)
+    status, text = post({"kl_penalty_coef": 0.1, "kl_ref_step": 1})
+    assert status == 200
+    assert service.ended(json.loads(text)["id"])[-1].type == "training_ended"
+
+
+@pytest.fixture
+def embedded(service):
+    """A session whose embedded service is the one of this process."""
+    session = Session(Settings(home=service.folder.parent), http=service.http)
+    stub = SimpleNamespace(
+        address=lambda *_, **__: service.address, running=lambda: service.address, close=lambda: None
+    )
+    session._connector.__dict__["embedded"] = stub
+    yield session
+    session.close()
+
+
+def scored(session, name):
+    values = iter([0.0, 1.0])
+    session.chat(name, "yes?", n=2, max_tokens=4)
+    session.reward(name, lambda trajectory, answer, messages, row: next(values))
+
+
+def test_a_notebook_trains_with_a_function_of_its_own(embedded, capsys):
+    scored(embedded, "own")
+    job = embedded.train("own", {"learning_rate": 1e-3}, loss=mine)
+    assert job.status == "succeeded"
+    assert "custom_loss: honoured by the embedded service" in capsys.readouterr().out
+    digest = embedded.store.jobs.newest_first()[0].options["custom_loss"]
+    path = embedded._connector.settings.service_folder / "losses" / f"{digest}.py"
+    assert path.read_text().startswith("SCALE = 0.5\ndef mine(")
+    if os.name == "posix":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_loss_whose_gradient_is_wrong_fails_before_it_trains(embedded):
+    def wrong(new, old, advantage, weight, history):
+        return (new * new.exp().mean().item()).sum()
+
+    scored(embedded, "wrong")
+    with pytest.raises(JobFailedError, match="finite difference"):
+        embedded.train("wrong", loss=wrong, say=lambda _: None)
+
+
+def test_what_a_loss_replaces_is_an_error_before_anything_is_sent(embedded):
+    scored(embedded, "replaced")
+    before = len(embedded.store.jobs.newest_first())
+    with pytest.raises(InputError, match="epsilon: has no effect"):
+        embedded.train("replaced", {"epsilon": 0.2}, loss=mine, say=lambda _: None)
+    assert len(embedded.store.jobs.newest_first()) == before
+
+
+def test_a_service_elsewhere_gets_no_loss(session):
+    scored(session, "elsewhere")
+    with pytest.raises(InputError, match="embedded service of this machine alone") as refused:
+        session.train("elsewhere", loss=mine, say=lambda _: None)
+    assert refused.value.hint == "%connect embedded"
+
+
+def test_a_loss_is_a_plain_function_of_five_arguments_that_needs_nothing_else():
+    helper = [1, 2]
+
+    def uses(new, old, advantage, weight, history):
+        return helper
+
+    async def waits(new, old, advantage, weight, history): ...
+
+    for wrong in (len, lambda *_: 0, lambda new: new, waits, uses, object()):
+        with pytest.raises(InputError) as refused:
+            source_of(wrong)
+        assert refused.value.hint
