@@ -667,6 +667,8 @@ class Session:
         """
         self.store.check_writable()
         if check_sft(sft=sft, where=where):
+            if loss:
+                raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return self._fine_tune(wanted, wait=wait, say=say)
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
