@@ -39,6 +39,7 @@ from rolloutlab.training.fine_tuning import (
 from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
+from rolloutlab.training.lag import with_prediction
 from rolloutlab.training.loop import Loop, LoopSteps, run_loop
 from rolloutlab.training.models import LostCheckpointTable, Models, RecoveredCheckpointTable, SelectedModel
 from rolloutlab.training.submission import gather_for, prepare, submit
@@ -674,7 +675,7 @@ class Session:
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
         model, address = self._models.register(self.selected), self._connector.address()
-        submission = submission.beginning(self._models.newest_step())
+        submission = with_prediction(submission.beginning(self._models.newest_step()), self._connector)
         for line in submission.report():
             say(line)
         job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
@@ -704,7 +705,8 @@ class Session:
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address())
-        return DryRun(gather_for(self._models, select(self.store, names), options or {}))
+        submission = gather_for(self._models, select(self.store, names), options or {})
+        return DryRun(with_prediction(submission, self._connector))
 
     def train_form(self, names: str | Sequence[str], options: Options | None = None) -> TrainingForm:
         """A form of the training options for these collections, starting from `options`, with the pre-flight report.

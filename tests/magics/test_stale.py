@@ -1,10 +1,14 @@
 """Completions of older checkpoints: what the report and the curves say of them, and that the advice is true."""
 
+import asyncio
 import json
+import re
 
 import pytest
 
 from rolloutlab.api.inference import score_histories
+from rolloutlab.errors import NotFoundError, RefusedError, ServiceError, UnreachableError
+from rolloutlab.training import lag
 
 CHAT = "%%chat capitals -n 6 --over countries --max-tokens 12 --seed 1\nuser: Capital of {{country}}?"
 REWARD = "%%reward capitals\nreturn float(sum(map(ord, answer)) % 7)"
@@ -117,3 +121,84 @@ def test_an_earlier_turn_keeps_the_logprobs_of_the_checkpoint_that_said_it(noteb
         response.append([entry.logprob for entry in content])
     assert response[0] == pytest.approx(recorded, abs=1e-4)
     assert response[1] != pytest.approx(recorded, abs=1e-3)
+
+
+def prediction(text: str) -> tuple[float, float, str] | None:
+    """The mean and the largest predicted ratio, and what they are from."""
+    pattern = r"^lag \d+: importance ratio (\S+) on average, (\S+) at most, predicted from (.+)$"
+    found = re.search(pattern, text, re.MULTILINE)
+    return found and (float(found[1]), float(found[2]), found[3])
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "average", "geometric_average"])
+def test_the_predicted_ratio_is_what_the_first_gradient_step_measures(notebook, capsys, monkeypatch, level):
+    monkeypatch.setattr(lag, "SAMPLE", 100)
+    sample(notebook)
+    train(notebook)
+    train(notebook)
+    check = notebook.run(f"%%train capitals --dry-run\nimportance_sampling_level: {level}")
+    capsys.readouterr()
+    job = train(notebook, options=f"importance_sampling_level: {level}")
+    predicted = prediction(capsys.readouterr().out)
+    assert predicted == prediction(repr(check))
+    [report] = [event.data for event in job.events() if event.type == "preflight"]
+    trains = report["trainable_trajectories"]
+    assert predicted[2] == f"{trains} of {trains} trajectories"
+    assert len(job.metrics()) == 1  # one row: the same tokens
+    measured = first_step(job)
+    assert measured["ratio_max"] != pytest.approx(1, abs=0.02)
+    assert predicted[:2] == pytest.approx((measured["ratio_mean"], measured["ratio_max"]), rel=6e-3)  # three digits
+
+
+def test_a_prediction_is_from_some_trajectories(notebook, monkeypatch):
+    monkeypatch.setattr(lag, "SAMPLE", 4)
+    sample(notebook)
+    train(notebook)
+    *_, sampled = prediction(repr(notebook.run("%%train capitals --dry-run")))
+    assert re.fullmatch(r"4 of ([5-9]|1\d) trajectories", sampled)
+
+
+def test_nothing_is_predicted_of_recomputed_logprobs_or_fresh_completions(notebook):
+    sample(notebook)
+    assert prediction(repr(notebook.run("%%train capitals --dry-run"))) is None
+    train(notebook)
+    assert prediction(repr(notebook.run("%%train capitals --dry-run"))) is not None
+    assert prediction(repr(notebook.run("%%train capitals --dry-run\nprecalculate_logprobs: true"))) is None
+
+
+@pytest.mark.parametrize("error", [ServiceError, RefusedError, UnreachableError, NotFoundError])
+def test_nothing_is_predicted_where_the_service_gives_no_logprobs(notebook, monkeypatch, error):
+    sample(notebook)
+    train(notebook)
+
+    async def refuse(*_, **__):
+        raise error("no logprobs here")
+
+    monkeypatch.setattr(lag, "score_histories", refuse)
+    lines = repr(notebook.run("%%train capitals --dry-run")).splitlines()
+    assert f"12 trajectories sampled at step 0, train from step 1: lag 1 -> {REMEDY}" in lines
+    assert prediction("\n".join(lines)) is None
+
+
+def test_a_service_that_never_answers_delays_a_report_for_a_limited_time(notebook, monkeypatch):
+    sample(notebook)
+    train(notebook)
+    monkeypatch.setattr(lag, "score_histories", lambda *_, **__: asyncio.Event().wait())
+    monkeypatch.setattr(lag, "SECONDS", 0.05)
+    assert prediction(repr(notebook.run("%%train capitals --dry-run"))) is None
+
+
+def test_a_prediction_that_takes_too_long_is_from_what_was_scored_until_then(notebook, monkeypatch):
+    sample(notebook)
+    train(notebook)
+    calls = []
+
+    async def slow(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise TimeoutError  # as `asyncio.timeout` does
+        return await score_histories(*arguments, **options)
+
+    monkeypatch.setattr(lag, "score_histories", slow)
+    *_, sampled = prediction(repr(notebook.run("%%train capitals --dry-run")))
+    assert sampled.startswith("2 of ")

@@ -286,7 +286,7 @@ def test_a_group_of_equal_rewards_does_not_count_in_the_means_of_the_others():
     alone = token_weights([members(0.0, 1.0)], Options())
     beside = token_weights([members(7.0, 7.0, tokens=50), members(0.0, 1.0)], Options())
     assert beside[1] == alone[0]
-    assert reasons(beside)[0] == [Reason.EQUAL_REWARDS] * 2
+    assert reasons(beside)[0] == [Reason.ALL_PASSED] * 2
 
 
 @pytest.mark.parametrize(
@@ -353,6 +353,28 @@ def test_a_job_whose_whole_advantage_is_balanced_away_trains_nothing_and_says_wh
 def test_each_member_that_does_not_train_says_why(one, reason):
     others = [member(0.0, 2), member(1.0 if one.reward == 0.5 else 0.5, 2)]
     assert token_weights([[one, *others]], Options())[0][0].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("others", "reward", "reason"),
+    [
+        pytest.param([0.0, 1.0], 0.0, Reason.ALL_FAILED, id="the lowest"),
+        pytest.param([0.0, 1.0], 1.0, Reason.ALL_PASSED, id="the highest"),
+        pytest.param([0.0, 1.0], 0.5, Reason.EQUAL_REWARDS, id="neither"),
+        pytest.param([0.1 + 0.2, 1.0], 0.3, Reason.ALL_FAILED, id="the lowest but for rounding"),
+        pytest.param([-5.0, 1.0], 0.0, Reason.EQUAL_REWARDS, id="above the lowest"),
+        pytest.param([0.0], 0.0, Reason.EQUAL_REWARDS, id="no other reward"),
+        pytest.param([1e-12], 0.0, Reason.EQUAL_REWARDS, id="no other reward but for rounding"),
+        pytest.param([1.0], 0.0, Reason.ALL_FAILED, id="the highest is of a group of its own"),
+        pytest.param([-1e308, 1e308], 1e308, Reason.ALL_PASSED, id="huge"),
+    ],
+)
+def test_groups_of_equal_rewards_failed_or_passed_by_the_rewards_of_the_whole_job(others, reward, reason):
+    assert reasons(token_weights([members(reward, reward), members(*others)], Options()))[0] == [reason] * 2
+
+
+def test_a_group_of_one_neither_failed_nor_passed():
+    assert reasons(token_weights([members(0.0), members(0.0, 1.0)], Options()))[0] == [Reason.EQUAL_REWARDS]
 
 
 def test_missing_logprobs_and_equal_rewards_are_reported_apart():

@@ -66,10 +66,10 @@ def test_every_trajectory_that_does_not_train_is_named_under_its_reason():
         Reason.UNSCORED: ("j", "k"),
         Reason.MEAN_REWARD: ("c",),
         Reason.NO_LOGPROBS: ("d", "e"),
-        Reason.EQUAL_REWARDS: ("f", "g"),
+        Reason.ALL_PASSED: ("f", "g"),
         Reason.TOO_LONG: ("i",),
     }
-    assert report.reasons() == {"unscored": 2, "mean_reward": 1, "no_logprobs": 2, "equal_rewards": 2, "too_long": 1}
+    assert report.reasons() == {"unscored": 2, "mean_reward": 1, "no_logprobs": 2, "all_passed": 2, "too_long": 1}
 
 
 def test_what_trains_and_what_does_not_add_up():
@@ -106,6 +106,20 @@ def test_a_reason_comes_with_something_to_type(group, unscored, what, fix):
     said, _, to_type = report.words("sums")[1].partition(" -> ")
     assert what in said
     assert fix in to_type
+
+
+def test_groups_that_failed_and_groups_that_passed_are_two_reasons_with_different_advice():
+    rewards = {"a": 0.0, "b": 1.0, "c": 0.5}
+    groups = [[Member(f"{name}{i}", reward, (2,)) for i in range(2)] for name, reward in rewards.items()]
+    mixed = [Member("d", 0.0, (2,)), Member("e", 1.0, (2,))]
+    failed, passed, equal = preflight([*groups, mixed], Options()).words("sums")[1:]
+    assert failed.startswith("2 left out: all of the group failed: each has the lowest reward there is")
+    assert "(a0, a1) -> %%chat sums with a larger -n, or over easier rows" in failed
+    assert passed.startswith("2 left out: all of the group passed: each has the highest reward there is")
+    assert "(b0, b1) -> %%chat sums over harder rows" in passed
+    assert equal.startswith(
+        "2 left out: all rewards of the group are equal, so nothing in it is better or worse (c0, c1)"
+    )
 
 
 def test_the_words_for_a_member_at_the_mean_ask_for_nothing():

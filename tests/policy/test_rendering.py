@@ -374,10 +374,14 @@ def test_every_turn_is_trained_after_the_prompt_that_is_sampled_from(policy, ren
     sequences = renderer.sequences(history(*items))
     read = {tuple(each.ids[: i + 1]) for each in sequences for i, trains in enumerate(each.trained) if trains}
     sent = [each["message"] | {"token_ids": ids} for each, ids in zip(items[1::2], answers, strict=True)]
+    begins = 0
     for turn, ids in enumerate(answers):
         before = [message for pair in zip(items[0 : 2 * turn : 2], sent[:turn], strict=True) for message in pair]
-        prompt = renderer.prompt(messages(*before, items[2 * turn]))
+        asked = messages(*before, items[2 * turn])
+        prompt = renderer.prompt(asked)
         assert (*prompt, *ids) in read
+        begins += not renderer.continues(prompt, asked)
+    assert begins == len(sequences) - 1
     assert sum(each.trainable for each in sequences) == sum(map(len, answers))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rolloutlab.api.wire.chat import AssistantMessage
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.migrations import FIRST, PLANS_AND_UNDO
+from rolloutlab.store.migrations import FIRST, MIGRATIONS, PLANS_AND_UNDO
 from rolloutlab.store.models import Arrival, NewGroup, Recorded, Score, TrajectorySummary
 
 LONG = "It is " + "very " * 100 + "straßE"
@@ -110,6 +110,37 @@ def test_a_file_of_the_version_before_gets_its_outlines_when_they_are_first_aske
     assert_outlines_are_those_of_the_trajectories(lab)
     assert lab._database.read("SELECT count(*) FROM outlines")[0][0] == 599
     lab.close()
+
+
+def test_answers_of_the_version_before_lose_the_reasoning_that_they_were_kept_with(tmp_path, choice):
+    lab = Lab(tmp_path / "old.db")
+    lab.close()
+    file = sqlite3.connect(tmp_path / "old.db")
+    file.execute("INSERT INTO collections VALUES (1, 'capitals', 1, '2026-01-31', '{}', 0, 0, NULL)")
+    file.execute("""INSERT INTO groups VALUES (1, 1, 0, '[{"role": "user", "content": "Capital?"}]', '{}', '[[]]')""")
+    texts = ["<think>hm</think>Paris", f"<think>{LONG}</think>Lyon", "Lima", f"{'hm ' * 100}</think>Cusco"]
+    for i, text in enumerate(texts):
+        sql = "INSERT INTO trajectories VALUES (?, 1, ?, ?, 'm', 0, '{}', 'then', 0.5, '{}', 'hand', 0, '{}')"
+        file.execute(sql, (i + 1, i, f"[{choice(text).to_json()}]"))
+        kept = text[:200], text if len(text) > 200 else None
+        file.execute("INSERT INTO outlines VALUES (?, '[2]', 'stop', ?, ?)", (i + 1, *kept))
+    before = len(MIGRATIONS) - 1
+    file.execute(f"PRAGMA user_version = {before}")
+    file.commit()
+    file.close()
+    lab = Lab(tmp_path / "old.db")
+    assert [lab.outlines.answers([o.id])[o.id] for o in outlines(lab)] == ["Paris", "Lyon", "Lima", "Cusco"]
+    assert_outlines_are_those_of_the_trajectories(lab)
+    reasonings = lab.outlines.reasonings(range(1, 5))
+    assert reasonings == {1: "hm", 2: LONG.strip(), 4: ("hm " * 100).strip()}
+    assert lab.outlines.may_reason(lab.find("capitals"))
+    lab.close()
+
+
+def test_conversations_without_reasoning_are_not_read_for_it(lab, put):
+    put("Paris", LONG)
+    assert not lab.outlines.may_reason(lab.find("capitals"))
+    assert lab.outlines.reasonings(o.id for o in outlines(lab)) == {}
 
 
 @pytest.mark.parametrize("part", ["paris", "VERY STRASSE", "strasse", "\0i", "%", "_"])

@@ -117,6 +117,19 @@ def test_each_group_is_judged_in_two_requests_and_every_score_reaches_its_comple
     assert set(history["source"]) == {"judge"}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [{"reasoning_content": "First, hm."}, {"content": "<think>First, hm.</think>Paris"}, {"reasoning": "First, hm."}],
+)
+def test_a_judge_sees_reasoning_apart_from_the_answer(lab, message):
+    session, judge = lab(lambda _: {label: {"why": "so", "score": 0.5} for label in "AB"})
+    sample(session, {"France": ["Lyon", said("Paris", message=message)]})
+    session.judge("capitals", model="judge")
+    text, by = judge.requests[0]["messages"][1]["content"], mark(judge.requests[0])
+    assert f"[[{by} reasoning of the assistant]]\nFirst, hm.\n[[{by} assistant]]\nParis\n[[" in text
+    assert text.count("First, hm.") == text.count("reasoning") == 1
+
+
 def by_place(bias: float, other: Callable[[str], float] = lambda text: 0.0):
     """A judge that gives the first of the completions it is shown `bias` more than the last, beside what they earn."""
 

@@ -280,3 +280,45 @@ def test_a_group_without_completions_is_its_prompt():
 
 def test_a_group_without_a_user_message_is_its_name():
     assert text("a", [Group(0, "a/0", (SystemMessage(role="system", content="x"),), {})]).splitlines()[2] == "a/0  "
+
+
+REASONED = [
+    pytest.param({"content": "Paris", "reasoning_content": "hm <b>"}, id="in a field"),
+    pytest.param({"content": "Paris", "reasoning": "hm <b>"}, id="in a field of another service"),
+    pytest.param({"content": "<think>\nhm <b>\n</think>\n\nParis"}, id="in the content"),
+    pytest.param({"content": "hm <b></think>Paris"}, id="in the content, begun by the template"),
+]
+
+
+def reasoned(message: dict[str, Any], *before: Any) -> Group:
+    record = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", **message}}
+    items = (*before, Choice.model_validate(record))
+    fields = {"row": {}, "model": "lab/x", "step": 2, "sampling": {}, "created_at": "", "given": 0}
+    return Group(
+        1, "a/0", (UserMessage(role="user", content="?"),), {}, (StoredTrajectory(1, "a/0/0", items, **fields),)
+    )
+
+
+@pytest.mark.parametrize("message", REASONED)
+def test_reasoning_is_folded_in_the_html_and_left_out_of_the_text(message) -> None:
+    group = reasoned(message)
+    assert "<details><summary>reasoning</summary>hm &lt;b&gt;</details>Paris" in html("a", [group])
+    assert "Paris" in text("a", [group])
+    assert "hm" not in text("a", [group])
+    longer = reasoned(message, reasoned(message).trajectories[0].items[0], UserMessage(role="user", content="again"))
+    assert html("a", [longer]).count("<summary>reasoning</summary>hm &lt;b&gt;</details>") == 2
+    assert "hm" not in text("a", [longer])
+    assert TAGS | {"i", "br"} >= Page(html("a", [longer])).tags
+
+
+def test_reasoning_that_does_not_end_is_no_answer() -> None:
+    group = reasoned({"content": "<think>hm, and so on"})
+    assert "<details><summary>reasoning</summary>hm, and so on</details>" in html("a", [group])
+    assert "hm" not in text("a", [group])
+
+
+def test_what_a_user_quotes_is_no_reasoning() -> None:
+    quoted = UserMessage(role="user", content="<think>not mine</think> what is that?")
+    group = reasoned({"content": "Paris"}, quoted)
+    assert "&lt;think&gt;not mine&lt;/think&gt;" in html("a", [group])
+    assert "reasoning" not in html("a", [group])

@@ -162,15 +162,15 @@ def _explained(request: ChatRequest) -> Iterator[None]:
 
 
 async def score_histories(
-    http: HttpClient, address: Address, model: str, histories: Sequence[History]
+    http: HttpClient, address: Address, model: str, histories: Sequence[History], *, retry: bool = True
 ) -> ScoredHistories:
-    """POST /v1/preview/logprobs, retried; ServiceError where there is no such endpoint, and as `HttpClient.request`."""
+    """POST /v1/preview/logprobs; ServiceError where there is no such endpoint, and as `HttpClient.request`."""
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     try:
         token, headers = address.token, address.headers
         scored = await http.request(
-            "POST", url, token=token, headers=headers, content=body, timeout=TIMEOUT, retry=True
+            "POST", url, token=token, headers=headers, content=body, timeout=TIMEOUT, retry=retry
         )
     except NotOfferedError as error:
         message = f"{address.base_url} gives no logprobs for conversations from elsewhere"

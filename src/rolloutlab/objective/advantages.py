@@ -17,10 +17,16 @@ _HUGE = 1e100
 
 
 class Reason(StrEnum):
-    """Why a trajectory does not train."""
+    """Why a trajectory does not train.
+
+    Of a group whose rewards are equal: ALL_FAILED and ALL_PASSED where they are the lowest and the highest rewards of
+    the job; EQUAL_REWARDS where they are neither, where the job has no other reward, and in a group of one.
+    """
 
     UNSCORED = "unscored"
     EQUAL_REWARDS = "equal_rewards"
+    ALL_FAILED = "all_failed"
+    ALL_PASSED = "all_passed"
     MEAN_REWARD = "mean_reward"
     NO_LOGPROBS = "no_logprobs"
     TOO_LONG = "too_long"
@@ -99,6 +105,13 @@ class GroupWeights(NamedTuple):
     size: float
 
 
+class RewardRange(NamedTuple):
+    """The lowest and the highest reward of a group or a job; infinities of the wrong sign where there is none."""
+
+    low: float = math.inf
+    high: float = -math.inf
+
+
 class Scale(NamedTuple):
     """The divisors of a job: the mean weight of its N tokens, and the mean of |A|·w over them at mean weight 1."""
 
@@ -116,7 +129,30 @@ def token_weights(groups: Sequence[Sequence[Member]], options: Options) -> list[
     unit = job_unit(map(largest_reward, groups), options)
     weights = [group_weights(group, options, unit) for group in groups]
     scale = job_scale([g.tokens for g in weights], [g.weight for g in weights], [g.size for g in weights])
-    return [scaled_weights(group, scale) for group in weights]
+    rewards = joint_range(map(reward_range, groups))
+    return [scaled_weights(group, scale, rewards) for group in weights]
+
+
+def reward_range(members_G: Sequence[Member]) -> RewardRange:
+    """The lowest and the highest reward of a group."""
+    rewards_G = [m.reward for m in members_G]
+    return RewardRange(min(rewards_G), max(rewards_G)) if rewards_G else RewardRange()
+
+
+def joint_range(range_g: Iterable[RewardRange]) -> RewardRange:
+    """The range of a job from those of its groups."""
+    ranges = [RewardRange(), *range_g]
+    return RewardRange(min(each.low for each in ranges), max(each.high for each in ranges))
+
+
+def equal_reason(reward: float, members: int, job: RewardRange) -> Reason:
+    """The reason of a group of so many members that all have this reward, in a job with this range."""
+    near = _EQUAL * max(1.0, abs(job.low), abs(job.high))
+    if members < 2 or job.high - job.low <= near:
+        return Reason.EQUAL_REWARDS
+    if reward - job.low <= near:
+        return Reason.ALL_FAILED
+    return Reason.ALL_PASSED if job.high - reward <= near else Reason.EQUAL_REWARDS
 
 
 def largest_reward(members_G: Sequence[Member]) -> float:
@@ -158,13 +194,17 @@ def job_scale(tokens_g: Sequence[int], weight_g: Sequence[float], size_g: Sequen
     return Scale(mean_weight, math.fsum(size_g) / mean_weight / tokens)
 
 
-def scaled_weights(group: GroupWeights, scale: Scale | None) -> list[TokenWeight]:
-    """The token weights of a group in a job of this scale."""
+def scaled_weights(group: GroupWeights, scale: Scale | None, rewards: RewardRange) -> list[TokenWeight]:
+    """The token weights of a group in a job of this scale and this range of rewards."""
+    reasons_G = group.reasons_G
+    if Reason.EQUAL_REWARDS in reasons_G:
+        equal = equal_reason(group.members_G[0].reward, len(group.members_G), rewards)
+        reasons_G = [equal if reason is Reason.EQUAL_REWARDS else reason for reason in reasons_G]
     if scale and not scale.size:
-        reasons_G = [reason or Reason.BALANCED_AWAY for reason in group.reasons_G]
+        reasons_G = [reason or Reason.BALANCED_AWAY for reason in reasons_G]
         return [TokenWeight(m, 0.0, 0.0, reason) for m, reason in zip(group.members_G, reasons_G, strict=True)]
     weight, size = scale or (1.0, 1.0)
-    rows_G = zip(group.members_G, group.advantages_G, group.weights_G, group.reasons_G, strict=True)
+    rows_G = zip(group.members_G, group.advantages_G, group.weights_G, reasons_G, strict=True)
     return [TokenWeight(m, a if r else a / size, w if r else w / weight, r) for m, a, w, r in rows_G]
 
 

@@ -25,6 +25,9 @@ class IncrementalAdvantages:
         self._size_g = [group.size for group in self._groups]
         self._largest_advantage_g = [_largest(group) for group in self._groups]
         self._reasons = Counter(reason for group in self._groups for reason in group.reasons_G if reason)
+        self._range_g = [advantages.reward_range(group) for group in groups]
+        self._range = advantages.joint_range(self._range_g)
+        self._equal_by_group = {i: n for i, group in enumerate(self._groups) if (n := _equal(group))}
         self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def change(self, groups: Mapping[int, Sequence[Member]]) -> None:
@@ -37,16 +40,21 @@ class IncrementalAdvantages:
             changed = {i: group.members_G for i, group in enumerate(self._groups)} | dict(groups)
         for index, members_G in changed.items():
             self._replace(index, advantages.group_weights(members_G, self._options, unit))
+        self._range = advantages.joint_range(self._range_g)
         self._scale = advantages.job_scale(self._tokens_g, self._weight_g, self._size_g)
 
     def shares(self, index: int) -> list[TokenWeight]:
         """The token weights of a group."""
-        return advantages.scaled_weights(self._groups[index], self._scale)
+        return advantages.scaled_weights(self._groups[index], self._scale, self._range)
 
     def reasons(self) -> dict[Reason, int]:
         """How many members each reason keeps from training."""
         balanced_away = 0 if self._trains else sum(self._trains_g)
-        return {reason: n for reason, n in {**self._reasons, Reason.BALANCED_AWAY: balanced_away}.items() if n}
+        reasons = Counter({**self._reasons, Reason.BALANCED_AWAY: balanced_away, Reason.EQUAL_REWARDS: 0})
+        for index, n in self._equal_by_group.items():
+            members = len(self._groups[index].members_G)
+            reasons[advantages.equal_reason(self._range_g[index].low, members, self._range)] += n
+        return {reason: n for reason, n in reasons.items() if n}
 
     @property
     def largest(self) -> float:
@@ -78,9 +86,18 @@ class IncrementalAdvantages:
         self._reasons.subtract(filter(None, self._groups[index].reasons_G))
         self._reasons.update(filter(None, group.reasons_G))
         self._groups[index] = group
+        self._range_g[index] = advantages.reward_range(group.members_G)
+        self._equal_by_group.pop(index, None)
+        if equal := _equal(group):
+            self._equal_by_group[index] = equal
         self._trains_g[index], self._tokens_g[index] = group.trains, group.tokens
         self._weight_g[index], self._size_g[index] = group.weight, group.size
         self._largest_advantage_g[index] = _largest(group)
+
+
+def _equal(group: GroupWeights) -> int:
+    """How many members do not train as all rewards of the group are equal."""
+    return group.reasons_G.count(Reason.EQUAL_REWARDS)
 
 
 def _largest(group: GroupWeights) -> float:

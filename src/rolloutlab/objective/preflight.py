@@ -1,7 +1,7 @@
 """Pre-flight check of a training job: what will train, why the rest will not, warnings about the data."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from rolloutlab.objective.options import Options
 WHY = {
     Reason.UNSCORED: "no reward yet",
     Reason.EQUAL_REWARDS: "all rewards of the group are equal, so nothing in it is better or worse",
+    Reason.ALL_FAILED: "all of the group failed: each has the lowest reward there is, so none is better",
+    Reason.ALL_PASSED: "all of the group passed: each has the highest reward there is, so none is worse",
     Reason.MEAN_REWARD: "exactly the group's mean reward, so the advantage is 0",
     Reason.NO_LOGPROBS: "no sampled tokens with logprobs",
     Reason.TOO_LONG: "longer than the policy's context",
@@ -24,6 +26,8 @@ WHY = {
 _FIX = {
     Reason.UNSCORED: "%%reward {collection}",
     Reason.EQUAL_REWARDS: "%%reward {collection} with a finer score, or %%chat with a larger -n or --temperature 1",
+    Reason.ALL_FAILED: "%%chat {collection} with a larger -n, or over easier rows",
+    Reason.ALL_PASSED: "%%chat {collection} over harder rows, or %%reward {collection} with a finer score",
     Reason.MEAN_REWARD: "nothing: this is expected",
     Reason.NO_LOGPROBS: "%logprobs {collection} adds them",
     Reason.TOO_LONG: "%%chat {collection} with a smaller --max-tokens or a shorter prompt",
@@ -34,11 +38,13 @@ _FIX = {
 
 
 class Seat(NamedTuple):
-    """A stored trajectory in a dry run. tokens: trainable ones."""
+    """A stored trajectory in a dry run. tokens: trainable ones. sequences, split: how many it is, and why several."""
 
     name: str
     reward: float | None
     tokens: int
+    sequences: int = 1
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,15 +191,20 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     if not (older := {step: n for step, n in sampled.items() if step < begins}):
         return []
     first, last, number = min(older), max(older), sum(older.values())
-    steps, lag = (f"step {first}", "lag") if first == last else (f"steps {first} to {last}", "lag up to")
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
     lines = [
         f"{count(number, 'trajectory')} sampled at {steps}, {'trains' if number == 1 else 'train'} from step {begins}: "
-        f"{lag} {begins - first} -> %%chat {collection} samples anew, or ppo: true bounds the ratio"
+        f"{lag_of(older, begins)} -> %%chat {collection} samples anew, or ppo: true bounds the ratio"
     ]
     if recomputes:
         removed = "precalculate_logprobs removes the correction for this lag: every ratio begins at 1"
         lines.append(f"{removed} -> precalculate_logprobs: false")
     return lines
+
+
+def lag_of(steps: Collection[int], begins: int) -> str:
+    """`lag 6` of completions from step 3 for a job that starts from step 9, `lag up to 6` where some are newer."""
+    return f"{'lag' if len(set(steps)) == 1 else 'lag up to'} {begins - min(steps)}"
 
 
 def count(n: int, noun: str) -> str:

@@ -88,13 +88,24 @@ class Renderer:
             RenderingError: a part of it is not text, or the chat template does not render or refuses it; or token ids
                 are not those of the message.
         """
-        plain = self._messages.plain(messages, "messages", tools)
-        sampled = {
-            i: self._token_ids(message, plain[i], f"messages.{i}.token_ids")
-            for i, message in enumerate(messages)
-            if isinstance(message, AssistantMessage) and message.token_ids
-        }
-        return self._prompt(plain, sampled, tools, self._encode)
+        return self._prompt(*self._plain(messages, tools), tools, self._encode)
+
+    def continues(self, prompt: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> bool:
+        """Whether the prompt of these messages begins with what was read and sampled for their last turn.
+
+        That is the last one with `token_ids`; True where there is none, or where its own prompt cannot be rendered. A
+        prompt that does not begins a new training sequence, as in `sequences`.
+        """
+        if not any(isinstance(message, AssistantMessage) and message.token_ids for message in messages):
+            return True
+        plain, sampled = self._plain(messages, tools)
+        last = max(sampled)
+        earlier = {i: ids for i, ids in sampled.items() if i < last}
+        try:
+            before = [*self._prompt(plain[:last], earlier, tools, self._encode), *sampled[last]]
+        except RenderingError:
+            return True
+        return list(prompt[: len(before)]) == before
 
     def answer(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of the last message, an assistant's, with its end-of-turn token.
@@ -245,6 +256,15 @@ class Renderer:
     def _text_without_end(self, ids: Sequence[int]) -> str:
         ids = ids[:-1] if ids and ids[-1] in self._end_ids else ids
         return self._decode(ids)
+
+    def _plain(self, messages: Sequence[Message], tools: Tools) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
+        """The messages for the template, and the token ids of those that have some, by their index."""
+        plain = self._messages.plain(messages, "messages", tools)
+        return plain, {
+            i: self._token_ids(message, plain[i], f"messages.{i}.token_ids")
+            for i, message in enumerate(messages)
+            if isinstance(message, AssistantMessage) and message.token_ids
+        }
 
     def _token_ids(self, message: AssistantMessage, plain: dict[str, Any], path: str) -> list[int]:
         """The `token_ids` of a message, which are at least its text: calls and what a stop string cut off are more."""

@@ -92,7 +92,7 @@ def train(
     check = preflight(job.members, options, warnings=job.warnings)
     rows = list(pack(_training_sequences(check, job.sequences), policy.row_tokens))
     report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
-    report("preflight", _preflight_data(check, options))
+    report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
     rates = [learning_rate] * len(rows)
     seed, constant = seed_of(job.digest, config, step), _job_metrics(job, check)
     steps = GradientSteps(rows, rates, options, seed, constant, reference, loss)

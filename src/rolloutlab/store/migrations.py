@@ -131,4 +131,7 @@ RESUMED_SCORINGS = """
 """
 """Outcomes of each change, so that those of an earlier scoring are back when a later one is undone."""
 
-MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS, RESUMED_SCORINGS]
+ANSWERS_WITHOUT_REASONING = "DELETE FROM outlines WHERE instr(coalesce(answer, preview), 'think>')"
+"""Summaries are written again where they are missing; those of earlier versions have the reasoning in the answer."""
+
+MIGRATIONS = [FIRST, PLANS_AND_UNDO, OUTLINES, EVENTS_OF_JOBS, SCORINGS, RESUMED_SCORINGS, ANSWERS_WITHOUT_REASONING]

@@ -28,6 +28,7 @@ _NARROW = f"""
     {_IN} AND g.position BETWEEN ? AND ? ORDER BY g.position, t.position LIMIT ?
 """
 _GIVEN = "(SELECT value FROM json_each(?))"
+_MAY_REASON = """(instr(t.items, 'think>') OR instr(t.items, '"reasoning'))"""
 
 
 def keep_outline(connection: Connection, row_id: int, items: Items, extra: Mapping[str, Any]) -> None:
@@ -39,7 +40,7 @@ def keep_outline(connection: Connection, row_id: int, items: Items, extra: Mappi
 
 def outline_of(items: Items, extra: Mapping[str, Any]) -> tuple[str, str | None, str, str | None]:
     """Tokens of each history as JSON, finish reason, preview of the answer, and the whole answer if longer."""
-    whole = StoredTrajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra, given=0)
+    whole = _alone(items, extra)
     answer = whole.answer
     rest = answer if len(answer) > PREVIEW else None
     return json.dumps(whole.history_tokens), whole.finish_reason, answer[:PREVIEW], rest
@@ -76,6 +77,16 @@ class TrajectorySummaries:
         """Whole answers."""
         sql = f"SELECT trajectory_id, {_ANSWER} AS answer FROM outlines WHERE trajectory_id IN"
         return {row["trajectory_id"]: row["answer"] for row in self._by_id(sql, ids)}
+
+    def reasonings(self, ids: Iterable[int]) -> dict[int, str]:
+        """The reasoning of the last completion, of those trajectories that have some; their conversations are read."""
+        rows = self._by_id(f"SELECT t.id, t.items FROM trajectories t WHERE {_MAY_REASON} AND t.id IN", ids)
+        whole = {row["id"]: _alone(_ITEMS.validate_json(row["items"])) for row in rows}
+        return {row_id: trajectory.reasoning for row_id, trajectory in whole.items() if trajectory.reasoning}
+
+    def may_reason(self, collection: StoredCollection) -> bool:
+        """Whether any conversation has what may be reasoning."""
+        return bool(self._database.read(f"SELECT 1 {_FINISHED} {_IN} AND {_MAY_REASON} LIMIT 1", collection.id))
 
     def holding(self, collection: StoredCollection, part: str) -> set[int]:
         """Ids of trajectories whose answer contains a text, ignoring case."""
@@ -130,6 +141,11 @@ class TrajectorySummaries:
         coming = iter(ids)
         while page := list(islice(coming, _PAGE)):
             self._database.change(partial(_keep_outlines, page))
+
+
+def _alone(items: Items, extra: Mapping[str, Any] | None = None) -> StoredTrajectory:
+    """A trajectory of nothing but its items after the prompt."""
+    return StoredTrajectory(0, "", tuple(items), {}, "", None, {}, "", extra=extra or {}, given=0)
 
 
 def _keep_outlines(ids: Sequence[int], connection: Connection) -> None:

@@ -36,7 +36,8 @@ class DryRun:
         """One row per trajectory, indexed by name (`capitals/0/3`).
 
         Columns: reward (NaN where none), advantage and weight as every token of it would train with (0 where none
-        would), tokens, reason (why it would not train; missing where it would).
+        would), tokens, sequences (several where a chat template does not keep earlier turns as they were sampled),
+        reason (why it would not train; missing where it would).
         """
         rated = [one for group in self.groups for one in group]
         columns = {
@@ -44,6 +45,7 @@ class DryRun:
             "advantage": [one.advantage for one in rated],
             "weight": [one.weight for one in rated],
             "tokens": [one.tokens for one in rated],
+            "sequences": [one.sequences for one in rated],
             "reason": [one.reason and str(one.reason) for one in rated],
         }
         return data_frame(columns, [one.name for one in rated], types={"reward": float})

@@ -2,9 +2,9 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rolloutlab.api.training import deliver, never_arrived
@@ -25,12 +25,21 @@ from rolloutlab.objective.preflight import (
     preflight,
     setting_warnings,
 )
+from rolloutlab.objective.splits import sequences_of, split_note, split_warnings
 from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
-from rolloutlab.store.models import Group, SubmittedJob, now
+from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
 from rolloutlab.training.models import Models
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
+
+
+class Origin(NamedTuple):
+    """Where a trajectory is in the lab, and the checkpoint of its oldest answer."""
+
+    collection: Collection
+    group: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,8 @@ class Submission:
     names: the present names of the collections; `collections` are their labels, which no newer generation takes.
     seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
     their scored trajectories. warnings: about how they were sampled. sampled: how many scored trajectories of this
-    model have their oldest answer from each of its checkpoints. begins: the step that the job would start from, if
-    known. embedded: whether the embedded service is in use.
+    model have their oldest answer from each of its checkpoints; origins: where each of these is, by its name. begins:
+    the step that the job would start from, if known. embedded: whether the embedded service is in use.
     """
 
     model: str
@@ -54,6 +63,7 @@ class Submission:
     warnings: tuple[str, ...]
     sampled: Counter[int]
     check: Preflight
+    origins: Mapping[str, Origin]
     begins: int | None = None
     embedded: bool = False
 
@@ -82,6 +92,23 @@ class Submission:
             warnings += lag_warnings(self.sampled, begins, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
         return replace(self, config=config, check=check, begins=begins)
+
+    def stale(self) -> list[str]:
+        """The names of what would train of older checkpoints than the one that the job starts from."""
+        trained = (share.member.name for share in self.check.all_shares() if share.reason is None)
+        begins = self.begins or 0
+        return [name for name in trained if name in self.origins and self.origins[name].step < begins]
+
+    def read(self, names: Iterable[str]) -> list[StoredTrajectory]:
+        """Trajectories by name, from the lab; NotFoundError when one was deleted."""
+        chosen = set(names)
+        groups = dict.fromkeys((self.origins[name].collection, self.origins[name].group) for name in names)
+        stored = [t for collection, position in groups for t in collection.group(position).trajectories]
+        return [t for t in stored if t.name in chosen]
+
+    def with_warnings(self, lines: Iterable[str]) -> "Submission":
+        """The same with further warnings in its report, until its options change."""
+        return replace(self, check=replace(self.check, warnings=(*self.check.warnings, *lines)))
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
         """The job but for its groups: `groups` are too large to be held at once."""
@@ -119,9 +146,10 @@ class _Read:
     sources: Counter[str] = field(default_factory=Counter)
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
+    origins: dict[str, Origin] = field(default_factory=dict)
 
-    def add(self, group: Group, model: str, *, text_only: bool) -> None:
-        self.seats.append([Seat(t.name, t.reward, t.tokens) for t in group.trajectories])
+    def add(self, collection: Collection, group: Group, model: str, *, text_only: bool) -> None:
+        self.seats.append([_seat(t) for t in group.trajectories])
         self.members += members_of([group], text_only)
         self.unscored += unscored_names([group])
         for t in group.trajectories:
@@ -132,7 +160,14 @@ class _Read:
             if t.reward is not None:
                 self.rewards[t.id] = t.reward, t.components
                 self.settings.update(odd_settings(t.to_wire()))
-                self.sampled.update([min(t.steps)] if source == model and t.steps else [])
+                if source == model and (steps := t.steps):
+                    self.sampled.update([min(steps)])
+                    self.origins[t.name] = Origin(collection, group.position, min(steps))
+
+
+def _seat(trajectory: StoredTrajectory) -> Seat:
+    histories = trajectory.histories()
+    return Seat(trajectory.name, trajectory.reward, trajectory.tokens, sequences_of(histories), split_note(histories))
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
@@ -199,7 +234,7 @@ def gather(
     read = _Read()
     for collection in collections:
         for group in collection.each_group():
-            read.add(group, model, text_only=text_only)
+            read.add(collection, group, model, text_only=text_only)
     warnings = setting_warnings(read.settings)
     warnings += [
         f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}"
@@ -216,6 +251,7 @@ def gather(
         for c in collections
         if (held := len(c.part(HELD_OUT)))
     ]
+    warnings += split_warnings(seat for group in read.seats for seat in group if seat.reward is not None)
     warnings += [note for c in collections for note in c.scoring_notes()]
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
@@ -225,9 +261,8 @@ def gather(
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     groups = ScoredTrajectories(collections, read.rewards)
     warned = tuple(warnings)
-    return Submission(
-        model, names, labels, config, read.seats, groups, read.members, warned, read.sampled, check, embedded=text_only
-    )
+    gathered = read.seats, groups, read.members, warned, read.sampled, check, read.origins
+    return Submission(model, names, labels, config, *gathered, embedded=text_only)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:

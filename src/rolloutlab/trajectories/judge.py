@@ -11,7 +11,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -19,12 +19,13 @@ from typing import Any
 
 from rolloutlab.api.inference import complete
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
+from rolloutlab.api.wire.reasoning import FIELDS, reasoning_of
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, RefusedError, RewardError, interrupted
 from rolloutlab.sampling.prompt import fill_text
 from rolloutlab.sampling.run import ProgressBar
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import Group, Score, StoredTrajectory
+from rolloutlab.store.models import Group, Score, StoredTrajectory, plain_text
 from rolloutlab.store.scorings import NewScoring
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.scoring.functions import say_kept
@@ -336,7 +337,17 @@ def _material(group: Group, labels: Mapping[str, StoredTrajectory], rubric: str)
 
 
 def _lines(messages: Sequence[Mapping[str, Any]], mark: str) -> list[str]:
-    return [line for message in messages for line in (f"[[{mark} {message['role']}]]", _text(message))]
+    return [line for message in messages for part in _parts(message, mark) for line in part]
+
+
+def _parts(message: Mapping[str, Any], mark: str) -> Iterator[tuple[str, str]]:
+    """A message under its role, and its reasoning before it under a line of its own."""
+    if message["role"] == "assistant":
+        reasoning, answer = reasoning_of(message, plain_text(message.get("content")))
+        if reasoning:
+            yield f"[[{mark} reasoning of the assistant]]", reasoning
+            message = {name: value for name, value in message.items() if name not in FIELDS} | {"content": answer}
+    yield f"[[{mark} {message['role']}]]", _text(message)
 
 
 def _text(message: Mapping[str, Any]) -> str:

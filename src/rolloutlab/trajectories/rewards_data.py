@@ -15,7 +15,7 @@ from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.trajectory_summaries import PREVIEW
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
-from rolloutlab.trajectories.tables import trajectory_frame
+from rolloutlab.trajectories.tables import REASONING, trajectory_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,6 +204,7 @@ class RewardsData:
         """Rows as a DataFrame, with whole prompts and answers, and at the end what the prompts were made of."""
         rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
         answers = self._lab.outlines.answers(row.id for row in rows)
+        reasonings = self._lab.outlines.reasonings(row.id for row in rows)
         errors = self._lab.scorings.errors(row.id for row in rows if row.reward is None)
         origins = {key: of for stored in self.stored for key, of in self._lab.outlines.origins(stored).items()}
         cells = [
@@ -217,6 +218,7 @@ class RewardsData:
                 "step": origins[row.id][1],
                 "tokens": sum(row.tokens_H),
                 "answer": answers[row.id],
+                REASONING: reasonings.get(row.id),
                 "reason": _reason(shares[i]),
                 "reward_error": errors[row.id].summary if row.id in errors else None,
             }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rolloutlab.api.wire.chat import FinishReason
 from rolloutlab.errors import InputError, NotFoundError
+from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY, count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.lab import Lab
@@ -270,9 +271,9 @@ class RewardsView(NotebookView):
         if not isinstance(filter, Mapping):
             raise InputError(f"{filter!r} is not a filter", hint='filter={"reward": "> 0.5"}')
         condition = filter.get("advantage")
-        if not isinstance(condition, str) or condition not in (TRAINS, *WHY) or "reason" in filter:
-            return filter
-        return {"reason" if name == "advantage" else name: value for name, value in filter.items()}
+        if isinstance(condition, str) and condition in (TRAINS, *WHY) and "reason" not in filter:
+            filter = {"reason" if name == "advantage" else name: value for name, value in filter.items()}  # noqa: A001
+        return {name: _with_kinds(value) if name == "reason" else value for name, value in filter.items()}
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -315,3 +316,11 @@ def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 50)}")
     return value
+
+
+def _with_kinds(condition: Any) -> Any:
+    """Reasons to filter by: `equal_rewards` stands for its two kinds too, which had that name in earlier versions."""
+    reasons = [condition] if isinstance(condition, str) else condition
+    if isinstance(reasons, list | tuple) and Reason.EQUAL_REWARDS in reasons:
+        return [*reasons, Reason.ALL_FAILED, Reason.ALL_PASSED]
+    return condition

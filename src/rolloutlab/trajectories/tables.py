@@ -21,6 +21,8 @@ BEFORE = ("reward", "advantage")
 """Columns of a frame before those of the components. A narrow terminal leaves out columns in the middle."""
 AFTER = ("source", "prompt", "finish_reason", "model", "step", "tokens", "answer")
 """Columns of a frame after those of the components."""
+REASONING = "reasoning"
+"""The column after the answer, where any trajectory has some."""
 
 
 def data_frame(
@@ -57,7 +59,9 @@ def trajectory_frame(
     from rolloutlab.trajectories.frame import with_rows
 
     parts = dict.fromkeys(part for each in components for part in each)
-    columns = [*BEFORE, *parts, *AFTER, *more]
+    rows = list(rows)
+    reasoning = [REASONING] if REASONING not in parts and any(row.get(REASONING) for row in rows) else []
+    columns = [*BEFORE, *parts, *AFTER, *reasoning, *more]
     cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     made = data_frame(cells, names, columns=columns, types={"reward": float, "advantage": float})
     return with_rows(made, prompt_rows, types)

@@ -7,10 +7,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rolloutlab.api.wire.chat import Choice, MessageOrChoice
+from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.objective.advantages import Reason, TokenWeight
 from rolloutlab.objective.preflight import Preflight, count
+from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import Group, StoredTrajectory, plain_text
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
@@ -24,6 +27,8 @@ MAX_CHARS = 4_000
 """Characters of a text in the HTML."""
 WHY_NOT = {
     Reason.EQUAL_REWARDS: "all equal",
+    Reason.ALL_FAILED: "all failed",
+    Reason.ALL_PASSED: "all passed",
     Reason.MEAN_REWARD: "the mean",
     Reason.NO_LOGPROBS: "no logprobs",
     Reason.TOO_LONG: "too long",
@@ -113,11 +118,11 @@ def _question(group: Group) -> str:
 
 
 def _completion(trajectory: StoredTrajectory) -> str:
-    """The text after the prompt, with a mark where the token limit cut it off, and the lab's notes about it."""
+    """The text after the prompt without reasoning, with a mark where the token limit cut it off, and notes about it."""
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), 0)
     later = trajectory.items[first:]
     answer = trajectory.answer if len(later) < 2 else "\n".join(map(_line, later))
-    notes = [f"[{log}]" for log in trajectory.extra.get("logs", ())]
+    notes = [f"[{note}]" for note in _notes(trajectory)]
     return "\n".join([answer + (" [cut off]" if trajectory.finish_reason == "length" else ""), *notes])
 
 
@@ -138,13 +143,28 @@ def _short(text: str) -> str:
     return escape_to_one_line(text, _MAX_WIDTH)
 
 
+def _notes(trajectory: StoredTrajectory) -> list[str]:
+    """In how many sequences it trains, where that is not one, and the notes of its sampling."""
+    return [*filter(None, [split_note(trajectory.histories())]), *map(str, trajectory.extra.get("logs") or ())]
+
+
 def spoken(item: MessageOrChoice) -> tuple[str, str, list[str]]:
-    """Role, text and tool calls of a message, the calls as Python would write them."""
+    """Role, text without reasoning, and tool calls of a message, the calls as Python would write them."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     given = message.get("tool_calls") if message["role"] == "assistant" else None  # of others it may be anything
     calls = [call.get("function") or call["custom"] for call in given or ()]
     written = [f"{call['name']}({call.get('arguments', call.get('input'))})" for call in calls]
-    return message["role"], plain_text(message.get("content")), written
+    return message["role"], _reasoned(message)[1], written
+
+
+def reasoning(item: MessageOrChoice) -> str:
+    """The reasoning of a message."""
+    return _reasoned((item.message if isinstance(item, Choice) else item).to_wire())[0]
+
+
+def _reasoned(message: Mapping[str, Any]) -> tuple[str, str]:
+    text = plain_text(message.get("content"))
+    return reasoning_of(message, text) if message["role"] == "assistant" else ("", text)
 
 
 def _prompt(group: Group) -> Html:
@@ -160,7 +180,7 @@ def _prompt(group: Group) -> Html:
 def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
     finish = trajectory.finish_reason or ""
     flag = Html(f"<b>{escape(FLAGS[finish])}</b>") if finish in FLAGS else finish
-    logs = "".join(f"<br>[{_cut(str(log))}]" for log in trajectory.extra.get("logs") or ())
+    logs = "".join(f"<br>[{_cut(note)}]" for note in _notes(trajectory))
     items = trajectory.items[trajectory.given or 0 :]
     turns = (f"<b>{escape(_role(item))}</b> {_message(item)}" for item in items)
     conversation = _message(items[0]) if len(items) == 1 else "<br>".join(turns)
@@ -168,10 +188,14 @@ def _row(trajectory: StoredTrajectory, reward: str, effect: str) -> list[Cell]:
 
 
 def _message(item: MessageOrChoice) -> Html:
-    """The text of a message, and the tools that it calls."""
+    """The text of a message, its reasoning folded before it, and the tools that it calls."""
     _, content, calls = spoken(item)
     content = content or str(getattr(item.message if isinstance(item, Choice) else item, "refusal", None) or "")
-    return Html("<br>".join([*([_cut(content)] if content else []), *(f"<code>{_cut(call)}</code>" for call in calls)]))
+    parts = [*([_cut(content)] if content else []), *(f"<code>{_cut(call)}</code>" for call in calls)]
+    folded = reasoning(item)
+    # a block of its own: no line break after it
+    before = f"<details><summary>reasoning</summary>{_cut(folded)}</details>" if folded else ""
+    return Html(before + "<br>".join(parts))
 
 
 def _cut(text: str) -> Html:

@@ -17,7 +17,7 @@ _REST = ".to_frame() has them"
 class Rated:
     """One trajectory: every one of its `tokens` would train with this advantage and weight, unless there is a reason.
 
-    reason: why nothing of it would train; advantage and weight are then 0.
+    reason: why nothing of it would train; advantage and weight are then 0. sequences, split: as of `Seat`.
     """
 
     name: str
@@ -26,6 +26,8 @@ class Rated:
     weight: float
     tokens: int
     reason: Reason | None
+    sequences: int = 1
+    split: str = ""
 
 
 def with_fix(line: str) -> dict[str, str]:
@@ -64,15 +66,17 @@ def html(heading: str, report: Sequence[str], groups: Sequence[Sequence[Rated]])
 def _rated(seat: Seat, share: TokenWeight | None) -> Rated:
     reason = share.reason if share else Reason.UNSCORED
     advantage, weight = (share.advantage, share.weight) if share else (0.0, 0.0)
-    return Rated(seat.name, seat.reward, advantage, weight, seat.tokens, reason)
+    return Rated(seat.name, seat.reward, advantage, weight, seat.tokens, reason, seat.sequences, seat.split)
 
 
 def _effect(one: Rated) -> str:
     if one.reason:
         return WHY[one.reason]
-    return f"advantage {one.advantage:+.2f} x weight {one.weight:.2f} on {count(one.tokens, 'token')}"
+    tokens = f"{count(one.tokens, 'token')}{f' in {one.split}' if one.split else ''}"
+    return f"advantage {one.advantage:+.2f} x weight {one.weight:.2f} on {tokens}"
 
 
 def _row(one: Rated) -> list[Cell]:
     why = [Words(WHY[one.reason], columns=2)] if one.reason else [f"{one.advantage:+.2f}", f"{one.weight:.2f}"]
-    return [code(one.name), number(one.reward), *why, one.tokens]
+    tokens = Words(f"{one.tokens:,} in {one.split}") if one.split else one.tokens
+    return [code(one.name), number(one.reward), *why, tokens]

@@ -13,6 +13,7 @@ from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.api.wire.trajectories import ScoredHistories
 from rolloutlab.objective.advantages import TokenWeight
 from rolloutlab.objective.preflight import WHY
+from rolloutlab.objective.splits import split_note
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary
 from rolloutlab.widgets.collection import FLAGS, WHY_NOT
@@ -77,6 +78,7 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
         "tokens": trajectory.tokens,
         "finish": finish or "nothing was sampled",
         "flag": FLAGS.get(finish or "") if finish else None,
+        "split": split_note(trajectory.histories()) or None,
         "model": escape_control_chars(trajectory.model + ("" if trajectory.step is None else f"@{trajectory.step}")),
         "turns": turns(trajectory.items[trajectory.given or 0 :], texts),
         "further": [turns(each.messages_and_choices, texts) for each in trajectory.additional],

@@ -230,6 +230,9 @@ def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
                 for noun, part, whole in _PARTS
                 if all(isinstance(event.data.get(name), int) for name in (part, whole))
             ]
+            sequences, trajectories = (event.data.get(name) for name in ("sequences", "trainable_trajectories"))
+            if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
+                facts.append(("sequences that they are", f"{sequences:,}"))
     rate = last_value(events, "training_started", "learning_rate")
     return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
 

@@ -9,7 +9,7 @@ from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.store.models import Edit, StoredTrajectory
-from rolloutlab.widgets.collection import WHY_NOT, spoken
+from rolloutlab.widgets.collection import WHY_NOT, reasoning, spoken
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.text import more, number, text_table
 
@@ -81,12 +81,14 @@ def line(edit: Edit) -> str:
 
 
 def turns(trajectory: StoredTrajectory) -> list[dict[str, str]]:
-    """The conversation turn by turn: `role` and `text`, tool calls included."""
-    messages = map(spoken, trajectory.items)
-    return [
-        {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
-        for role, content, calls in messages
-    ]
+    """The conversation turn by turn: `role`, `text` with tool calls, and `reasoning` where there is some."""
+    turns = []
+    for item in trajectory.items:
+        role, content, calls = spoken(item)
+        turn = {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
+        folded = reasoning(item)
+        turns.append({**turn, **({"reasoning": escape_control_chars(folded)} if folded else {})})
+    return turns
 
 
 def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:

@@ -137,6 +137,7 @@ class Completer:
             with_usage=bool(body.stream_options and body.stream_options.include_usage),
             project=project,
             ignored=ignored,
+            continues=self._renderer.continues(prompt, body.messages, tools),
         )
 
     async def complete(self, options: CompletionOptions, receive: Receive) -> str:

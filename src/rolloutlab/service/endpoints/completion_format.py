@@ -22,7 +22,8 @@ Sent = tuple[int, int]
 class CompletionOptions:
     """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
-    ignored: names of fields of the request that have no effect.
+    ignored: names of fields of the request that have no effect. continues: whether the prompt begins with the tokens
+    read and sampled for the turn before.
     """
 
     model: str
@@ -35,6 +36,7 @@ class CompletionOptions:
     with_usage: bool = False
     project: str = ""
     ignored: tuple[str, ...] = ()
+    continues: bool = True
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -42,6 +44,11 @@ class CompletionOptions:
     def head(self) -> dict[str, Any]:
         """The fields that a completion and its chunks share."""
         return {"id": self.id, "created": self.created, "model": self.model}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Of each choice its checkpoint; and `continues: false` where it begins a new training sequence."""
+        return {"policy_version": self.step, **({} if self.continues else {"continues": False})}
 
 
 class Writer:
@@ -81,13 +88,12 @@ class Writer:
                 delta = _delta(*rest, calls)
                 yield _chunk(options, [wire.ChunkChoice(index=choice.index, delta=delta)])
             i, reason = choice.index, choice.finish_reason
-            end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, policy_version=options.step)
+            end = wire.ChunkChoice(index=i, delta=wire.Delta(), finish_reason=reason, **options.origin)
             yield _chunk(options, [end])
         if options.with_usage:
             yield _chunk(options, [], usage(rows))
 
     def _choice(self, options: CompletionOptions, row: Completion) -> wire.AnsweredChoice:
-        """`policy_version` is the checkpoint that it was sampled from."""
         parsed = self._parser.message(row.tokens, options.stops, row.request.prompt, options.tools)
         entries = [self._entry(row, i) for i in range(len(row.tokens))] if options.logprobs else None
         return wire.AnsweredChoice(
@@ -95,7 +101,7 @@ class Writer:
             finish_reason="tool_calls" if parsed.calls else "stop" if row.finish == "stop" else "length",
             message=_message(parsed),
             logprobs=wire.ChoiceLogprobs(content=entries) if entries else None,
-            policy_version=options.step,
+            **options.origin,
         )
 
     def _entry(self, row: Completion, i: int) -> wire.TokenLogprob:

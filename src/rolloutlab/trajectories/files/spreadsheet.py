@@ -18,27 +18,31 @@ _FORMULA = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 
 
 class SpreadsheetColumns(NamedTuple):
-    """The columns of a file that differ between collections: components of rewards, and columns of rows."""
+    """The columns of a file that differ between collections: components of rewards, columns of rows, and reasoning."""
 
     components: Sequence[str]
     rows: Sequence[str]
+    reasoning: bool = False
 
 
 def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> SpreadsheetColumns:
-    """All components and all columns of rows that trajectories of some collections have."""
+    """All components and all columns of rows that trajectories of some collections have, and reasoning if any may."""
     components = (part for each in collections for outline in lab.outlines.of(each) for part in outline.components)
     rows = (column for each in collections for row in lab.outlines.rows(each).values() for column in row)
-    return SpreadsheetColumns(list(dict.fromkeys(components)), list(dict.fromkeys(rows)))
+    reasoning = any(map(lab.outlines.may_reason, collections))
+    return SpreadsheetColumns(list(dict.fromkeys(components)), list(dict.fromkeys(rows)), reasoning)
 
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], columns: SpreadsheetColumns) -> None:
-    """Write the trajectories of groups: trajectory, prompt, answer, reward, components, source, and `row.x` of rows.
+    """Write the trajectories of groups: trajectory, prompt, answer, reasoning where any may have some, reward,
+    components, source, and `row.x` of rows.
 
     A trajectory is named with its generation (`capitals:1/0/3`), which no newer one takes, and which no spreadsheet
     reads as a date.
     """
-    parts, rows = columns
-    head = ["trajectory", "prompt", "answer", "reward", *parts, "source", *(f"row.{name}" for name in rows)]
+    parts, rows, reasoning = columns
+    texts = ["prompt", "answer", *(["reasoning"] if reasoning else [])]
+    head = ["trajectory", *texts, "reward", *parts, "source", *(f"row.{name}" for name in rows)]
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(map(_cell, head))
@@ -53,6 +57,7 @@ def _values(collection: StoredCollection, trajectory: StoredTrajectory, columns:
         f"{collection.name}:{collection.generation}/{place}",
         trajectory.prompt,
         trajectory.answer,
+        *([trajectory.reasoning] if columns.reasoning else []),
         trajectory.reward,
         *(trajectory.components.get(name) for name in columns.components),
         trajectory.source,

@@ -23,6 +23,7 @@ export class Card {
         this.effect,
         this.meta,
         member.flag && h("div", { class: "rl-flag" }, member.flag),
+        member.split && h("div", { class: "rl-note" }, member.split),
       ),
       this.body,
     );

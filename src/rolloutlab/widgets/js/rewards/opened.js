@@ -24,7 +24,19 @@ export class Opened {
     }
     this.element.replaceChildren(
       h("h4", {}, h("code", {}, name)),
-      ...read.turns.map(({ role, text }) => h("div", { class: "rl-turn" }, h("b", {}, role), h("div", { class: "rl-said", dir: "auto" }, text))),
+      ...read.turns.map(({ role, text, reasoning }) =>
+        h(
+          "div",
+          { class: "rl-turn" },
+          h("b", {}, role),
+          h(
+            "div",
+            {},
+            reasoning && h("details", {}, h("summary", {}, "reasoning"), h("div", { class: "rl-said", dir: "auto" }, reasoning)),
+            h("div", { class: "rl-said", dir: "auto" }, text),
+          ),
+        ),
+      ),
       ...(read.failed.length ? [h("h5", {}, "a reward function failed on it"), ...read.failed.map((text) => h("div", { class: "rl-said", dir: "auto" }, text))] : []),
       h("h5", {}, "its reward"),
       h("ol", {}, ...read.history.map((line) => h("li", {}, line))),

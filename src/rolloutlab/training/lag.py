@@ -1,0 +1,109 @@
+"""Prediction of a stale job's importance ratios, from the logprobs of some completions at its starting checkpoint.
+
+The first gradient step of the job measures the same on its own row of trajectories, as `ratio_mean` and `ratio_max`.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from rolloutlab.api.inference import score_histories
+from rolloutlab.api.wire.chat import Choice, TokenLogprob
+from rolloutlab.api.wire.trajectories import History, ScoredHistory
+from rolloutlab.connection import Connector
+from rolloutlab.errors import RefusedError, RolloutlabError
+from rolloutlab.objective.options import settle
+from rolloutlab.objective.preflight import count, lag_of
+from rolloutlab.objective.ratios import importance_ratios
+from rolloutlab.objective.splits import turns_of
+from rolloutlab.settings import Address
+from rolloutlab.store.models import StoredTrajectory
+from rolloutlab.training.submission import Submission
+
+SAMPLE = 8
+"""Trajectories that are scored for a prediction."""
+SECONDS = 10.0
+"""After which a prediction is from what was scored until then."""
+_MAX_TOKENS = 16_384
+"""Sampled tokens that are scored, about; one trajectory is, however long."""
+
+
+def with_prediction(submission: Submission, connector: Connector) -> Submission:
+    """The submission with the predicted ratio in its warnings, where some of what would train is stale.
+
+    Without one where no service runs, or it has no endpoint for logprobs, cannot be reached or takes too long.
+    """
+    stale = submission.stale()
+    if not stale or settle(submission.config).precalculate_logprobs:  # every ratio begins at 1 then
+        return submission
+    with suppress(RolloutlabError):
+        if address := connector.running():
+            model = f"{submission.model}@{submission.begins}"
+            chosen = _affordable(submission.read(_spread(stale)))
+            gaps = connector.http.run(_score(connector, address, model, chosen))
+            return submission.with_warnings(_lines(gaps, submission, stale))
+    return submission
+
+
+def _spread(names: Sequence[str]) -> list[str]:
+    """Some of the names, evenly spread over all."""
+    chosen = min(SAMPLE, len(names))
+    return [names[i * len(names) // chosen] for i in range(chosen)]
+
+
+def _affordable(trajectories: Sequence[StoredTrajectory]) -> list[StoredTrajectory]:
+    chosen: list[StoredTrajectory] = []
+    tokens = 0
+    for trajectory in trajectories:
+        tokens += trajectory.tokens
+        if chosen and tokens > _MAX_TOKENS:
+            break
+        chosen.append(trajectory)
+    return chosen
+
+
+async def _score(
+    connector: Connector, address: Address, model: str, trajectories: Sequence[StoredTrajectory]
+) -> list[list[list[float]]]:
+    """Of each trajectory that could be scored in time, the change of the logprobs of each of its sequences."""
+    gaps: list[list[list[float]]] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            for trajectory in trajectories:
+                histories = trajectory.histories()
+                with suppress(RefusedError):  # such as one that is too long
+                    scored = await score_histories(connector.http, address, model, histories, retry=False)
+                    gaps.append([each for pair in zip(histories, scored.data, strict=True) for each in _gaps(*pair)])
+    return gaps
+
+
+def _gaps(history: History, scored: ScoredHistory) -> Iterator[list[float]]:
+    """The change of the logprob of each trained token, by sequence of the history."""
+    now = {turn.index: turn.logprobs.content or [] for turn in scored.turns}
+    changes = {
+        id(item): _changes(item, now.get(i, ()))
+        for i, item in enumerate(history.messages_and_choices)
+        if isinstance(item, Choice)
+    }
+    for sequence in turns_of(history):
+        yield [change for choice in sequence for change in changes[id(choice)]]
+
+
+def _changes(choice: Choice, now: Sequence[TokenLogprob]) -> list[float]:
+    sampled = choice.sampled_tokens()
+    if len(now) != len(sampled):
+        return []
+    return [new.logprob - old.logprob for new, old in zip(now, sampled, strict=True) if not old.forced]
+
+
+def _lines(gaps: Sequence[Sequence[Sequence[float]]], submission: Submission, stale: Sequence[str]) -> list[str]:
+    """The prediction in words; nothing where no token was scored."""
+    level = settle(submission.config).importance_sampling_level
+    ratios = [ratio for each in gaps for delta_T in each for ratio in importance_ratios(delta_T, level)]
+    if not ratios:
+        return []
+    mean, largest = math.fsum(ratios) / len(ratios), max(ratios)
+    sample = f"{len(gaps):,} of {count(len(stale), 'trajectory')}"
+    lag = lag_of([submission.origins[name].step for name in stale], submission.begins or 0)
+    return [f"{lag}: importance ratio {mean:.3g} on average, {largest:.3g} at most, predicted from {sample}"]
