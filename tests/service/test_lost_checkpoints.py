@@ -313,8 +313,8 @@ def test_a_start_that_is_refused_has_removed_nothing(start, trained):
 def unended(monkeypatch):
     """Jobs train until the service stops, and start over with the next."""
 
-    def wait(*arguments):
-        while not arguments[-1]():
+    def wait(policy, model, start, groups, config, step, report, cancelled, *_):
+        while not cancelled():
             pass
         raise Cancelled
 

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from hypothesis import strategies as st
 
-from rolloutlab.api.wire import chat, training, trajectories
+from rolloutlab.api.wire import chat, fine_tuning, training, trajectories
 from rolloutlab.api.wire import errors as problem
 from rolloutlab.api.wire import training as events
 from rolloutlab.api.wire import trajectories as logprobs
@@ -311,6 +311,19 @@ MODELS[training.UsageEntry] = usage_entry = _object(
     {"project": text, "model": text, "requests": integer, "prompt_tokens": integer, "completion_tokens": integer}
 )
 MODELS[training.UsageList] = _object({"object": _constant("list"), "data": _array(usage_entry)})
+
+# Fine-tuning
+MODELS[fine_tuning.Conversation] = _object(
+    {"messages": _array(message | choice, least=1)}, {"tools": tools, "name": text}, "messages_and_choices", "weight"
+)
+MODELS[fine_tuning.SFTTrainingConfig] = sft_config = _object(
+    {}, {"batch_size": _same(st.integers(1, 2**53)), "learning_rate": at_least_0 | _array(at_least_0, least=1)}
+)
+MODELS[fine_tuning.CreateSFTTrainingJob] = _object(
+    {"model_id": uuid, "training_data_url": text}, {"config": sft_config}
+)
+_COUNTS = dict.fromkeys(("bytes", "conversations", "trainable", "tokens", "rows"), integer)
+MODELS[fine_tuning.UploadedFile] = _object({"object": _constant("file"), **_COUNTS}, {"id": uuid, "url": text})
 
 # Logprobs
 MODELS[logprobs.LogprobsRequest] = _object({"model": text, "histories": _array(history)})

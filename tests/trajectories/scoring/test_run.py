@@ -830,7 +830,7 @@ def test_a_dry_run_shows_what_fails(lab, collect):
         ({"timeout": 0}, "timeout must be a number of seconds > 0, not 0"),
         ({"timeout": True}, "timeout must be a number of seconds > 0, not True"),
         ({"timeout": math.nan}, "timeout must be a number of seconds > 0, not nan"),
-        ({"resume": True}, "what scored capitals is not known in this notebook"),
+        ({"resume": True}, "no function scored capitals: there is nothing to resume"),
     ],
 )
 def test_wrong_options_are_named(lab, collect, options, message):
