@@ -13,7 +13,16 @@ import schemathesis
 NAMED = {"/v1/chat/completions", "/v1/preview/logprobs"}
 LARGEST = {"n": 2, "max_tokens": 8, "max_completion_tokens": 8}
 KNOWN = {"model_id": os.environ["KNOWN_MODEL"], "job_id": os.environ["KNOWN_JOB"]}
+DATA_URL = os.environ["KNOWN_DATA"]
+LINE = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "yes"}]}'
 EVERY_OTHER_ID = re.compile(r"[0-9a-f-]{35}[02468ace]")
+
+
+@schemathesis.serializer("application/jsonl")
+def as_lines(context, value):
+    """Every other text is a line of fine-tuning data."""
+    text = value if isinstance(value, bytes) else str(value).encode()
+    return LINE.encode() if len(text) % 2 == 0 else text
 
 
 @schemathesis.hook
@@ -40,6 +49,8 @@ def name_what_is_known(values):
     for name in KNOWN if isinstance(values, dict) else ():
         if EVERY_OTHER_ID.fullmatch(str(values.get(name))):
             values[name] = KNOWN[name]
+    if isinstance(values, dict) and isinstance(values.get("training_data_url"), str):
+        values["training_data_url"] = DATA_URL
 
 
 def spare_what_is_known(values):

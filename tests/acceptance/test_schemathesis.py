@@ -15,19 +15,20 @@ EXAMPLES = 20
 
 
 def make(served, path, **body):
-    """The id of what a POST makes."""
+    """What a POST makes."""
     headers = {"Authorization": f"Bearer {served.token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{served.base_url}/v1/preview/{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["id"]
+        return json.load(answer)
 
 
 @pytest.fixture(scope="module")
 def known(served):
-    """A model and a job that generated requests can be about, as the hooks read them."""
-    model = make(served, "models", project="acceptance", name="known")
-    job = make(served, "training-jobs", model_id=model, trajectory_groups=[])
-    return {"KNOWN_MODEL": model, "KNOWN_JOB": job}
+    """A model, a job and data that generated requests can be about, as the hooks read them."""
+    model = make(served, "models", project="acceptance", name="known")["id"]
+    job = make(served, "training-jobs", model_id=model, trajectory_groups=[])["id"]
+    data = make(served, "files", messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": "yes"}])
+    return {"KNOWN_MODEL": model, "KNOWN_JOB": job, "KNOWN_DATA": data["url"]}
 
 
 @pytest.fixture(scope="module")
