@@ -36,12 +36,12 @@ def _column(values: list[Any], kind: str | None) -> Any:
 
 def _typed(values: list[Any], kind: str) -> Any:
     if kind == "datetime":
-        with suppress(ValueError):  # of several time zones
-            return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601")).array
         stamps = [None if value is None else pd.Timestamp(value) for value in values]
-        if any(stamp is not None and stamp.tzinfo is None for stamp in stamps):  # and others with one: not all UTC
+        offsets = {stamp.utcoffset() for stamp in stamps if stamp is not None}
+        if None in offsets and len(offsets) > 1:  # some without a time zone: they are not UTC
             return pd.Series(stamps, dtype=object).array
-        return pd.Series(pd.to_datetime(pd.Series(values, dtype=object), format="ISO8601", utc=True)).array
+        texts = pd.Series(values, dtype=object)
+        return pd.Series(pd.to_datetime(texts, format="ISO8601", utc=len(offsets) > 1)).array
     made = {"date": date.fromisoformat, "time": time.fromisoformat, "decimal": Decimal}[kind]
     return pd.Series([None if value is None else made(value) for value in values], dtype=object).array
 
