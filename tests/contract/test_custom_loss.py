@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from rolloutlab.errors import InputError, JobFailedError
+from rolloutlab.service import job_queue
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.training.custom_loss import source_of
@@ -204,3 +206,87 @@ def test_a_loss_is_a_plain_function_of_five_arguments_that_needs_nothing_else():
         with pytest.raises(InputError) as refused:
             source_of(wrong)
         assert refused.value.hint
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Holds jobs after they are queued, until it is set."""
+    go_on, read = threading.Event(), job_queue.job_upload.read
+
+    def held_up(body):
+        assert go_on.wait(60)
+        return read(body)
+
+    monkeypatch.setattr(job_queue.job_upload, "read", held_up)
+    yield go_on
+    go_on.set()
+
+
+def remove(path):
+    path.unlink()
+
+
+def change(path):
+    path.write_bytes(SOURCE.replace(b"return", b"raise SystemExit; return"))
+
+
+def open_to_others(path):
+    path.chmod(0o644)
+
+
+def link(path):
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (remove, "was removed from the lab folder"),
+        (change, "was changed after it was hashed"),
+        (open_to_others, "is in a file that other users can read or write"),
+        (link, "cannot be read from the lab folder"),
+    ],
+)
+def test_a_loss_that_changed_after_queueing_ends_the_job_in_words(service, post, file, held, spoil, why):
+    status, text = post({"custom_loss": DIGEST})
+    assert status == 200
+    spoil(file)
+    held.set()
+    job_id = json.loads(text)["id"]
+    events = service.ended(job_id)
+    assert {event.type for event in events}.isdisjoint({"gradient_step", "checkpoint_saved"})
+    message = events[-1].data["error_message"]
+    assert message.startswith(f"the loss {DIGEST[:8]} {why}")
+    assert str(file) in message
+    assert ("chmod 600" if spoil is open_to_others else "lab.train(..., loss=fn)") in message
+    assert service.call("GET", f"/v1/preview/training-jobs/{job_id}")["error"] == message
+
+
+def test_the_source_that_trains_is_the_one_that_was_hashed(service, post, file, held, monkeypatch):
+    """Changed after it was read: the file is not read a second time."""
+    trained, train = [], job_queue.train
+
+    def changed_first(*values):
+        change(file)
+        trained.append(values[-1])
+        return train(*values)
+
+    monkeypatch.setattr(job_queue, "train", changed_first)
+    status, text = post({"custom_loss": DIGEST})
+    assert status == 200
+    held.set()
+    assert service.ended(json.loads(text)["id"])[-1].type == "training_ended"
+    assert [hashlib.sha256(source.encode()).hexdigest() for source in trained] == [DIGEST]
+
+
+def test_a_source_of_odd_bytes_or_of_any_length_is_an_answer_in_words(service, post):
+    for source, why in ((b"# \xff\n" + SOURCE, "is not UTF-8"), (SOURCE + b"#" * 1_000_001, "is longer than")):
+        digest = hashlib.sha256(source).hexdigest()
+        path = service.folder / "losses" / f"{digest}.py"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(source)
+        path.chmod(0o600)
+        status, text = post({"custom_loss": digest})
+        assert status == 422
+        assert why in text

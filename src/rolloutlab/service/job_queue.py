@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
 from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, TrainingJob
-from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError
+from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError, TrainingError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.policy.fine_tuning import fine_tune
 from rolloutlab.policy.trainer import train
@@ -123,7 +123,10 @@ class Jobs:
         """Check what the options name in this lab: the checkpoint of `kl_ref_step`, and the source of a loss."""
         if config and config.custom_loss is not None:
             self._losses.check_owner(by_owner=by_owner)
-            self._losses.read(config.custom_loss)
+            try:
+                self._losses.read(config.custom_loss)
+            except TrainingError as error:
+                raise invalid_option("custom_loss", f"{error.message} -> {error.hint}") from error
         if config and config.kl_ref_step:
             steps = {each.step for each in self._registry.checkpoints(model_id)}
             if steps and config.kl_ref_step not in steps:

@@ -6,15 +6,17 @@ or write, and if the owner of the lab names it from this machine; see docs/secur
 
 import hashlib
 import os
+import shlex
 import stat
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from rolloutlab.service.endpoints.body import invalid_option
+from rolloutlab.errors import TrainingError
 
 _LARGEST = 1_000_000
 """Bytes of a source."""
+_AGAIN = "lab.train(..., loss=fn) writes it again, and trains"
 
 
 class LossFiles:
@@ -34,25 +36,33 @@ class LossFiles:
             raise HTTPException(403, "custom_loss is accepted from this machine with the lab's own token alone")
 
     def read(self, digest: str) -> str:
-        """The source of a loss by its SHA-256 in hexadecimal digits.
+        """The source of a loss by its SHA-256 in hexadecimal digits: the very bytes that were hashed.
 
         Raises:
-            InvalidBodyError: it is missing, is not private, or is not of this hash.
+            TrainingError: it is missing, changed, a link or not private; the hint writes it again.
         """
-        path = self._folder / f"{digest}.py"
+        path, name = self._folder / f"{digest}.py", f"the loss {digest[:8]}"
         try:
             handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
             with os.fdopen(handle, "rb") as file:
                 state = os.fstat(handle)
                 if not stat.S_ISREG(state.st_mode) or not _is_private(state):
-                    raise invalid_option("custom_loss", "its file can be read or written by other users")
-                source = file.read(_LARGEST)
+                    message = f"{name} is in a file that other users can read or write: {path}"
+                    raise TrainingError(message, hint=f"!chmod 600 {shlex.quote(str(path))}, and train again")
+                source = file.read(_LARGEST + 1)
+        except FileNotFoundError as error:
+            raise TrainingError(f"{name} was removed from the lab folder: {path}", hint=_AGAIN) from error
         except OSError as error:
-            why = error.strerror or str(error)
-            raise invalid_option("custom_loss", f"its source cannot be read from the lab folder: {why}") from error
+            message = f"{name} cannot be read from the lab folder: {error.strerror or error}: {path}"
+            raise TrainingError(message, hint=_AGAIN) from error
+        if len(source) > _LARGEST:
+            raise TrainingError(f"{name} is longer than {_LARGEST:,} bytes", hint="a shorter function")
         if hashlib.sha256(source).hexdigest() != digest:
-            raise invalid_option("custom_loss", "its source has another hash: it was changed")
-        return source.decode()
+            raise TrainingError(f"{name} was changed after it was hashed: {path}", hint=_AGAIN)
+        try:
+            return source.decode()
+        except UnicodeDecodeError as error:
+            raise TrainingError(f"{name} is not UTF-8: {error}", hint=_AGAIN) from error
 
 
 def _is_private(state: os.stat_result) -> bool:
