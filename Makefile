@@ -13,14 +13,13 @@ COMPAT := colab lowest
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
 	$(BIN)/python notebooks/run.py notebooks/01_first_loop.ipynb
 
-# Lanes side by side: tests marked `process` and notebooks wait on kernels, browsers and services while the others
-# compute. Each lane prints when it ends; all end before one that failed makes the whole fail.
+# Lanes side by side: tests marked `process` and notebooks wait on kernels and services while the others compute. Each lane prints when it ends; all end before one that failed makes the whole fail.
 test: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-processes test-units test-notebooks
 
@@ -28,7 +27,7 @@ test-units: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile -m "not process" tests
 
 test-processes: $(READY)
-	$(PYTEST) --numprocesses=2 --dist=loadfile -m process tests
+	$(PYTEST) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser tests
 
 test-notebooks: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg notebooks
@@ -50,13 +49,17 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: $(CLIENTS:%=acceptance-%) acceptance-templates
+acceptance: acceptance-browser $(CLIENTS:%=acceptance-%) acceptance-templates
 
 environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready
 
 # Third-party clients, each in an environment of its own, on a service that runs from .venv.
 $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 	.venvs/$*/bin/python -m pytest -c tests/acceptance/pytest.ini tests/acceptance/test_$(*)*.py
+
+# The views in JupyterLab and Notebook 7, driven by Chromium.
+acceptance-browser: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile tests/browser
 
 # Chat templates as packages publish them, under tiny policies of .venv's own torch.
 acceptance-templates: $(READY) .venvs/templates/.ready

@@ -399,5 +399,5 @@ def test_an_interrupt_while_a_tool_hangs_leaves_all_usable(lab, service, kind):
     assert kept(lab) == numbers(range(8))
     go_on.set()
     for thread in threading.enumerate():
-        if thread.name.startswith("rolloutlab") and thread is not lab._connector.http._thread:
+        if thread.name == "rolloutlab-tool":
             thread.join(PATIENCE)
