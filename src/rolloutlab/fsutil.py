@@ -122,6 +122,25 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 by way of a draft beside it, so that it is never read empty or in part.
+
+    One process at a time writes it: the draft of a process that was killed is replaced. Raises OSError.
+    """
+    draft = path.with_suffix(".draft")
+    try:
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        flush(draft)
+        draft.replace(path)
+        flush(path.parent)
+    except OSError:
+        remove(draft)
+        raise
+
+
 def own(folder: Path) -> None:
     """Make a folder and its missing parents, each with mode 0700."""
     for path in [*reversed(folder.parents), folder]:

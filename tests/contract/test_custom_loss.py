@@ -194,6 +194,15 @@ def test_a_service_elsewhere_gets_no_loss(session):
     assert refused.value.hint == "%connect embedded"
 
 
+def test_a_loss_may_have_annotations_and_defaults_of_its_notebook(embedded):
+    def noted(new: Settings, old, advantage, weight, history, scale=SCALE) -> "Settings":
+        return -(weight * advantage * new).sum() * scale
+
+    scored(embedded, "noted")
+    assert source_of(noted).startswith("SCALE = 0.5\ndef noted(new: Settings")
+    assert embedded.train("noted", loss=noted, say=lambda _: None).status == "succeeded"
+
+
 def test_a_loss_is_a_plain_function_of_five_arguments_that_needs_nothing_else():
     helper = [1, 2]
 

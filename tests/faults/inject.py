@@ -42,6 +42,8 @@ class Faults:
         self._target = target
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
+        self._handles: dict[int, object] = {}
+        """Paths of descriptors that `os.open` gave; `os.fdopen` knows numbers alone."""
         self.fired = False
 
     @property
@@ -52,6 +54,7 @@ class Faults:
     def install(self) -> None:
         for name in _OF_PATHS:
             setattr(os, name, self._of_path(f"os.{name}", getattr(os, name)))
+        os.fdopen = self._of_descriptor(os.fdopen)
         for name in _OF_HANDLES:
             setattr(os, name, self._always(f"os.{name}", getattr(os, name)))
         fcntl.flock = self._locking(fcntl.flock)
@@ -82,7 +85,18 @@ class Faults:
         def wrapped(path: Any = ".", *arguments: Any, **options: Any) -> Any:
             if self._within(path):
                 self.meet(name, lambda: _full(path))
-            return call(path, *arguments, **options)
+            result = call(path, *arguments, **options)
+            if name == "os.open":
+                self._handles[result] = path
+            return result
+
+        return wrapped
+
+    def _of_descriptor(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(handle: int, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            path = self._handles.get(handle)
+            file = call(handle, mode, *arguments, **options)
+            return file if not self._within(path) or set(mode).isdisjoint("wax+") else _Writing(file, self, path)
 
         return wrapped
 

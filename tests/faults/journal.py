@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,29 @@ def digest(trajectory: StoredTrajectory) -> str:
 def stored(lab: Lab, label: str) -> dict[int, StoredTrajectory]:
     """The trajectories of a collection by id."""
     return {t.id: t for group in lab.groups(lab.find(label)) for t in group.trajectories}
+
+
+def halves(service: Path) -> list[str]:
+    """Files of fine-tuning data, and sources of losses, that are there under their names but not whole."""
+    data = [path for path in (service / "files").glob("*.jsonl") if not _is_whole(path)]
+    paths = (service / "losses").glob("*.py")
+    sources = [path for path in paths if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem]
+    return [f"{path.relative_to(service)} is half a file" for path in [*data, *sources]]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of fine-tuning data ends with a line, and all of them are JSON."""
+    lines = path.read_bytes().split(b"\n")
+    try:
+        return [json.loads(line) for line in lines[:-1]] != [] and lines[-1] == b""
+    except ValueError:
+        return False
+
+
+def learned(service: Path, job_id: str) -> int | None:
+    """How many conversations or trajectories a job has trained on; None where it reported none."""
+    connection = sqlite3.connect(service / "service.db", timeout=20.0)
+    sql = "SELECT data FROM events WHERE job_id = ? AND type = 'preflight' ORDER BY id DESC"
+    row = connection.execute(sql, (job_id,)).fetchone()
+    connection.close()
+    return row and json.loads(row[0])["trainable_trajectories"]

@@ -2,10 +2,11 @@
 
     kills.py [--kills 60] [--seed 0] [--home DIR]
 
-The client samples, scores, trains and searches in a loop on the embedded service of one lab folder, and journals what
-each call returned. SIGKILL ends the client, the service or both, in the middle of a start as well as later; what was
-killed is started again. After each kill both databases must be whole, free of a transaction, and hold what the journal
-says. At the end every job that was accepted must end, and no draft may be left.
+The client samples, scores, trains, fine-tunes, trains with a loss of its own and searches in a loop on the embedded
+service of one lab folder, and journals what each call returned. SIGKILL ends the client, the service or both, in the
+middle of a start as well as later; what was killed is started again. After each kill both databases must be whole, free
+of a transaction, and hold what the journal says, and uploaded data and losses must be whole. At the end every job that
+was accepted must end, and no draft may be left.
 
 Service and client are forked from one process that has imported everything, so that a start takes a second. The client
 finds the service as any kernel does; only where it would start one itself does it wait for the one of this script.
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from journal import Journal, digest, read, stored
+from journal import Journal, digest, halves, read, stored
 from processes import end, fork, published, serve, strays, until, wait_for_services
 
 from rolloutlab.errors import JobFailedError, RolloutlabError
@@ -39,6 +40,11 @@ from rolloutlab.store.lab import Lab
 PROMPT = "user: Sort the letters: d b a c"
 MODEL = "lab/kills"
 LONGEST_START, LONGEST_JOBS = 120.0, 300.0
+
+
+def loss(new: Any, old: Any, advantage: Any, weight: Any, history: Any) -> Any:
+    """Like the options' own, without a bound."""
+    return -(weight * advantage * (new - old).exp()).sum() / len(new)
 
 
 class Client:
@@ -54,6 +60,7 @@ class Client:
 
     def run(self) -> None:
         calls = [self._sample, self._sample, self._score, self._train, self._search, self._resume]
+        calls += [self._fine_tune, self._own_loss]
         self._label = ""
         while True:
             call = self._random.choice(calls) if self._label else self._sample
@@ -87,13 +94,19 @@ class Client:
         )
         self._journal.write("rewards", label=scored.label, rewards={t.id: t.reward for t in scored.trajectories})
 
-    def _train(self) -> None:
+    def _train(self, **options: Any) -> None:
         self._score()
-        job = self._lab.train(self._label, wait=False, say=lambda _: None)
+        job = self._lab.train(self._label, wait=False, say=lambda _: None, **options)
         self._journal.write("job", id=job.id)
         if self._random.random() < 0.7:
             job.wait(progress=False)
             self._journal.write("checkpoint", step=job.step, job=job.id)
+
+    def _fine_tune(self) -> None:
+        self._train(sft=True)
+
+    def _own_loss(self) -> None:
+        self._train(loss=loss)
 
     def _search(self) -> None:
         result = self._lab.search("letters", k=3)
@@ -163,6 +176,7 @@ class Campaign:
                 connection.execute("ROLLBACK")
                 connection.close()
         facts = [fact for self._offset, fact in read(self._home / "journal", self._offset)]
+        self.losses += halves(self._home / "service")
         if not facts:
             return
         lab = Lab(self._home / "lab.db")

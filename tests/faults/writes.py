@@ -1,9 +1,10 @@
 """Fails each file-system call of a small loop once, in the service and in its client: nothing reported may be lost.
 
-    writes.py [--sample N] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
+    writes.py [--sample N] [--only PATTERN] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
-The loop registers a model, samples, scores, resumes, undoes, trains, compares, ranks, labels, searches, exports,
-imports, renames, deletes and restores. Beside the service's database lie a body and a checkpoint that it does not list,
+The loop registers a model, samples, scores, resumes, undoes, trains, fine-tunes on trajectories and a file, trains with
+a loss of its own, compares, ranks, labels, searches, exports, imports, renames, deletes and restores. Beside the
+service's database lie a body and a checkpoint that it does not list,
 which a start moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once
 more for every call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate
 error then. After that the client opens its lab anew and does the step again, which must succeed, as must all the rest;
@@ -33,7 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from inject import Faults, Point
-from journal import Journal, digest, read, stored
+from journal import Journal, digest, halves, learned, read, stored
 from processes import end, fork, gone, published, serve, strays, until, wait_for_services
 
 from rolloutlab.errors import RolloutlabError
@@ -45,6 +46,8 @@ from rolloutlab.store.lab import Lab
 LONGEST_RUN = 90.0
 LOST = "0b7d1c9e-0000-4000-8000-00000000000e"
 """Id of a job, and of a model, of which only files are there, as beside an older database."""
+TUNING = "tuning.jsonl"
+ANSWERS = ["a b c d", "x y z"]
 ROWS = [{"letters": "d b a c"}, {"letters": "z y x"}]
 
 
@@ -58,6 +61,11 @@ def fails_once(trajectory: Any, answer: str, *_: Any) -> float:
     if trajectory.name.endswith("/1"):
         raise ValueError("no score")
     return reward(trajectory, answer)
+
+
+def loss(new: Any, old: Any, advantage: Any, weight: Any, history: Any) -> Any:
+    """Like the options' own, without a bound."""
+    return -(weight * advantage * (new - old).exp()).sum() / len(new)
 
 
 class Loop:
@@ -80,6 +88,8 @@ class Loop:
             "score",
             "resume",
             "train",
+            "fine_tune",
+            "own_loss",
             "compare",
             "rank",
             "label",
@@ -137,6 +147,16 @@ class Loop:
 
     def _train(self) -> None:
         job = self._lab.train("letters", say=lambda _: None)
+        self._journal.write("checkpoint", step=job.step, job=job.id)
+
+    def _fine_tune(self) -> None:
+        """On the better half of the answers, and on a file."""
+        for names, where, number in (("letters", "reward > 0.2", 4), (str(self._home / TUNING), None, len(ANSWERS))):
+            job = self._lab.train(names, sft=True, where=where, say=lambda _: None)
+            self._journal.write("checkpoint", step=job.step, job=job.id, learned=number)
+
+    def _own_loss(self) -> None:
+        job = self._lab.train("letters", loss=loss, say=lambda _: None)
         self._journal.write("checkpoint", step=job.step, job=job.id)
 
     def _compare(self) -> None:
@@ -202,6 +222,9 @@ class Run:
         self.modules: list[str] = []
         self.fired = False
         home.mkdir()
+        asked = [{"role": "user", "content": "Sort"}]
+        lines = [{"messages": [*asked, {"role": "assistant", "content": answer}]} for answer in ANSWERS]
+        (home / TUNING).write_text("".join(json.dumps(line) + "\n" for line in lines))
         self._shared = service is not None
         if service:
             (home / "service").symlink_to(service)
@@ -289,6 +312,7 @@ class Run:
             for path in self._unlisted(".lost"):
                 if not path.exists() or path.read_text() != path.name:
                     self.lost.append(f"{path.relative_to(self._home)} is not kept")
+        self.lost += halves(self._home / "service")
         left = strays(self._home, self._shared)
         self.lost += [f"{path.relative_to(self._home)} was left behind" for path in left]
         self._read_logs()
@@ -322,6 +346,9 @@ class Run:
                 read_checkpoint(self._home / "service" / "models" / self._model / str(fact["step"]))
             except RolloutlabError as error:
                 self.lost.append(f"checkpoint {fact['step']}: {error}")
+            number = learned(self._home / "service", fact["job"])
+            if number != fact.get("learned", number):
+                self.lost.append(f"the job of checkpoint {fact['step']} learned {number} of {fact['learned']} answers")
         if kind == "failures" and (left := lab.scorings.failures(lab.find(fact["label"]))):
             self.lost.append(f"{left[0].trajectory.name} is scored and failed: {left[0].summary}")
         if kind == "export" and fact["bytes"] != (self._home / "out.jsonl").stat().st_size:
@@ -347,6 +374,7 @@ def sweep(side: str, options: argparse.Namespace, folder: Path, counts: Counter[
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     targets = sorted(clean.points, key=lambda point: point[1])  # every line once, before any line a second time
+    targets = [point for point in targets if re.search(options.only, point[0])]
     if options.sample and options.sample < len(targets):
         targets = random.Random(options.seed).sample(targets, options.sample)
     shared = folder / side if side == "client" else None
@@ -375,6 +403,9 @@ def report(target: Point | None, run: Run, options: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="calls of each side; all without it")
+    parser.add_argument(
+        "--only", default="", help="calls of lines that match this pattern, say service/(loss|uploaded)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side", choices=["client", "service"], help="both without it")
     parser.add_argument("--verbose", action="store_true", help="print what was refused for every call")

@@ -6,6 +6,8 @@ history. Its scalar is minimised, one AdamW step a row. The source runs as the u
 may name one is decided in `rolloutlab.service.loss_files`.
 """
 
+import __future__
+
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +60,8 @@ def checked_loss(source: str) -> CustomLoss:
     scope: dict[str, Any] = {"torch": torch}
     try:
         names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-        exec(compile(source, "<loss>", "exec"), scope)
+        # annotations are not evaluated: they may name what only the notebook has
+        exec(compile(source, "<loss>", "exec", __future__.annotations.compiler_flag), scope)
         loss = CustomLoss(scope[names[-1]])
     except Exception as error:  # code of a user
         raise TrainingError(f"the loss cannot be loaded: {type(error).__name__}: {error}", hint=_HINT) from error

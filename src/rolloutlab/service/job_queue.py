@@ -63,6 +63,7 @@ class Jobs:
         self._losses = LossFiles(folder / "losses")
         self.bodies = Bodies(database, folder / "jobs")
         self.files = UploadedFiles(folder / "files")
+        self._losses.clean_up()
         self.bodies.clean_up()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.fsutil import Lock, flush, locked, own, refused, remove
+from rolloutlab.fsutil import Lock, locked, own, refused, remove, write_private
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without letters and digits that look alike."""
@@ -104,14 +104,8 @@ class Folder:
     @staticmethod
     def _write_secret(path: Path, text: str) -> None:
         """Write a file that only the user can read, atomically: an empty secret would authenticate any client."""
-        draft = path.with_suffix(".draft")
         try:
-            draft.unlink(missing_ok=True)
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            flush(draft)
-            draft.replace(path)
+            write_private(path, text.encode())
         except OSError as error:
             raise refused(f"{path} cannot be written", error, "free some disk space, or --home DIR") from error
 

@@ -8,11 +8,13 @@ import hashlib
 import os
 import shlex
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from rolloutlab.errors import TrainingError
+from rolloutlab.errors import LabError, TrainingError
+from rolloutlab.fsutil import Lock, remove
 
 _LARGEST = 1_000_000
 """Bytes of a source."""
@@ -24,6 +26,16 @@ class LossFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def clean_up(self) -> None:
+        """Remove drafts of notebooks that were killed, unless another notebook is writing one."""
+        drafts = sorted(self._folder.glob("*.draft"))
+        lock = Lock(self._folder / "lock")
+        with suppress(LabError):
+            if drafts and lock.try_acquire():
+                for draft in drafts:
+                    remove(draft)
+                lock.release()
 
     @staticmethod
     def check_owner(*, by_owner: bool) -> None:

@@ -9,16 +9,13 @@ import dis
 import hashlib
 import inspect
 import math
-import os
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from rolloutlab.errors import InputError
-from rolloutlab.fsutil import flush, own, refused, remove
+from rolloutlab.fsutil import locked, own, refused, write_private
 from rolloutlab.settings import Settings
 
 Loss = Callable[..., Any]
@@ -39,7 +36,13 @@ def publish_loss(loss: Loss, settings: Settings) -> str:
         raise InputError(message, hint="%connect embedded")
     source = source_of(loss).encode()
     digest = hashlib.sha256(source).hexdigest()
-    _write_private(settings.service_folder / "losses" / f"{digest}.py", source)
+    path = settings.service_folder / "losses" / f"{digest}.py"
+    try:
+        own(path.parent)
+        with locked(path.with_name("lock")):
+            write_private(path, source)
+    except OSError as error:
+        raise refused(f"{path} cannot be written", error, "free some disk space") from error
     return digest
 
 
@@ -55,14 +58,20 @@ def source_of(loss: Loss) -> str:
         raise InputError(f"{loss.__name__} is not a loss: {error}", hint=_HINT) from None
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         raise InputError(f"{loss.__name__} is a coroutine, or has a decorator", hint=_HINT)
-    return "".join(f"{line}\n" for line in [*_definitions(loss), source.rstrip()])
+    return "".join(f"{line}\n" for line in [*_definitions(loss, _defaults(function)), source.rstrip()])
 
 
-def _definitions(loss: Any) -> Iterator[str]:
+def _defaults(function: ast.FunctionDef) -> set[str]:
+    """Names in the default values of parameters."""
+    values = [each for each in [*function.args.defaults, *function.args.kw_defaults] if each]
+    return {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
+
+
+def _definitions(loss: Any, defaults: set[str]) -> Iterator[str]:
     """An import or an assignment for each name that the function takes from its notebook."""
     cells = zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True)
     values = {**loss.__globals__, **{name: cell.cell_contents for name, cell in cells}}
-    for name in sorted({*_global_names(loss.__code__), *loss.__code__.co_freevars} & values.keys()):
+    for name in sorted({*defaults, *_global_names(loss.__code__), *loss.__code__.co_freevars} & values.keys()):
         value = values[name]
         if isinstance(value, ModuleType):
             yield f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
@@ -82,21 +91,3 @@ def _global_names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _global_names(constant)
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 in a folder of mode 0700, atomically and durably."""
-    draft = None
-    try:
-        own(path.parent)
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".draft", dir=path.parent)  # of mode 0600
-        draft = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        flush(draft)
-        draft.replace(path)
-        flush(path.parent)
-    except OSError as error:
-        if draft:
-            remove(draft)
-        raise refused(f"{path} cannot be written", error, "free some disk space") from error
