@@ -7,6 +7,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.service.uploaded_files import KEPT_SECONDS
 from tests.conftest import TOKEN
 
@@ -222,3 +223,17 @@ def test_too_few_learning_rates_fail_the_job(service, upload, create):
     events = service.ended(create(upload(LINE, LINE)["url"], batch_size=1, learning_rate=[1e-3]))
     assert events[-1].type == "training_failed"
     assert "1 learning rates for 2 gradient steps" in events[-1].data["error_message"]
+
+
+def test_data_that_expires_while_its_job_is_created_is_refused_as_expired_data_is(service, post, upload, monkeypatch):
+    url, copy = upload(LINE)["url"], sft_upload.write
+
+    def expires_first(job, data, body):
+        data.unlink()
+        copy(job, data, body)
+
+    monkeypatch.setattr(sft_upload, "write", expires_first)
+    body = {"model_id": str(service.register("expiring").id), "training_data_url": url}
+    status, answer = post(JOBS, json.dumps(body).encode())
+    assert status == 422
+    assert "expired" in answer["detail"][0]["msg"]

@@ -47,14 +47,23 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
     ) -> TrainingJobResponse:
         data = jobs.files.path(body.training_data_url)
         if data is None:
-            message = "not a URL of POST /v1/preview/files, or expired; no other URL is fetched"
-            raise InvalidBodyError([ValidationError(loc=["body", "training_data_url"], msg=message, type="url")])
+            raise _not_issued()
         digest = hashlib.sha256(body.to_json().encode()).hexdigest()
         with jobs.bodies.draft() as draft:
-            sft_upload.write(body, data, draft)
+            try:
+                sft_upload.write(body, data, draft)
+            except FileNotFoundError as error:
+                if data.exists():  # the draft's folder is missing
+                    raise
+                raise _not_issued() from error  # it has expired meanwhile
             return TrainingJobResponse(id=UUID(jobs.create(draft, digest, idempotency_key, body)))
 
     return routes
+
+
+def _not_issued() -> InvalidBodyError:
+    message = "not a URL of POST /v1/preview/files, or expired; no other URL is fetched"
+    return InvalidBodyError([ValidationError(loc=["body", "training_data_url"], msg=message, type="url")])
 
 
 def _report(draft: Path, policy: Policy) -> dict[str, Any]:
