@@ -821,8 +821,9 @@ class Session:
             work = sampled_again(self.store, name, label, target, over, variables or {}, n, Tools(tools), prompt)
             sides.append((target, self.reward(self._sample(work, concurrency).label, functions, weights)))
         (old, was), (new, became) = sides
-        pairs = pairs_of(was, became, self._jobs.trained_prompts(selected, steps), became.part("train"))
-        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds)
+        trained, notes = self._jobs.trained_between(selected, steps)
+        pairs = pairs_of(was, became, trained, became.part("train"))
+        return Comparison(name, old, new, pairs, anytime=anytime, bounds=bounds, notes=notes)
 
     def search(
         self,

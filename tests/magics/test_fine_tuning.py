@@ -124,3 +124,28 @@ def test_a_collection_without_answers_to_learn_is_an_error(notebook, tmp_path):
 def test_options_are_a_dict(scored):
     with pytest.raises(InputError, match="options are a dict"):
         scored.lab.train("capitals", [("learning_rate", 1)], sft=True)
+
+
+def test_the_job_of_fine_tuning_is_shown_as_such(scored, file):
+    job = scored.run(f'%%train capitals "{file}" --sft\nbatch_size: 4')
+    state = job.state()
+    assert [curve["title"] for curve in state["curves"]].index("loss") == 0
+    assert "cross-entropy" in state["curves"][0]["healthy"]
+    assert state["numbers"]["kl_base"][0] is not None
+    assert "reward" not in state["numbers"]
+    assert ("conversations that train", "11 of 11") in state["head"]["facts"]
+    assert scored.lab.jobs().loc[job.id[:8], "options"] == f"sft True, files ['{file}'], batch_size 4"
+
+
+def test_a_comparison_tells_what_is_not_known_of_its_prompts(scored, file):
+    over = [{"country": name} for name in ("Chad", "Peru")]
+    score = lambda trajectory, answer: float(len(answer))  # noqa: E731
+    scored.run("%model lab/compared")
+    scored.run(f'%%train "{file}" --sft')
+    compare = {"over": over, "n": 1, "before": 0}
+    lines = scored.lab.compare("capitals", score, after=1, **compare).words()
+    assert f"also fine-tuned on {file} in between: whether these prompts are in it is not checked" in lines
+    scored.run('%%train capitals --sft --where "reward > 0.9"')
+    lines = scored.lab.compare("capitals", score, after=2, **compare).words()
+    assert "fine-tuned on capitals where reward > 0.9 in between: all its prompts count as trained on" in lines
+    scored.run("%model lab/practice")

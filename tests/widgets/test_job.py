@@ -224,3 +224,50 @@ def test_when_it_has_ended_the_head_says_what_to_type_next():
 def test_what_a_service_says_cannot_act_in_a_browser():
     failed = event("training_failed", error_message="\x1b[31m\u202eoh")
     assert head(MODEL, [failed])["notes"][0]["text"] == "␛[31m⟨202e⟩oh"
+
+
+SFT_PREFLIGHT = event(
+    "preflight", trajectories=4, trainable_trajectories=3, reasons={"no_answer": 1}, warnings=[], unreadable={}
+)
+LEARNED = [started(), SFT_PREFLIGHT, gradient_step(loss=2.0, kl_base=0.0), gradient_step(loss=1.5, kl_base=0.2)]
+
+
+def test_a_fine_tuning_job_speaks_of_conversations_and_of_cross_entropy():
+    options = {"sft": True, "learning_rate": [2e-3, 1e-3]}
+    shown = head(MODEL, LEARNED, ["capitals"], "%compare capitals", options)
+    assert ("conversations that train", "3 of 4") in shown["facts"]
+    assert ("learning rates", "0.001 to 0.002") in shown["facts"]
+    assert not any("trajector" in name or "group" in name for name, _ in shown["facts"])
+    assert "cross-entropy" in html(MODEL, LEARNED, options)
+    assert "near 0 is normal" not in html(MODEL, LEARNED, options)
+    assert "kl_base 0.1" in text(MODEL, LEARNED, options)
+
+
+def test_what_a_file_lacks_is_not_to_be_looked_for_in_a_collection():
+    (note,) = head(MODEL, LEARNED, (), "", {"sft": True, "files": ["facts.jsonl"]})["notes"]
+    assert note == {"kind": "left out", "text": "1 did not train: no answer of an assistant to learn", "fix": ""}
+
+
+@pytest.mark.parametrize(
+    ("collections", "options", "again"),
+    [
+        (["capitals"], {"sft": True}, "%%train capitals --sft"),
+        (
+            ["capitals"],
+            {"sft": True, "where": "reward > 0.9"},
+            '%%train capitals --sft --where "reward > 0.9"',
+        ),
+        (
+            ["capitals"],
+            {"sft": True, "where": "F.reward > 0.9"},
+            "lab.train(['capitals'], sft=True, where=F.reward > 0.9)",
+        ),
+        (["capitals"], {"sft": True, "files": ["a.jsonl"]}, "%%train capitals a.jsonl --sft"),
+        ([], {"sft": True, "files": ["a.jsonl"]}, "%%train a.jsonl --sft"),
+        (["capitals"], {"custom_loss": "0" * 64}, "lab.train(['capitals'], loss=fn)"),
+        ([], {}, "%%train NAME"),
+    ],
+)
+def test_a_failed_job_is_repeated_as_it_was_submitted(collections, options, again):
+    failed = [started(), event("training_failed", error_message="the disk is full")]
+    assert head(MODEL, failed, collections, "", options)["next"] == [again]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rolloutlab.api.wire.training import Event
-from rolloutlab.widgets.job import CURVES, curves_with_numbers, numbers_of, oddities
+from rolloutlab.widgets.job import CURVES, curves_of, curves_with_numbers, numbers_of, oddities
 
 
 def steps(*response: dict[str, Any]) -> list[Event]:
@@ -86,3 +86,35 @@ def test_the_mean_ratio_alone_is_never_odd():
 
 def test_every_curve_says_in_a_sentence_what_is_healthy():
     assert all(curve.healthy for curve in CURVES)
+
+
+SFT = {"sft": True}
+STEP = {"loss": 2.0, "entropy": 1.0, "kl_base": 0.1, "grad_norm": 0.5}
+
+
+def captions(options: dict[str, Any]) -> str:
+    return " ".join(f"{curve.title} {curve.healthy}" for curve in curves_of(options))
+
+
+def test_the_distance_to_checkpoint_0_has_a_curve_in_every_job():
+    for options in ({}, SFT, {"custom_loss": "0" * 64}):
+        curves = curves_of(options)
+        drawn = curves_with_numbers(numbers_of(steps(STEP), curves=curves), curves)
+        assert [curve.names for curve in drawn if "kl_base" in curve.names] == [("kl_base",)]
+
+
+def test_captions_of_fine_tuning_say_nothing_of_rewards_ratios_or_a_policy_that_sampled():
+    for word in ("near 0 is normal", "advantage", "reward", "group", "ratio is", "policy"):
+        assert word not in captions(SFT)
+    assert "cross-entropy" in captions(SFT)
+    assert "near 0 is normal" in captions({})
+
+
+def test_a_loss_of_ones_own_is_not_called_normal_near_0():
+    assert "near 0 is normal" not in captions({"custom_loss": "0" * 64})
+
+
+def test_no_entropy_is_odd_in_fine_tuning_without_a_word_of_groups():
+    (odd,) = oddities({"entropy": [0.9, 0.001]}, curves_of(SFT)).values()
+    assert "group" not in odd
+    assert odd.endswith(" -> learning_rate: lower")

@@ -35,7 +35,10 @@ from rolloutlab.policy.trainer import (
 
 _LEAST_RATE = 5e-5
 """The default learning rate of large policies: openpipe-art's own; that of reinforcement learning is lower."""
-_REPORTED = ("loss", "entropy", "grad_norm", "learning_rate", "row_tokens", "num_trajectories", "num_trainable_tokens")
+_REPORTED = (
+    "loss", "entropy", "grad_norm", "kl_base", "learning_rate",
+    "row_tokens", "num_trajectories", "num_trainable_tokens",
+)  # fmt: skip
 """Numbers of a gradient step that mean something here: there is no policy that sampled, and no reward."""
 
 

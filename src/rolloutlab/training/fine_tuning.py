@@ -115,7 +115,9 @@ def fine_tuning(
         chosen = {collection.label: _chosen(searched, collection, condition) for collection in collections}
         if not any(chosen.values()):
             raise NothingTrainsError(f"no trajectory of {', '.join(labels)} meets {where}", hint="%search --where")
-    recorded_options = {"sft": True, **({"where": str(where)} if where is not None else {}), **config.to_wire()}
+    chosen_by = {"where": str(where)} if where is not None else {}
+    of_files = {"files": [str(name) for name in given if str(name) not in labels]} if files else {}
+    recorded_options = {"sft": True, **chosen_by, **of_files, **config.to_wire()}
     return FineTuning(model, collections, files, chosen, config, recorded_options)
 
 

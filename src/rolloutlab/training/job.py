@@ -142,7 +142,7 @@ class Job(NotebookView):
     In a notebook it is a live view of the events as they come.
     find: the address of its service; find(False) starts none, for views of a job.
     collections: names of what it trains on. compare: the command that compares checkpoints on one of them. ended:
-    called with every event, once the job has ended. known: its recorded events.
+    called with every event, once the job has ended. known: its recorded events. options: those it was submitted with.
     """
 
     module = "job"
@@ -157,6 +157,7 @@ class Job(NotebookView):
         ended: Callable[[Sequence[Event]], None] = lambda _: None,
         known: Sequence[Event] = (),
         compare: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._http = http
         self._find = find
@@ -165,6 +166,7 @@ class Job(NotebookView):
         self.model = model
         self._collections = tuple(collections)
         self._compare = compare
+        self._options = options or {}
         self._reader = EventReader(http, job_id, known, self._push_events)
         self._follower: Future[Any] | None = None
         self._waits = False
@@ -197,7 +199,10 @@ class Job(NotebookView):
         return data_frame(steps, range(len(steps)), None)
 
     def plot(self, *names: str) -> Panels:
-        """A chart of each of these numbers over the gradient steps: reward, loss, entropy and grad_norm by default."""
+        """A chart of each of these numbers over the gradient steps; by default reward, loss, entropy and grad_norm.
+
+        A number that no step reports, such as the reward of supervised fine-tuning, has none.
+        """
         steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
         return render.plot(self.model, steps, names or render.PLOTTED)
 
@@ -259,8 +264,9 @@ class Job(NotebookView):
 
     def state(self) -> Mapping[str, Any]:
         """All of it: `head` as `widgets.job.head` has it, the curves, and the numbers of every gradient step."""
-        numbers = render.numbers_of(since_restart(list(self._events)))
-        curves = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in render.CURVES]
+        known = render.curves_of(self._options)
+        numbers = render.numbers_of(since_restart(list(self._events)), curves=known)
+        curves = [{"title": c.title, "names": c.names, "healthy": c.healthy} for c in known]
         return {"head": self._head(), "curves": curves, "numbers": numbers}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
@@ -284,7 +290,7 @@ class Job(NotebookView):
 
     def _head(self) -> dict[str, Any]:
         events = list(self._events)
-        head = render.head(self.model, events, self._collections, self._compare)
+        head = render.head(self.model, events, self._collections, self._compare, self._options)
         return {**head, "id": self.id[:8], "left": self._reader.left, "trouble": self._trouble}
 
     @property
@@ -304,7 +310,7 @@ class Job(NotebookView):
         """Push what new events change."""
         self._trouble = ""
         if self._has_views():
-            numbers = render.numbers_of(since_restart(self._events), before)
+            numbers = render.numbers_of(since_restart(self._events), before, render.curves_of(self._options))
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
@@ -330,7 +336,8 @@ class Job(NotebookView):
         return monotonic() - self._watched_at < _LEASE
 
     def __repr__(self) -> str:
-        return render.text(self.model, self._events) + f"\n  {_SILENT}" * self._reader.silent
+        return render.text(self.model, self._events, self._options) + f"\n  {_SILENT}" * self._reader.silent
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(self.model, self._events) + f"<p>{_SILENT}</p>" * self._reader.silent)
+        shown = render.html(self.model, self._events, self._options)
+        return for_notebook(shown + f"<p>{_SILENT}</p>" * self._reader.silent)

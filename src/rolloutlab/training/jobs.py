@@ -1,7 +1,7 @@
 """Jobs submitted by a lab: lookup by id, status from their services, prompts they trained on."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -135,14 +135,17 @@ class LabJobs:
         names = [self._name_now(label) for label in submitted.collections]
         compare = next(filter(None, map(self._compare_command, names)), "")
         find, ended = partial(self._address, submitted), partial(self._ended, submitted.id)
-        return Job(self._connector.http, find, submitted.id, submitted.model, names, ended, events, compare)
+        shown = names, ended, events, compare, submitted.options
+        return Job(self._connector.http, find, submitted.id, submitted.model, *shown)
 
     def table(self) -> "pd.DataFrame":
         """One row per job, newest first, with its status now; no service is started for it."""
         return table(self._refreshed(self._connector.running()), self._name_now)
 
-    def trained_prompts(self, model: SelectedModel, steps: tuple[int, int]) -> set[str]:
-        """The prompts of the jobs of this lab that made the checkpoints between two steps, each as JSON.
+    def trained_between(self, model: SelectedModel, steps: tuple[int, int]) -> tuple[set[str], list[str]]:
+        """The prompts of the jobs of this lab that made the checkpoints between two steps, each as JSON; and notes.
+
+        A note says what is not known of prompts: a line for fine-tuning on files, and on a part of a collection.
 
         A model and a service have several names, so the service decides which model each job trained. A job that it
         does not have is matched by the names it was submitted under; it may have made a checkpoint, and counts.
@@ -151,15 +154,24 @@ class LabJobs:
         address, service = self._connector.running(), self._connector.name
         submitted, http = self._refreshed(address), self._connector.http
         known = http.run(trained_models(http, address, submitted)) if address else {}
-        labels: list[str] = []
+        labels, notes = list[str](), list[str]()
         for job in submitted:
             if response := known.get(job.id):
                 step, lost, same = response.final_step, False, str(response.model_id) == model.id
             else:
                 step, lost = job.step, job.status in {UNKNOWN, UNREACHABLE, None}
                 same = job.service == service and job.model in {model.name, model.id}
-            labels += job.collections if same and (step in between or lost) else ()
-        return self._lab().prompts(labels)
+            if same and (step in between or lost):
+                labels += job.collections
+                notes += self._notes(job)
+        return self._lab().prompts(labels), list(dict.fromkeys(notes))
+
+    def _notes(self, job: SubmittedJob) -> Iterator[str]:
+        if files := ", ".join(job.options.get("files", ())):
+            yield f"also fine-tuned on {files} in between: whether these prompts are in it is not checked"
+        if where := job.options.get("where"):
+            names = ", ".join(map(self._name_now, job.collections))
+            yield f"fine-tuned on {names} where {where} in between: all its prompts count as trained on"
 
     def _refreshed(self, address: Address | None) -> list[SubmittedJob]:
         return refreshed(self._lab().jobs, self._connector.http, address, self._connector.name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rolloutlab.errors import InputError
 from rolloutlab.objective.preflight import count
+from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import dumped
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
@@ -56,7 +57,7 @@ class Comparison:
 
     bounds: the least and the largest reward there can be; by default 0 and 1 where all rewards are within them, which
     is then an assumption, and unknown where they are not. anytime: the interval stays valid where a comparison is made
-    again and again on more and more prompts.
+    again and again on more and more prompts. notes: lines on what is not known of the prompts.
 
     Raises:
         InputError: there is no pair, or a reward is outside the given bounds.
@@ -71,6 +72,7 @@ class Comparison:
         *,
         anytime: bool = False,
         bounds: Bounds | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         if not pairs:
             raise InputError(f"no prompt of {name} has rewards on both sides", hint=f"%%compare {name}")
@@ -80,6 +82,7 @@ class Comparison:
         self.pairs = list(pairs)
         self.anytime = anytime
         self.bounds = _bounds(self.pairs, bounds)
+        self._notes = tuple(map(escape_control_chars, notes))
         self._assumed = bounds is None
 
     @property
@@ -156,6 +159,7 @@ class Comparison:
             f"difference {self.difference:+.3f} ({bounds}): {self._verdict(low, high)}",
             f"better on {better:,}, worse on {worse:,}, equal on {len(self.pairs) - better - worse:,}",
             *([noted] if of_train else []),
+            *self._notes,
             *([f"{count(left_out, 'completion')} without a reward on one of the sides left out"] if left_out else []),
         ]
 

@@ -1,7 +1,8 @@
 """A training job as text, HTML and curves, with what is odd about them: a fold over its events."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from rolloutlab.api.job_state import gradient_steps, job_progress, last_value, since_restart, status
@@ -15,6 +16,8 @@ from rolloutlab.widgets.plot import Panels, Plot, Series, sparkline
 Numbers = Mapping[str, Sequence[float | None]]
 """By name, one per gradient step; None where a step does not report it."""
 
+Options = Mapping[str, Any]
+_NONE: Options = MappingProxyType({})
 _DIGITS = 6
 
 
@@ -55,6 +58,13 @@ def _correlation(first: float, _last: float) -> str | None:
     return f"{first:.3f} on the first step, where fresh completions have 1: {_STALE}" if first < 0.98 else None
 
 
+def _learned_entropy(_first: float, last: float) -> str | None:
+    return "nearly 0: sampled answers become all alike -> learning_rate: lower" if last < 0.01 else None
+
+
+_GRADIENT = Curve("gradient norm", ("grad_norm",), "before clipping: a single spike matters, its size alone does not")
+_OWN_LOSS = "the value of your function: what is normal depends on it; look at the reward"
+
 CURVES = (
     Curve("reward", ("reward",), "the number to watch: it should rise from job to job"),
     Curve("loss", ("loss",), "near 0 is normal: advantages have mean 0 within a group; look at the reward"),
@@ -71,6 +81,11 @@ CURVES = (
         "1 on the first step when fresh; falls as the policy leaves the one that sampled",
         _correlation,
     ),
+    Curve(
+        "distance to the start (kl_base)",
+        ("kl_base",),
+        "mean log ratio to checkpoint 0, on a sample of the tokens: near 0 for a new model, grows slowly",
+    ),
     Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
     Curve(
         "largest ratio", ("ratio_max",), "a token became so many times as likely since it was sampled: a few is fine"
@@ -78,27 +93,59 @@ CURVES = (
     Curve(
         "clipped tokens", ("clipped", "masked"), "share whose gradient a bound changes: a few percent at most", _clipped
     ),
-    Curve("gradient norm", ("grad_norm",), "before clipping: a single spike matters, its size alone does not"),
+    _GRADIENT,
 )
 
+FINE_TUNING_CURVES = (
+    Curve(
+        "loss",
+        ("loss",),
+        "cross-entropy, the mean negative logprob of learned tokens: falls, unevenly, as each step has others",
+    ),
+    Curve(
+        "entropy",
+        ("entropy",),
+        "of the predictions at the learned tokens: may fall; near 0 sampled answers become alike",
+        _learned_entropy,
+    ),
+    Curve(
+        "gain over the start (kl_base)",
+        ("kl_base",),
+        "mean log ratio of learned tokens to checkpoint 0, on a sample: it should rise as they become more probable",
+    ),
+    _GRADIENT,
+)
+"""Of supervised fine-tuning, which has neither rewards nor a policy that sampled."""
 
-def numbers_of(events: Sequence[Event], first: int = 0) -> dict[str, list[float | None]]:
-    """The numbers of all curves over the gradient steps of these events, from the step `first` on."""
+
+def curves_of(options: Mapping[str, Any]) -> Sequence[Curve]:
+    """The curves of a job by its options, as they are recorded in the lab."""
+    if options.get("sft"):
+        return FINE_TUNING_CURVES
+    if options.get("custom_loss"):
+        return [replace(c, healthy=_OWN_LOSS) if c.title == "loss" else c for c in CURVES]
+    return CURVES
+
+
+def numbers_of(
+    events: Sequence[Event], first: int = 0, curves: Sequence[Curve] = CURVES
+) -> dict[str, list[float | None]]:
+    """The numbers of curves over the gradient steps of these events, from the step `first` on."""
     steps = [event.data for event in events if event.type == "gradient_step"][first:]
-    names = [name for curve in CURVES for name in curve.names if any(name in step for step in steps)]
+    names = [name for curve in curves for name in curve.names if any(name in step for step in steps)]
     return {name: [_short(step.get(name)) for step in steps] for name in names}
 
 
-def curves_with_numbers(numbers: Numbers) -> list[Curve]:
+def curves_with_numbers(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> list[Curve]:
     """The curves that have numbers. A reward that is the whole job's, so always the same, is not drawn."""
-    there = [curve for curve in CURVES if any(name in numbers for name in curve.names)]
+    there = [curve for curve in curves if any(name in numbers for name in curve.names)]
     return [curve for curve in there if curve.names != ("reward",) or len(set(numbers["reward"])) > 1]
 
 
-def oddities(numbers: Numbers) -> dict[str, str]:
+def oddities(numbers: Numbers, curves: Sequence[Curve] = CURVES) -> dict[str, str]:
     """By title, what is not as expected about curves."""
     odd = {}
-    for curve in curves_with_numbers(numbers):
+    for curve in curves_with_numbers(numbers, curves):
         values = [value for value in numbers.get(curve.names[0], ()) if value is not None]
         if values and (sentence := curve.odd(values[0], values[-1])):
             odd[curve.title] = sentence
@@ -115,45 +162,50 @@ def _short(value: Any) -> float | None:
 _MAX_POINTS = 120
 _MAX_PLACES = 3
 _PARTS = (
-    ("trajectories that train", "trainable_trajectories", "trajectories"),
+    ("{examples} that train", "trainable_trajectories", "trajectories"),
     ("groups that train", "trainable_groups", "groups"),
 )
-_SHOWN = ("reward", "loss", "grad_norm", "entropy", "kl", "old_new_correlation", "ratio_mean", "ratio_max", "clipped")
+_SHOWN = (
+    "reward", "loss", "grad_norm", "entropy",
+    "kl", "kl_base", "old_new_correlation", "ratio_mean", "ratio_max", "clipped",
+)  # fmt: skip
 
 PLOTTED = ("reward", "loss", "entropy", "grad_norm")
 
 
-def text(model: str, events: Sequence[Event]) -> str:
-    """The job as plain text."""
+def text(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
+    """The job as plain text. options: as recorded in the lab."""
     events = since_restart(events)
-    lines = [_heading(model, events), *_reasons(events)]
+    lines = [_heading(model, events), *_reasons(events, options)]
     steps = gradient_steps(events)
     if steps:
         lines.append("  " + "  ".join(f"{name} {_number(value)}" for name, value in _means(steps).items()))
     return "\n".join(lines)
 
 
-def html(model: str, events: Sequence[Event]) -> str:
+def html(model: str, events: Sequence[Event], options: Options = _NONE) -> str:
     """The job as HTML; its course as a picture that needs no script."""
     events = since_restart(events)
-    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in _reasons(events))]
+    parts: list[str] = [title(_heading(model, events)), paragraphs(line.strip() for line in _reasons(events, options))]
     steps = gradient_steps(events)
     if means := _means(steps):
         parts.append(html_table(list(means), [[_number(value) for value in means.values()]]))
     if len(steps) > 1:
-        parts += [_course_table(events), plot(model, steps, PLOTTED).svg()]
+        parts += [_course_table(events, curves_of(options)), plot(model, steps, PLOTTED).svg()]
     return "".join(parts)
 
 
-def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), compare: str = "") -> dict[str, Any]:
+def head(
+    model: str, events: Sequence[Event], collections: Sequence[str] = (), compare: str = "", options: Options = _NONE
+) -> dict[str, Any]:
     """What a browser shows above the curves, as JSON: progress, what did not train and why, what to type next.
 
     collections: names of what it trains on, for what there is to type. compare: the command that compares checkpoints
-    on one of them, where any was sampled from prompts that can be sampled again.
+    on one of them, where any was sampled from prompts that can be sampled again. options: as recorded in the lab.
     """
     events = since_restart(events)
     done, rows, _ = job_progress(events)
-    made = last_value(events, "checkpoint_saved", "step")
+    made, curves = last_value(events, "checkpoint_saved", "step"), curves_of(options)
     return {
         "status": status(events),
         "ended": bool(events) and events[-1].type in ENDINGS,
@@ -161,10 +213,10 @@ def head(model: str, events: Sequence[Event], collections: Sequence[str] = (), c
         "done": done,
         "rows": rows,
         "made": None if made is None else escape_control_chars(f"{model}@{made}"),
-        "facts": _facts(events),
-        "notes": _notes(events, collections[0] if collections else "NAME"),
-        "odd": oddities(numbers_of(events)),
-        "next": [escape_control_chars(line) for line in _next(events, collections, made, compare)],
+        "facts": _facts(events, options),
+        "notes": _notes(events, collections[0] if collections else "NAME", options),
+        "odd": oddities(numbers_of(events, curves=curves), curves),
+        "next": [escape_control_chars(line) for line in _next(events, collections, made, compare, options)],
     }
 
 
@@ -190,13 +242,13 @@ def _heading(model: str, events: Sequence[Event]) -> str:
     return f"job on {model}: {status(events)}{steps}{became}"
 
 
-def _reasons(events: Sequence[Event]) -> list[str]:
+def _reasons(events: Sequence[Event], options: Options) -> list[str]:
     """Why it failed, and how many trajectories did not train."""
-    notes = _notes(events, "NAME")
+    notes = _notes(events, "NAME", options)
     return [f"  {note['text']}" for kind in ("failed", "left out", "warning") for note in notes if note["kind"] == kind]
 
 
-def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
+def _notes(events: Sequence[Event], collection: str, options: Options) -> list[dict[str, str]]:
     """What a person should know: kind (`failed`, `left out` or `warning`), text, and fix: what to type about it."""
     notes = [
         {"kind": "failed", "text": escape_control_chars(str(event.data.get("error_message"))), "fix": "%service log"}
@@ -207,6 +259,7 @@ def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
         if event.type == "preflight":
             for reason, n in event.data.get("reasons", {}).items():
                 why, fix = explained(reason, collection)
+                fix = "" if options.get("files") else fix  # it is about trajectories
                 what = list(event.data.get(reason) or ()) if reason == "unreadable" else []
                 why += f", {', '.join(what[:_MAX_PLACES])}" * bool(what)
                 line = f"{n} did not train: {why}" + f" -> {fix}" * bool(fix)
@@ -215,18 +268,18 @@ def _notes(events: Sequence[Event], collection: str) -> list[dict[str, str]]:
     return notes
 
 
-def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
+def _facts(events: Sequence[Event], options: Options) -> list[tuple[str, str]]:
     """Figures of the whole job, as name and value."""
     steps = gradient_steps(events)
     last = steps[-1] if steps else {}
-    facts = []
+    facts, examples = [], "conversations" if options.get("sft") else "trajectories"
     if isinstance(mean := last.get("reward"), int | float):
         spread = last.get("reward_std_dev")
         facts.append(("mean reward", f"{mean:.3f}" + (f" ± {spread:.3f}" if isinstance(spread, int | float) else "")))
     for event in events:
         if event.type == "preflight":
             facts += [
-                (noun, f"{event.data[part]:,} of {event.data[whole]:,}")
+                (noun.format(examples=examples), f"{event.data[part]:,} of {event.data[whole]:,}")
                 for noun, part, whole in _PARTS
                 if all(isinstance(event.data.get(name), int) for name in (part, whole))
             ]
@@ -234,17 +287,31 @@ def _facts(events: Sequence[Event]) -> list[tuple[str, str]]:
             if isinstance(sequences, int) and isinstance(trajectories, int) and sequences > trajectories:
                 facts.append(("sequences that they are", f"{sequences:,}"))
     rate = last_value(events, "training_started", "learning_rate")
+    rates = options.get("learning_rate")
+    if isinstance(rates, list) and len(set(rates)) > 1:  # one for each step
+        return [*facts, ("learning rates", f"{min(rates):g} to {max(rates):g}")]
     return [*facts, *([("learning rate", f"{rate:g}")] if isinstance(rate, int | float) else [])]
 
 
-def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str) -> list[str]:
+def _next(events: Sequence[Event], collections: Sequence[str], made: Any, compare: str, options: Options) -> list[str]:
     """What to type once the job has ended."""
     name = collections[0] if collections else "NAME"
     if made is None:
-        return [f"%%train {' '.join(collections) or name}"] if status(events) in {"failed", "cancelled"} else []
+        return [_again(collections, options)] if status(events) in {"failed", "cancelled"} else []
     begun = last_value(events, "training_started", "step")
     before = f" --before {begun}" if begun is not None else ""
     return [*([f"{compare}{before} --after {made}"] if compare else []), f"%%chat {name}"]
+
+
+def _again(collections: Sequence[str], options: Options) -> str:
+    """What submits such a job once more."""
+    names = [*collections, *options.get("files", ())] or ["NAME"]
+    if options.get("custom_loss"):
+        return f"lab.train({names}, loss=fn)"
+    where = str(options.get("where") or "")
+    if "F." in where:  # Python notation
+        return f"lab.train({names}, sft=True, where={where})"
+    return f"%%train {' '.join(names)}" + " --sft" * bool(options.get("sft")) + f' --where "{where}"' * bool(where)
 
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
@@ -257,12 +324,12 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
     return means
 
 
-def _course_table(events: Sequence[Event]) -> str:
+def _course_table(events: Sequence[Event], curves: Sequence[Curve]) -> str:
     """A sparkline per curve with what is healthy or odd about it, for a page without scripts and pictures."""
-    numbers = numbers_of(events)
-    odd = oddities(numbers)
+    numbers = numbers_of(events, curves=curves)
+    odd = oddities(numbers, curves)
     rows = []
-    for curve in curves_with_numbers(numbers):
+    for curve in curves_with_numbers(numbers, curves):
         course = sparkline([y for y in numbers.get(curve.names[0], ()) if y is not None])
         rows.append([*map(Words, (curve.title, course, odd.get(curve.title, curve.healthy)))])
     return html_table([*map(Words, ("curve", "course", "healthy"))], rows)

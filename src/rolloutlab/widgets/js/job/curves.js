@@ -77,10 +77,10 @@ function chartOf(curve, names, syncKey) {
   let colours = { ink: "", dim: "", line: "", series: [] };
   let plot = null;
 
-  const tell = (index) => {
-    const i = index ?? data[0].length - 1;
-    const step = index == null ? [] : [h("span", { class: "rl-dim" }, `step ${data[0][i]}`)];
-    values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, data[k + 1][i], k, names.length)));
+  const showValues = (index) => {
+    const step = index == null ? [] : [h("span", { class: "rl-dim" }, `step ${data[0][index]}`)];
+    const shown = names.map((_, k) => (index == null ? lastOf(data[k + 1]) : data[k + 1][index]));
+    values.replaceChildren(...step, ...names.map((name, k) => valueOf(name, shown[k], k, names.length)));
   };
   const read = () => {
     const style = getComputedStyle(element);
@@ -108,10 +108,11 @@ function chartOf(curve, names, syncKey) {
             stroke: () => colours.series[k],
             width: k ? 1 : 1.75,
             dash: k ? [4, 3] : undefined,
+            spanGaps: true, // some numbers are of a sample of the steps
             points: { show: () => data[0].length <= FEW, size: 4, fill: () => colours.series[k] },
           })),
         ],
-        hooks: { setCursor: [(u) => tell(u.cursor.idx)] },
+        hooks: { setCursor: [(u) => showValues(u.cursor.idx)] },
       },
       data,
       canvas,
@@ -124,12 +125,12 @@ function chartOf(curve, names, syncKey) {
     update(numbers, odd) {
       const length = Math.max(...names.map((name) => numbers[name].length));
       data = [Array.from({ length }, (_, i) => i + 1), ...names.map((name) => numbers[name])];
-      const [said, fix] = (odd ?? curve.healthy).split(" -> ");
-      advice.replaceChildren(said, ...(fix ? [" → ", h("code", {}, fix)] : []));
+      const [sentence, fix] = (odd ?? curve.healthy).split(" -> ");
+      advice.replaceChildren(sentence, ...(fix ? [" → ", h("code", {}, fix)] : []));
       advice.classList.toggle("rl-odd", Boolean(odd));
       if (plot) plot.setData(data);
       else if (canvas.clientWidth) make();
-      tell(plot?.cursor.idx ?? null);
+      showValues(plot?.cursor.idx ?? null);
     },
     fit() {
       if (!canvas.clientWidth) return;
@@ -170,6 +171,10 @@ function padded(_plot, low, high) {
 function valueOf(name, value, k, many) {
   const short = many > 1 ? `${name} ` : "";
   return h("span", { class: `rl-series-${k}` }, short, h("b", {}, value == null ? "–" : written(name, value, 4)));
+}
+
+function lastOf(values) {
+  return values.filter((value) => value != null).at(-1);
 }
 
 function written(name, value, digits = 3) {
