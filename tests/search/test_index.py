@@ -1,6 +1,8 @@
 """The index follows the lab: whatever is stored is found, whatever is gone is not, and it can be made anew."""
 
+import json
 import multiprocessing
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,10 +17,12 @@ from rolloutlab.errors import InputError, LabError
 from rolloutlab.search import Knn, Search, background
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine import vectors
+from rolloutlab.search.engine.records import MIGRATIONS, discard
 from rolloutlab.search.index import Index
 from rolloutlab.search.where import Compare
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup, Score, SubmittedJob
+from rolloutlab.store.sqlite import Database
 from tests.labs import lab_with, without_logprobs
 
 CITIES = ["Paris", "Lyon", "Nice", "Lille"]
@@ -480,3 +484,96 @@ def test_a_forked_process_searches_with_threads_of_its_own(monkeypatch):
     child.join(20)
     child.kill()
     assert child.exitcode == 0
+
+
+THOUGHT = "<think>By the Seine.</think>\n\nParis"
+OLD, NEW = f"user: Where?\n\nassistant: {THOUGHT}", "user: Where?\n\nassistant reasons: By the Seine.\nassistant: Paris"
+
+
+def without_renewal(records):
+    """The records of an index as an earlier version had them: reasoning in the answer, and no field of its own."""
+    for id_, document, metadata in records:
+        had = {name: value for name, value in json.loads(metadata).items() if name != "reasoning"}
+        yield id_, OLD if document == NEW else document, json.dumps(had)
+
+
+@pytest.fixture
+def old_index(put, index, tmp_path):
+    """The file of an index that an earlier version made of three answers, one of which has reasoning; with vectors."""
+    put("cities", THOUGHT, "Lyon", "Nice")
+    mine = index(letters)
+    mine.refresh()
+    mine.search(Search(rank=Knn("lyon")))
+    mine.close()
+    path = tmp_path / "search.db"
+    made = sqlite3.connect(path)
+    records = made.execute("SELECT id, document, metadata FROM records ORDER BY row").fetchall()
+    vectors_of = made.execute("SELECT row, vector FROM vectors ORDER BY row").fetchall()
+    state = made.execute("SELECT name, value FROM state").fetchall()
+    made.close()
+    discard(path)
+    database = Database(path, MIGRATIONS[:2])
+    with database.write() as connection:
+        sql = "INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, 1)"
+        connection.executemany(sql, without_renewal(records))
+        connection.executemany("INSERT INTO vectors VALUES (?, ?)", vectors_of)
+        connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state)
+    database.close()
+    return path
+
+
+def test_an_index_of_an_earlier_version_is_renewed_by_the_next_search(old_index, index):
+    mine, shown = index(), []
+    mine.refresh(lambda *step: shown.append(step))
+    assert shown == [("renewing the index of", 0, 3)]
+    assert list(mine.documents(["cities:1/0/0"]).values()) == [NEW]
+    assert metadata(mine, "cities:1/0/0")["reasoning"] == len("By the Seine.")
+    assert names(mine, Search(where=Compare("reasoning", "$gt", 0))) == ["cities:1/0/0"]
+    assert names(mine, Search(rank=Knn("think", key="bm25"))) == []
+    assert names(mine, Search(rank=Knn("seine", key="bm25"))) == ["cities:1/0/0"]
+    mine.refresh(lambda *step: shown.append(step))
+    assert len(shown) == 1
+
+
+def test_only_documents_that_changed_lose_their_vectors(old_index, index):
+    mine, embedded = index(letters), []
+    mine.refresh()
+    assert [bare.document for bare in mine.records.without_vectors(0, 9)] == [NEW]
+    mine.search(Search(rank=Knn("lyon")), lambda *step: embedded.append(step))
+    assert embedded == [("embedding", 2, 3)]
+    assert mine.status().embedded == 3
+
+
+def test_a_renewal_that_was_interrupted_goes_on_where_it_stopped(old_index, index, monkeypatch):
+    monkeypatch.setattr("rolloutlab.search.index._BATCH", 1)
+    mine, shown = index(), []
+
+    def stop(*step):
+        if step[1] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mine.refresh(stop)
+    mine.refresh(lambda *step: shown.append(step))
+    assert shown == [("renewing the index of", 0, 1)]
+    assert list(mine.documents(["cities:1/0/0"]).values()) == [NEW]
+
+
+def test_a_renewed_index_keeps_rewards_and_names_that_changed_meanwhile(old_index, lab, put, index):
+    put("cities", "Lille")
+    lab.lifecycle.rename("cities", "towns")
+    stored = [t for group in lab.groups(lab.find("towns:1")) for t in group.trajectories]
+    lab.rewards.give([Score(trajectory, 0.5) for trajectory in stored], "hand")
+    mine = index()
+    mine.refresh()
+    assert metadata(mine, "towns:1/0/0")["reward"] == 0.5
+    assert list(mine.documents(["towns:1/0/0"]).values()) == [NEW]
+    assert mine.records.outdated() == []
+
+
+def test_an_index_that_is_made_now_has_nothing_to_renew(put, index):
+    put("cities", THOUGHT)
+    mine, shown = index(), []
+    mine.refresh(lambda *step: shown.append(step))
+    assert {step[0] for step in shown} == {"indexing", "indexing rewards of"}
+    assert mine.records.outdated() == []

@@ -34,6 +34,8 @@ FIELDS = {
 PART, COLUMN = "reward.", "row."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
+OF_DOCUMENT = ("reasoning",)
+"""Fields that change where documents are written in another format."""
 _LONG = 2**63
 """Where the integers of a file end."""
 

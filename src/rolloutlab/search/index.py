@@ -14,7 +14,7 @@ from rolloutlab.errors import InputError, LabError
 from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
 from rolloutlab.search.background import Background
-from rolloutlab.search.documents import FIELDS, OF_REWARD, PART, record_of, rewards_of
+from rolloutlab.search.documents import FIELDS, OF_DOCUMENT, OF_REWARD, PART, record_of, rewards_of
 from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.explain import Breakdown, breakdown
@@ -168,6 +168,7 @@ class Index:
                 self._take(news, progress)
             if news.mark != mark or news:
                 self.records.keep_mark(news.mark.to_json())
+            self._renew(progress)
 
     def keep_up(self) -> None:
         """Update the index in the background if the lab has changed; errors appear in the status."""
@@ -282,6 +283,20 @@ class Index:
             self._readable(some, self._score, self._lab.feed.members)
         for label in news.trained:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
+
+    def _renew(self, progress: Progress) -> None:
+        """Make the documents of an earlier version anew, a batch at a time; an interrupted run goes on where it was."""
+        if not (outdated := self.records.outdated()):
+            return
+        names = {id_: name for id_, (name, _) in self._lab.feed.names(self._lab.feed.since(Cursor()).arrived).items()}
+        ids = {name: id_ for id_, name in names.items()}
+
+        def put(some: Sequence[int]) -> None:
+            self.records.renew([record_of(entry) for entry in self._lab.feed.entries(some)], OF_DOCUMENT)
+
+        for some in self._batches([ids[name] for name in outdated if name in ids], "renewing the index of", progress):
+            self._readable(some, put, lambda id_: [names[id_]])
+        self.records.keep_rest()
 
     def _score(self, groups: Sequence[int]) -> None:
         members = self._lab.feed.scored(groups).values()

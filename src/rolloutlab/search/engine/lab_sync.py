@@ -1,11 +1,11 @@
 """Records as a mirror of the lab: sync cursor, renames, unreadable trajectories, missing vectors."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from rolloutlab.search.engine.records import Records, metadata_json
+from rolloutlab.search.engine.records import UNEMBED, Record, Records, metadata_json, text
 
 _LAST = "\U0010ffff"
 """The largest code point, for prefix ranges."""
@@ -108,6 +108,34 @@ class MirroredRecords(Records):
                     connection.execute("UPDATE records SET metadata = ?, revision = ? WHERE id = ?", values)
 
         self._write(write)
+
+    def outdated(self) -> list[str]:
+        """The ids of records that an earlier version wrote, newest first."""
+        return [row[0] for row in self._read("SELECT id FROM records WHERE outdated ORDER BY row DESC")]
+
+    def renew(self, records: Iterable[Record], fields: Collection[str]) -> None:
+        """Replace documents and these metadata fields where they differ; a new document has no embedding yet."""
+
+        def write(connection: Connection, revision: int) -> None:
+            for record in records:
+                sql = "SELECT document, metadata FROM records WHERE id = ?"
+                for document, metadata in connection.execute(sql, (record.id,)).fetchall():
+                    now = None if record.document is None else text(record.document, "document")
+                    rest = {name: value for name, value in json.loads(metadata).items() if name not in fields}
+                    rest |= {name: value for name, value in record.metadata.items() if name in fields}
+                    if now != document:
+                        connection.execute(UNEMBED, (record.id,))
+                    if (now, rest) != (document, json.loads(metadata)):
+                        values = now, metadata_json(record.id, rest), revision, record.id
+                        sql = "UPDATE records SET document = ?, metadata = ?, revision = ? WHERE id = ?"
+                        connection.execute(sql, values)
+                connection.execute("UPDATE records SET outdated = 0 WHERE id = ?", (record.id,))
+
+        self._write(write)
+
+    def keep_rest(self) -> None:
+        """Keep the outdated records that are left as they are."""
+        self._write(lambda connection, _: connection.execute("UPDATE records SET outdated = 0 WHERE outdated"))
 
     def documents(self, ids: Iterable[str]) -> dict[str, str]:
         """Documents by id."""

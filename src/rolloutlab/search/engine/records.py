@@ -115,7 +115,7 @@ class Records:
         sparse = [(key, *sparse_blobs(vector, f"record {id_!r}"), id_) for id_, key, vector in keyed]
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
-            connection.executemany(_UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
+            connection.executemany(UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
             connection.executemany(_UNSPARSE, [(id_,) for id_, _, _ in rows])
             connection.executemany(_UPSERT, [(*row, revision) for row in rows])
             connection.executemany("INSERT INTO sparse SELECT row, ?, ?, ? FROM records WHERE id = ?", sparse)
@@ -239,7 +239,7 @@ def discard(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-_UNEMBED = "DELETE FROM vectors WHERE row = (SELECT row FROM records WHERE id = ?)"
+UNEMBED = "DELETE FROM vectors WHERE row = (SELECT row FROM records WHERE id = ?)"
 _UNSPARSE = "DELETE FROM sparse WHERE row = (SELECT row FROM records WHERE id = ?)"
 _UPSERT = """INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET document = excluded.document, metadata = excluded.metadata,
@@ -362,7 +362,13 @@ CREATE TRIGGER records_on AFTER UPDATE ON records WHEN old.document IS NOT new.d
 END;
 """,
     "CREATE TABLE left_out (id TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;",
+    """
+ALTER TABLE records ADD COLUMN outdated INTEGER NOT NULL DEFAULT 0;
+UPDATE records SET outdated = 1;
+CREATE INDEX records_outdated ON records (outdated) WHERE outdated;
+""",
 )
 """`revision` counts transactions; a row has that of its last change, and a row of `gone` that of its end. Readers older
 than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice. `left_out`
-has what could not be made a record, or not wholly."""
+has what could not be made a record, or not wholly. `outdated` marks records of an earlier version, whose documents have
+reasoning in the answer; a later format of documents repeats the third script's UPDATE."""
