@@ -69,7 +69,7 @@ class Player:
             prompt = self.renderer.prompt(request.messages, request.tools)
             self.prompts.append((self._text(prompt), list(messages)))
             if isinstance(entry, Written):
-                choice = self._written(entry.text, prompt, request.tools or ())
+                choice |= self._written(entry.text, prompt, request.tools or ())
             sampled = [token["token_id"] for token in choice["logprobs"]["content"]]
             messages.append({**choice["message"], "token_ids": sampled})
             items.append(choice)
@@ -92,7 +92,7 @@ class Player:
         return str(self.policy.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def _written(self, text: str, prompt: Sequence[int], tools: Sequence[Any]) -> Item:
-        """The Choice of a text: its tokens with the policy's logprobs, and its message as the service parses it."""
+        """Of the Choice of a text: its tokens with the policy's logprobs, and its message as the service parses it."""
         import torch
 
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -110,4 +110,4 @@ class Player:
             for i, call in enumerate(parsed.calls)
         ]
         message |= {"tool_calls": calls} if calls else {}
-        return {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
+        return {"finish_reason": "stop", "message": message, "logprobs": {"content": content}}

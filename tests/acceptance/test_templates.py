@@ -21,14 +21,22 @@ QWEN, DEEPSEEK = (
     ("<\N{FULLWIDTH VERTICAL LINE}end▁of▁sentence\N{FULLWIDTH VERTICAL LINE}>",),
 )
 HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+LISTED = '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "abcdefghi"}]'
+XML = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+TAGS = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call><|observation|>"
+PYTHON = "<|tool_call_start|>[add(a=1)]<|tool_call_end|>"
+COMMENTARY = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}<|call|>'
+ANALYSIS, PREAMBLE = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant", "<|channel|>commentary<|message|>{}"
+PREAMBLE += "<|end|><|start|>assistant"
 
 
 @dataclass(frozen=True)
 class Family:
     """A template, and what a completion looks like.
 
-    ends: the tokens that end a turn, the tokenizer's own first. call: a call as the model writes it, None where its
-    form is not read. thinks: a completion of a reasoning and an answer.
+    ends: the tokens that end a turn, the tokenizer's own first. call: a call as the model writes it, None where the
+    template has none. thinks: a completion of a reasoning and an answer. beside: text before a call; None where the
+    form of calls has no place for it.
     """
 
     name: str
@@ -36,6 +44,7 @@ class Family:
     ends: tuple[str, ...]
     call: str | None = None
     thinks: str = "<think>\n{}\n</think>\n\n{}"
+    beside: str | None = "{}\n"
 
     @property
     def end(self) -> str:
@@ -47,34 +56,47 @@ FAMILIES = [
     Family("Qwen2.5", f"{TRL}/qwen2_5.jinja", QWEN, HERMES),
     Family("Qwen3", f"{TRL}/qwen3.jinja", QWEN, HERMES),
     Family("Qwen3-Instruct-2507", f"{TRL}/qwen3_instruct_2507.jinja", QWEN, HERMES),
-    Family("Qwen3.5", f"{TRL}/qwen3_5_think.jinja", QWEN, thinks="{}\n</think>\n\n{}"),
+    Family("Qwen3.5", f"{TRL}/qwen3_5_think.jinja", QWEN, f"hm\n</think>\n\n{XML}", "{}\n</think>\n\n{}"),
     Family("Llama 3", f"{TRL}/llama3.jinja", ("<|eot_id|>",)),
-    Family("Llama 3.1", f"{TRL}/llama3_1.jinja", ("<|eot_id|>",), '{"name": "add", "parameters": {"a": 1}}'),
+    Family(
+        "Llama 3.1",
+        f"{TRL}/llama3_1.jinja",
+        ("<|eot_id|>",),
+        '{"name": "add", "parameters": {"a": 1}}',
+        beside=None,
+    ),
+    Family(
+        "Llama 3.2",
+        f"{TRL}/llama3_2.jinja",
+        ("<|eot_id|>",),
+        '{"name": "add", "parameters": {"a": 1}}',
+        beside=None,
+    ),
     Family("Gemma", f"{TRL}/gemma.jinja", ("<end_of_turn>",)),
     Family("Gemma 3", f"{TRL}/gemma3.jinja", ("<end_of_turn>",)),
     Family("Mistral v1", f"{AXOLOTL}/mistral_v1.jinja", ("</s>",)),
-    Family(
-        "Mistral v3",
-        f"{AXOLOTL}/mistral_v2v3.jinja",
-        ("</s>",),
-        '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "abcdefghi"}]',
-    ),
+    Family("Mistral v3", f"{AXOLOTL}/mistral_v2v3.jinja", ("</s>",), LISTED),
     Family("Mistral v7", f"{AXOLOTL}/mistral_v7_tekken.jinja", ("</s>",)),
     Family(
         "gpt-oss",
         f"{TRL}/gptoss.jinja",
         ("<|return|>", "<|call|>"),
-        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.add "
-        '<|constrain|>json<|message|>{"a": 1}<|call|>',
-        "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}",
+        ANALYSIS.format("hm") + COMMENTARY,
+        ANALYSIS + "<|channel|>final<|message|>{}",
+        PREAMBLE,
     ),
     Family("DeepSeek-V3", f"{TRL}/deepseekv3.jinja", DEEPSEEK, thinks="{}\n</think>\n\n{}"),
     Family("DeepSeek-R1", f"{TRL}/deepseek_r1_distill.jinja", DEEPSEEK, thinks="{}\n</think>\n\n{}"),
     Family("Phi-3.5", f"{TRL}/phi3_5.jinja", ("<|endoftext|>", "<|end|>")),
     Family("Phi-4", f"{AXOLOTL}/phi_4.jinja", ("<|im_end|>",)),
     Family("SmolLM (ChatML)", f"{AXOLOTL}/chatml.jinja", ("<|im_end|>",)),
-    Family("GLM-4", f"{TRL}/glm4moe.jinja", ("<|endoftext|>", "<|user|>", "<|observation|>")),
-    Family("LFM2", f"{TRL}/lfm2_v2.jinja", ("<|im_end|>",)),
+    Family(
+        "GLM-4",
+        f"{TRL}/glm4moe.jinja",
+        ("<|endoftext|>", "<|user|>", "<|observation|>"),
+        f"\n<think>hm</think>\n{TAGS}",
+    ),
+    Family("LFM2", f"{TRL}/lfm2_v2.jinja", ("<|im_end|>",), PYTHON),
 ]
 
 
@@ -87,6 +109,8 @@ def told(role, text, **more):
 
 
 RESULT = told("tool", "marktool", tool_call_id=CALL["id"])
+BESIDE = {"role": "assistant", "content": "markbeside", "tool_calls": [CALL]}
+EARLIER_CALLS = ["earlier call", "text beside an earlier call"]
 CASES = {
     "one turn": [user("markone"), Sampled()],
     "five turns": [each for i in range(5) for each in (user(f"mark{i}"), Sampled())],
@@ -95,22 +119,23 @@ CASES = {
     "refusal": [user("markone"), {"role": "assistant", "refusal": "markno"}, user("marktwo"), Sampled()],
     "reasoning": [user("markone"), told("assistant", "markyes", reasoning_content="hm"), user("marktwo"), Sampled()],
     "earlier call": [user("markone"), {"role": "assistant", "tool_calls": [CALL]}, RESULT, Sampled()],
+    "text beside an earlier call": [user("markone"), BESIDE, RESULT, Sampled(), user("marktwo"), Sampled()],
     "calls": [user("markone"), {"role": "assistant", "tool_calls": [CALL]}, RESULT, Sampled(), user("two"), Sampled()],
 }
-NO_TOOLS, OTHER_FORM = "does not render tools", "the policy's format of tool calls is not supported"
+NO_TOOLS = "does not render tools"
 NO_CALLS = "does not render messages of the kind tool_calls"
 NOT_ALTERNATING = "the chat template refuses this conversation: .*roles must alternate"
 WITHOUT_TOOLS = ["Llama 3", "Gemma", "Gemma 3", "Mistral v1", "Mistral v7", "Phi-3.5", "Phi-4", "SmolLM (ChatML)"]
 REFUSED = {
     **{(name, "calls"): NO_TOOLS for name in (*WITHOUT_TOOLS, "DeepSeek-V3", "DeepSeek-R1")},
-    **{(name, "calls"): OTHER_FORM for name in ("Qwen3.5", "GLM-4", "LFM2")},
-    **{(name, "earlier call"): NO_CALLS for name in WITHOUT_TOOLS},
-    **{(name, "earlier call"): NOT_ALTERNATING for name in ("Gemma", "Gemma 3", "Mistral v1")},
-    ("DeepSeek-R1", "earlier call"): NO_CALLS,
-    ("Mistral v7", "earlier call"): "Only user, system and assistant roles are supported",
+    **{(name, case): NO_CALLS for name in (*WITHOUT_TOOLS, "DeepSeek-R1") for case in EARLIER_CALLS},
+    **{(name, case): NOT_ALTERNATING for name in ("Gemma", "Gemma 3", "Mistral v1") for case in EARLIER_CALLS},
+    **{("Mistral v7", case): "Only user, system and assistant roles are supported" for case in EARLIER_CALLS},
     **{("Gemma", role): "System role not supported" for role in ("system", "developer")},
 }
 """What is refused, by family and case, and the words."""
+UNREAD = {"Llama 3.1", "Llama 3.2", "Mistral v3", "gpt-oss", "DeepSeek-V3"}
+"""Families whose template drops text beside a call, so that it is read only as it was sampled."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
@@ -132,7 +157,7 @@ def player(family, tmp_path_factory):
     service.stop()
 
 
-def is_sampled_and_trained_alike(player, script, tools=()):
+def is_sampled_and_trained_alike(player, script, tools=(), unread=()):
     histories = [player.play(script, tools, seed=seed) for seed in (1, 100)]
     steps = player.first_step(histories, tools)
     assert steps
@@ -141,7 +166,7 @@ def is_sampled_and_trained_alike(player, script, tools=()):
         assert step["ratio_max"] == pytest.approx(1, abs=1e-3)
     for text, messages in player.prompts:
         for mark in re.findall(r"mark\w+", str([{**m, "reasoning_content": ""} for m in messages])):
-            assert mark in text
+            assert mark in text or mark in unread
     player.prompts.clear()
     return histories
 
@@ -152,7 +177,8 @@ def test_a_conversation_is_sampled_and_trained_alike_or_refused_in_words(player,
         with pytest.raises(RolloutlabError, match=words):
             player.play(CASES[case], [TOOL] if case == "calls" else ())
     else:
-        is_sampled_and_trained_alike(player, CASES[case], [TOOL] if case == "calls" else ())
+        unread = ["markbeside"] if family.name in UNREAD else []
+        is_sampled_and_trained_alike(player, CASES[case], [TOOL] if case == "calls" else (), unread)
 
 
 def test_reasoning_and_answer_of_a_turn_are_apart_and_train_as_sampled(player, family):
@@ -163,11 +189,28 @@ def test_reasoning_and_answer_of_a_turn_are_apart_and_train_as_sampled(player, f
     assert [item["message"]["content"] for item in (history[1], history[3])] == ["markyes", "markno"]
 
 
+RESULT_OF_FIRST = told("tool", "marktool", tool_call_id=f"call_{0:024}")
+
+
 def test_a_sampled_call_is_read_and_trains_as_sampled(player, family):
     if family.call is None:
-        pytest.skip("no form of calls that is read")
+        pytest.skip("no calls")
     end = "" if family.call.endswith(family.ends) else family.end
-    script = [user("markone"), Written(family.call + end), told("tool", "marktool", tool_call_id=f"call_{0:024}")]
-    [history, _] = is_sampled_and_trained_alike(player, [*script, Sampled(), user("marktwo"), Sampled()], [TOOL])
+    script = [user("markone"), Written(family.call + end), RESULT_OF_FIRST, Sampled(), user("marktwo"), Sampled()]
+    [history, _] = is_sampled_and_trained_alike(player, script, [TOOL])
     [call] = history[1]["message"]["tool_calls"]
     assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert history[3]["continues"]
+
+
+def test_text_beside_a_sampled_call_is_kept_and_read_by_the_next_turn(player, family):
+    if family.call is None or family.beside is None:
+        pytest.skip("no calls with text beside them")
+    call = next(each for each in (HERMES, XML, TAGS, PYTHON, LISTED, COMMENTARY) if family.call.endswith(each))
+    before = family.call.removesuffix(call)
+    end = "" if call.endswith(family.ends) else family.end
+    turn = Written(f"{before}{family.beside.format('markbeside')}{call}{end}")
+    [history, _] = is_sampled_and_trained_alike(player, [user("markone"), turn, RESULT_OF_FIRST, Sampled()], [TOOL])
+    assert history[1]["message"]["content"].strip() == "markbeside"
+    assert [each["function"]["name"] for each in history[1]["message"]["tool_calls"]] == ["add"]
+    assert history[3]["continues"]

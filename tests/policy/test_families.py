@@ -2,11 +2,12 @@
 
 import json
 
+import httpx
 import pytest
 
 from rolloutlab.api.wire.chat import ChatRequest, FunctionTool
-from rolloutlab.errors import RefusedError
-from tests.conftest import _service
+from rolloutlab.errors import RefusedError, RenderingError
+from tests.conftest import TOKEN, _service
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.templates import policy_with
 
@@ -63,6 +64,55 @@ HARMONY = """
 {%- endfor -%}
 {%- if add_generation_prompt %}<|start|>assistant{% endif -%}
 """
+# writes either the calls of a turn or its content, and takes a result only after a call, as Mistral
+LISTS = r"""
+{%- set ns = namespace(called=false) -%}
+{%- if tools %}<|Tools|>{{ tools | tojson }}{% endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}
+{%- if not ns.called %}{{ raise_exception('a result without a call') }}{% endif %}<|Result|>{{ m.content }}
+{%- elif m.tool_calls is defined -%}
+{%- set ns.called = true -%}
+<|Assistant|><|Calls|>[{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}]<|over|>
+{%- elif m.role == 'assistant' %}<|Assistant|>{{ m.content }}<|over|>
+{%- else %}<|User|>{{ m.content }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|Assistant|>' }}{% endif -%}
+"""
+# writes calls in XML, with the values as Python writes them, as Qwen3.5
+XML = r"""
+{%- if tools %}<|turn|>system tools {{ tools | tojson }}<|over|>{% endif -%}
+{%- for m in messages %}<|turn|>{{ m.role + '
+' + m.content }}
+{%- for c in m.tool_calls or [] -%}
+{{ '<tool_call>
+<function=' + c.function.name + '>
+' }}
+{%- for k, v in c.function.arguments | items %}{{ '<parameter=' + k + '>
+' + v | string + '
+</parameter>
+' }}
+{%- endfor %}{{ '</function>
+</tool_call>' }}
+{%- endfor %}<|over|>
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|turn|>assistant
+' }}{% endif -%}
+"""
+# writes calls in Python between special tokens, as LFM2
+PYTHON = r"""
+{%- if tools %}<|turn|>system tools {{ tools | tojson }}<|over|>{% endif -%}
+{%- for m in messages %}<|turn|>{{ m.role + '
+' + m.content }}
+{%- if m.tool_calls %}<|tool_call_start|>[
+{%- for c in m.tool_calls %}{{ c.function.name }}(
+{%- for k, v in c.function.arguments | items %}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})
+{%- endfor %}]<|tool_call_end|>{% endif %}<|over|>
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|turn|>assistant
+' }}{% endif -%}
+"""
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>"
 COMMENTARY = "<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
 THOUGHT = {
@@ -74,10 +124,21 @@ CALLED = {
     "drops": '<think>\nhm\n</think>\n\n<tool_call>\n{"arguments": {"a": 1}, "name": "add"}\n</tool_call><|over|>',
     "harmony": f'{ANALYSIS}hm<|end|>{COMMENTARY}{{"a": 1}}<|call|>',
 }
+PREAMBLE = "<|start|>assistant<|channel|>commentary<|message|>"
+BESIDE = {
+    "lists": 'markwell <|Calls|>[{"arguments": {"a":1}, "name": "add"}]<|over|>',
+    "harmony": f'{ANALYSIS}hm<|end|>{PREAMBLE}markwell<|end|>{COMMENTARY}{{"a":1}}<|call|>',
+    "xml": "markwell\n<tool_call>\n<function=add>\n<parameter=a> 1 </parameter>\n</function>\n</tool_call><|over|>",
+    "python": "markwell <|tool_call_start|>[add(a = 1)]<|tool_call_end|><|over|>",
+}
+"""Text beside a call in another form than the template writes it."""
 TEMPLATES = {
     "drops": (DROPS.strip(), ("<|over|>",)),
     "opens": (OPENS.strip(), ("<|over|>",)),
     "harmony": (HARMONY.strip(), ("<|return|>", "<|call|>")),
+    "lists": (LISTS.strip(), ("<|over|>",)),
+    "xml": (XML.strip(), ("<|over|>",)),
+    "python": (PYTHON.strip(), ("<|over|>",)),
 }
 
 
@@ -98,7 +159,7 @@ def player_of(tmp_path_factory):
         player.service.stop()
 
 
-@pytest.fixture(params=TEMPLATES)
+@pytest.fixture(params=THOUGHT)
 def family(request):
     return request.param
 
@@ -210,8 +271,97 @@ def test_what_a_template_does_not_render_is_refused_in_words(player_of):
     with pytest.raises(RefusedError, match="does not render tools"):
         player_of("opens").play([user("a"), Sampled()], [TOOL])
     both = {"role": "assistant", "content": "well", "tool_calls": [CALL]}
-    with pytest.raises(RefusedError, match="drops the content of messages of the kind tool_calls"):
-        player_of("opens").play([user("a"), both, user("b"), Sampled()])
+    learned = ChatRequest.model_validate({"model": "m", "messages": [user("a"), both]}).messages
+    with pytest.raises(RenderingError, match="drops the content of messages of the kind tool_calls"):
+        player_of("lists").renderer.answer(learned)
+
+
+RESULT = {"role": "tool", "tool_call_id": f"call_{0:024}", "content": "markresult"}
+
+
+@pytest.mark.parametrize("family", BESIDE)
+def test_text_beside_a_call_is_read_as_sampled_by_the_next_turn_and_trains(player_of, family):
+    player = player_of(family)
+    history, values = ratios(player, [user("a"), Written(BESIDE[family]), RESULT, Sampled()], [TOOL])
+    assert one(values)
+    assert BESIDE[family] in player.prompts[-1][0]
+    assert "markresult" in player.prompts[-1][0]
+    assert history[3]["continues"] is True
+    message = history[1]["message"]
+    assert (message["content"].strip(), message.get("reasoning_content")) == (
+        "markwell",
+        "hm" if family == "harmony" else None,
+    )
+    [call] = message["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
+
+
+@pytest.mark.parametrize("family", ["lists", "harmony"])
+def test_a_call_whose_tokens_were_not_sent_trains_after_the_text_that_was_read(player_of, family):
+    player = player_of(family)
+    first = player.play([user("a"), Written(BESIDE[family])], [TOOL])
+    asked = [user("a"), first[1]["message"], RESULT]
+    choices = [
+        player.service.chat(messages=asked, tools=[TOOL], max_tokens=8, seed=seed).choices[0].to_wire()
+        for seed in (1, 2)
+    ]
+    assert not any("continues" in choice for choice in choices)
+    steps = player.first_step([[asked[0], first[1], RESULT, choice] for choice in choices], [TOOL])
+    assert one([step[name] for step in steps for name in ("ratio_mean", "ratio_max")])
+
+
+@pytest.mark.parametrize("family", BESIDE)
+def test_a_call_that_was_changed_is_read_as_changed_and_not_as_its_tokens(player_of, family):
+    player = player_of(family)
+    [asked, choice] = player.play([user("a"), Written(BESIDE[family])], [TOOL])
+    ids = [token["token_id"] for token in choice["logprobs"]["content"]]
+    for function in ({"name": "subtract", "arguments": '{"a": 1}'}, {"name": "add", "arguments": '{"a": 75}'}):
+        call = {**choice["message"]["tool_calls"][0], "function": function}
+        messages = [asked, {**choice["message"], "tool_calls": [call], "token_ids": ids}, RESULT]
+        request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [TOOL]})
+        prompt = player._text(player.renderer.prompt(request.messages, request.tools))
+        assert BESIDE[family] not in prompt
+        assert (function["name"] if "75" not in function["arguments"] else "75") in prompt
+
+
+def headers(service, body):
+    """The headers of a chat completion."""
+
+    async def post():
+        client = httpx.AsyncClient(transport=service.http._transport)
+        url, bearer = f"{service.address.base_url}/v1/chat/completions", {"Authorization": f"Bearer {TOKEN}"}
+        async with client:
+            return (await client.post(url, json=body, headers=bearer)).headers
+
+    return service.http.run(post())
+
+
+def test_content_that_the_template_drops_is_named_in_the_response(player_of):
+    player = player_of("lists")
+    both = {"role": "assistant", "content": "well", "tool_calls": [CALL]}
+    messages = [user("a"), both, {**RESULT, "tool_call_id": CALL["id"]}]
+    request = ChatRequest.model_validate({"model": "m", "messages": messages})
+    assert player.renderer.unread(request.messages) == [1]
+    asked = {"model": player.policy.name, "messages": messages, "max_tokens": 1}
+    assert headers(player.service, asked)["x-rolloutlab-ignored"] == "messages.1.content"
+
+
+@pytest.mark.parametrize("family", ["lists", "xml", "python", "harmony"])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_required_call_begins_as_the_template_begins_one(player_of, family, choice):
+    player = player_of(family)
+    [answer] = player.service.chat("a", tools=[TOOL], tool_choice=choice, max_tokens=60).choices
+    tokens = [token.token_id for token in answer.sampled_tokens() if token.forced]
+    text = player.policy.tokenizer.decode(tokens, skip_special_tokens=False)
+    opening = {
+        "lists": '<|Calls|>[{"name": "',
+        "xml": "<tool_call>\n<function=",
+        "python": "<|tool_call_start|>[",
+        "harmony": " to=functions.",
+    }[family]
+    assert opening.startswith(text) or text.startswith(opening)
+    assert len(text) >= len(opening) - 4
+    assert ("add" in text) == (choice != "required")
 
 
 def harmony(player, text, tools=(TOOL,)):

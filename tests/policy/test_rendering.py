@@ -1,6 +1,7 @@
 """Conversations become token ids as they were sampled, or are refused."""
 
 import copy
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Policy, load_policy
 from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.template_date import DATE
 
 TOOLS = (
     "<s>{% for t in tools or [] %}[ask]{{ t.function.name }}{% endfor %}"
@@ -380,7 +382,7 @@ def test_every_turn_is_trained_after_the_prompt_that_is_sampled_from(policy, ren
         asked = messages(*before, items[2 * turn])
         prompt = renderer.prompt(asked)
         assert (*prompt, *ids) in read
-        begins += not renderer.continues(prompt, asked)
+        begins += renderer.continues(prompt, asked) is False
     assert begins == len(sequences) - 1
     assert sum(each.trainable for each in sequences) == sum(map(len, answers))
 
@@ -500,3 +502,32 @@ def test_a_whole_token_has_its_own_text_special_ones_too(renderer, encode, end):
 def test_a_template_that_fails_in_any_way_refuses_the_conversation(with_template, template):
     with pytest.raises(RenderingError, match="the chat template refuses this conversation"):
         with_template(template).prompt([UserMessage(role="user", content="a")])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "\nToday: {{ strftime_now('%Y-%m-%d, %-d %b %y, %A, 100%%') }}\n{{ messages[0].content }}",
+        "{% macro today() %}{{ strftime_now('%d.%m.%Y') }}{% endmacro %}\n{{ today() }} {{ messages[0].content }}",
+        "{% if not date_string is defined %}{% if strftime_now is defined %}{% set date_string = strftime_now('%j') %}"
+        "{% else %}{% set date_string = '0' %}{% endif %}{% endif %}{{ date_string }} {{ messages[0].content }}",
+    ],
+    ids=["plain", "in a macro", "as Llama 3.2"],
+)
+def test_a_template_that_prints_the_date_gives_the_same_prompt_on_another_day(with_template, monkeypatch, template):
+    from transformers.utils import chat_template_utils
+
+    class Clock(datetime):
+        day = DATE
+
+        @classmethod
+        def now(cls, tz=None):
+            return cls.day
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    renderer = with_template(template)
+    as_transformers_prints_it = renderer._tokenizer.apply_chat_template([user()], tokenize=False)
+    assert renderer.render([user()], begin=False) == as_transformers_prints_it
+    Clock.day = datetime(2027, 1, 2, 3, 4)
+    assert renderer._tokenizer.apply_chat_template([user()], tokenize=False) != as_transformers_prints_it
+    assert renderer.render([user()], begin=False) == as_transformers_prints_it

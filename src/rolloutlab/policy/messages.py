@@ -2,9 +2,9 @@
 
 Chat templates silently drop kinds of messages that they do not know. Such a kind is converted to the nearest one that
 the template renders: `developer` to `system`, `function` to `tool`, `function_call` to `tool_calls`, a refusal and the
-transcript of audio to content. If there is none, or if a template renders a message only in part (its calls without the
-content beside them, the first of several calls), the message is refused. What a template renders is tested with a
-conversation of the same shape, in which every part is a marker.
+transcript of audio to content. If there is none, or if a template renders only the first of several calls, the message
+is refused. Where it renders either calls or the content beside them, it gets the calls alone. What a template renders
+is tested with a conversation of the same shape, in which every part is a marker.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from rolloutlab.api.wire.chat import Choice, FunctionTool, MessageOrChoice
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, MessageOrChoice
 from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING
 from rolloutlab.errors import RenderingError
 
@@ -32,12 +32,13 @@ _EQUIVALENTS = {"developer": "system", "function": "tool", "function_call": "too
 _UNCHECKED = ("user", "assistant")
 _MARKERS = re.compile(r"rolloutlab\d+(?:content|call\d)")
 _MAX_SHAPES = 1000
+_REASONING = (*FIELDS, "thinking")
 
 _LOST = {
     "kind": (": this policy's chat template does not render messages of the kind {kind}", None),
     "content": (
         ".content: this policy's chat template drops the content of messages of the kind {kind}",
-        "leave the content out",
+        "leave the content or the calls out",
     ),
     "calls": (".tool_calls: this policy's chat template renders only one call per message", "one call in a message"),
 }
@@ -48,12 +49,14 @@ class _Shape(NamedTuple):
     """The properties of a message on which its rendering depends.
 
     content: whether it has some beside its calls. calls: their types, `function_call` for the older field of that name;
-    more than two of one type count as two, since a template renders all of them or only one.
+    more than two of one type count as two, since a template renders all of them or only one. reasoning: whether it has
+    some beside its calls, where the template reads it in a field.
     """
 
     role: str
     content: bool = True
     calls: tuple[str, ...] = ()
+    reasoning: bool = False
 
     @property
     def kind(self) -> str:
@@ -98,15 +101,39 @@ class Messages:
         self._template = template
         self._cache: dict[tuple[bool, _Shapes], tuple[_Shapes, Sequence[str]]] = {}
 
-    def plain(self, items: Sequence[MessageOrChoice], path: str, tools: Tools = None) -> list[dict[str, Any]]:
+    def plain(
+        self, items: Sequence[MessageOrChoice], path: str, tools: Tools = None, *, whole: bool = False
+    ) -> list[dict[str, Any]]:
         """The messages for the template.
 
-        path: of the items, for errors, such as `messages`. tools: those that the template renders with them.
+        path: of the items, for errors, such as `messages`. tools: those that the template renders with them. whole:
+        refuse the last message if the template renders only a part of it.
 
         Raises:
-            RenderingError: the template does not render a message, or only a part of it; or it has content other than
-                text.
+            RenderingError: the template does not render a message; or it has content other than text.
         """
+        messages, shapes, (targets, lost) = self._adapted(items, path, tools)
+        parts = dict(enumerate(lost))
+        if whole and shapes[-1].content > targets[-1].content:
+            parts[len(shapes) - 1] = "content"
+        for i, part in parts.items():
+            if part:
+                error, hint = _LOST[part]
+                raise RenderingError(f"{path}.{i}{error.format(kind=shapes[i].kind)}", hint=hint)
+        _convert(messages, targets)
+        if any(shape.calls or shape.role == "tool" for shape in targets):
+            self._call_style.apply(messages)
+        return messages
+
+    def unread(self, items: Sequence[MessageOrChoice], tools: Tools = None) -> list[int]:
+        """Which messages have content beside their calls that the template drops."""
+        _, shapes, (targets, _) = self._adapted(items, "messages", tools)
+        return [i for i, shape in enumerate(shapes) if shape.content > targets[i].content]
+
+    def _adapted(
+        self, items: Sequence[MessageOrChoice], path: str, tools: Tools
+    ) -> tuple[list[dict[str, Any]], _Shapes, tuple[_Shapes, Sequence[str]]]:
+        """The messages with content as one string, their shapes, and the result of `_test` for these."""
         messages = [(item.message if isinstance(item, Choice) else item).to_wire() for item in items]
         for i, message in enumerate(messages):
             _simplify(message, i, f"{path}.{i}")
@@ -118,15 +145,7 @@ class Messages:
             if len(self._cache) >= _MAX_SHAPES:
                 self._cache.clear()  # another thread may do so at any moment
             self._cache[key] = result
-        targets, lost = result
-        for i, part in enumerate(lost):
-            if part:
-                error, hint = _LOST[part]
-                raise RenderingError(f"{path}.{i}{error.format(kind=shapes[i].kind)}", hint=hint)
-        _convert(messages, targets)
-        if any(shape.calls or shape.role == "tool" for shape in targets):
-            self._call_style.apply(messages)
-        return messages
+        return messages, shapes, result
 
     @cached_property
     def _call_style(self) -> _CallStyle:
@@ -155,7 +174,7 @@ class Messages:
     @cached_property
     def _reasoning_place(self) -> Place | None:
         """Makes the fields of a message with reasoning and content; None where the template drops all reasoning."""
-        places: list[Place] = [*(partial(_in_field, name) for name in (*FIELDS, "thinking")), _in_content]
+        places: list[Place] = [*(partial(_in_field, name) for name in _REASONING), _in_content]
         for place in places:
             user = {"role": "user", "content": "?"}
             answer = {"role": "assistant", **place(_call_marker(1, 0), _content_marker(1))}
@@ -179,13 +198,22 @@ class Messages:
             if lost is None or any(lost[i] for i in of_kind):
                 new: dict[str, Any] = {"calls": ("function",)} if equivalent == "tool_calls" else {"role": equivalent}
                 targets = tuple(shape._replace(**new) if shape.kind == kind else shape for shape in targets)
-        return targets, self._lost(targets, tools) or ()
+        lost = self._lost(targets, tools)
+        both = [i for i, shape in enumerate(targets) if shape.calls and shape.content and (lost is None or lost[i])]
+        alone = tuple(shape._replace(content=False) if i in both else shape for i, shape in enumerate(targets))
+        without = self._lost(alone, tools) if both else None
+        if without is not None and not any(without[i] for i in both):
+            return alone, without
+        return targets, lost or ()
 
     def _lost(self, shapes: _Shapes, tools: Tools) -> Sequence[str] | None:
         """What the template drops of each message (a key of `_LOST`, or nothing); None if it refuses them."""
         if all(shape.kind in _UNCHECKED for shape in shapes):
             return [""] * len(shapes)
         examples = [_example(shape, i) for i, shape in enumerate(shapes)]
+        for example, shape in zip(examples, shapes, strict=True):
+            if shape.reasoning and self._reasoning_place:
+                example |= self._reasoning_place("?", example["content"])
         if any(shape.calls for shape in shapes):
             self._call_style.apply(examples)
         try:
@@ -194,6 +222,13 @@ class Messages:
             return None
         rendered = set(_MARKERS.findall(text))
         return [_missing(shape, i, rendered) for i, shape in enumerate(shapes)]
+
+
+def content_of(message: AssistantMessage) -> str:
+    """The content of a message, a refusal included, as one string."""
+    plain = message.to_wire()
+    _simplify(plain, 0, "message")
+    return str(plain["content"])
 
 
 def _in_field(name: str, reasoning: str, content: str) -> dict[str, Any]:
@@ -210,7 +245,8 @@ def _shape(message: dict[str, Any]) -> _Shape:
     else:
         types = [call["type"] for call in message.get("tool_calls") or []]
         calls = tuple(chain.from_iterable([each] * min(types.count(each), 2) for each in ("function", "custom")))
-    return _Shape(message["role"], not calls or bool(message["content"].strip()), calls)
+    reasoning = bool(calls) and any(name in message for name in _REASONING)
+    return _Shape(message["role"], not calls or bool(message["content"].strip()), calls, reasoning)
 
 
 def _example(shape: _Shape, i: int) -> dict[str, Any]:
@@ -276,12 +312,16 @@ def _simplify(message: dict[str, Any], i: int, path: str) -> None:
 def _convert(messages: list[dict[str, Any]], targets: _Shapes) -> None:
     """Convert each message to its target, in place, with the arguments of calls as objects.
 
+    Content that a target does not have is dropped.
+
     The result of a function gets the id of its call: the nearest earlier call of that name without a result.
     """
     pending: defaultdict[str, list[str]] = defaultdict(list)
     for i, (message, shape) in enumerate(zip(messages, targets, strict=True)):
         if shape.calls and shape.kind != "function_call" and (call := message.pop("function_call", None)):
             message["tool_calls"] = [_as_tool_call(call, _call_id(i))]
+        if not shape.content and message["content"].strip():
+            message["content"] = ""
         functions = [call for call in message.get("tool_calls") or [] if call["type"] == "function"]
         for call in reversed(functions):
             pending[call["function"]["name"]].append(call["id"])

@@ -9,10 +9,11 @@ from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.api.wire.chat import FunctionTool, UserMessage
 from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_reasoning
-from rolloutlab.errors import InputError
+from rolloutlab.errors import InputError, RenderingError
 from rolloutlab.policy import harmony
+from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.policy.tool_calls import Call, ToolCallFormat, infer_format, valid_call
+from rolloutlab.policy.tool_calls import Call, CallExample, ToolCallFormat, call_example, valid_call
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 Decode = Callable[[Sequence[int]], str]
@@ -138,7 +139,7 @@ class CompletionParser:
             return ParsedMessage(*parsed)
         if not tools or not self._format:
             return ParsedMessage(reasoning, answer, [])
-        content, calls = self._format.parse(split_reasoning(whole, begun)[1])
+        content, calls = self._format.parse(split_reasoning(whole, begun)[1], tools)
         return ParsedMessage(reasoning, content if calls else answer, calls)
 
     def check(self, tools: Sequence[FunctionTool]) -> None:
@@ -158,9 +159,9 @@ class CompletionParser:
         Raises:
             InputError: the format of calls is not known.
         """
-        if self._format is None:
+        if self._example is None:
             raise InputError("this policy does not support required calls", hint='tool_choice: "auto"')
-        beginning, rest = self._format.beginning(function)
+        beginning, rest = self._example.beginning(function)
         whole: list[int] = self._tokenizer(beginning + rest, add_special_tokens=False)["input_ids"]
         # only whole tokens of the beginning: one that extends into the rest is sampled
         texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
@@ -204,11 +205,13 @@ class CompletionParser:
         return marker if marker in visible else ""
 
     @cached_property
-    def _format(self) -> ToolCallFormat | None:
-        def template(messages: list[dict[str, Any]], begin: bool) -> str:
-            return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=begin, tokenize=False))
+    def _format(self) -> ToolCallFormat | MarkedCalls | None:
+        example = self._example
+        return infer_call_form(example, str(self._tokenizer.eos_token or "")) if example else None
 
+    @cached_property
+    def _example(self) -> CallExample | None:
         try:
-            return infer_format(template, str(self._tokenizer.eos_token or ""))
-        except Exception:  # noqa: BLE001 - a template may fail in any way on an unknown call
+            return call_example(self._renderer.render)
+        except RenderingError:
             return None

@@ -4,8 +4,6 @@ Sampled token ids are read and trained as they are: where the chat template rend
 its text is not tokenized again. Sampler and trainer build the prompt of a turn by the same function.
 """
 
-import re
-import secrets
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +19,9 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.harmony import CHANNEL
-from rolloutlab.policy.messages import Messages, Tools
+from rolloutlab.policy.messages import Messages, Tools, content_of
+from rolloutlab.policy.splicing import Splicer, Turns, words
+from rolloutlab.policy.template_date import with_fixed_date
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
@@ -76,8 +76,7 @@ class Renderer:
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
         self._messages = Messages(self._template)
-        self._secret = secrets.token_hex(8)  # no message can have a placeholder in it
-        self._placeholder = re.compile(rf"sampled:{self._secret}:(\d+);")
+        self._splicer = Splicer(self._template, [self._decode([token_id]) for token_id in sorted(end_ids)])
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Token ids of a conversation, with the generation prompt.
@@ -88,23 +87,24 @@ class Renderer:
             RenderingError: a part of it is not text, or the chat template does not render or refuses it; or token ids
                 are not those of the message.
         """
-        return self._prompt(*self._plain(messages, tools), tools, self._encode)
+        plain, sampled = self._plain(messages, tools)
+        return self._prompt(plain, sampled, self._turns(sampled), tools)
 
-    def continues(self, prompt: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> bool:
+    def continues(self, prompt: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> bool | None:
         """Whether the prompt of these messages begins with what was read and sampled for their last turn.
 
-        That is the last one with `token_ids`; True where there is none, or where its own prompt cannot be rendered. A
+        That is the last one with `token_ids`; None where there is none, or where its own prompt cannot be rendered. A
         prompt that does not begins a new training sequence, as in `sequences`.
         """
         if not any(isinstance(message, AssistantMessage) and message.token_ids for message in messages):
-            return True
+            return None
         plain, sampled = self._plain(messages, tools)
         last = max(sampled)
         earlier = {i: ids for i, ids in sampled.items() if i < last}
         try:
-            before = [*self._prompt(plain[:last], earlier, tools, self._encode), *sampled[last]]
+            before = [*self._prompt(plain[:last], earlier, self._turns(earlier), tools), *sampled[last]]
         except RenderingError:
-            return True
+            return None
         return list(prompt[: len(before)]) == before
 
     def answer(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
@@ -113,7 +113,7 @@ class Renderer:
         Raises:
             RenderingError: as for a prompt, or the template does not render an answer after its prompt.
         """
-        plain = self._messages.plain(messages, "messages", tools)
+        plain = self._messages.plain(messages, "messages", tools, whole=True)
         prompt, whole = self._template(plain[:-1], tools), self._check_length(self._template(plain, tools, begin=False))
         answer = after_prompt(prompt, whole, reasoning_of(messages[-1].to_wire(), "")[0])
         if answer is None:
@@ -125,8 +125,10 @@ class Renderer:
     def sequences(self, history: History) -> list[TokenSequence]:
         """The history as sequences, cut after its last sampled token.
 
-        Each turn is trained after the prompt that the sampler read. A turn whose prompt does not begin with the tokens
-        read and sampled before it, such as after a template has dropped earlier reasoning, begins a new sequence.
+        Each turn is trained after the prompt that the sampler read: with the tokens of earlier calls in any form if its
+        Choice is marked as sampled so (`continues`), else of those whose text the template renders. A turn whose prompt
+        does not begin with the tokens read and sampled before it, such as after a template has dropped earlier
+        reasoning, begins a new sequence.
 
         Raises:
             RenderingError: as for a prompt; or a sampled token is not in the vocabulary.
@@ -135,15 +137,35 @@ class Renderer:
         tokens = {i: item.sampled_tokens() for i, item in enumerate(items) if isinstance(item, Choice)}
         sampled = {i: self._ids(entries, f"{_ITEMS}.{i}") for i, entries in tokens.items() if entries}
         last = max(sampled, default=0)  # its message is no context of any sampled token
-        plain = self._messages.plain(items[:last], _ITEMS, tools)
-        encode = cache(self._encode)  # the text between two turns is part of all later prompts
+        whole = self._messages.plain(items[:last], _ITEMS, tools)
+        changes = bool(self._messages.unread(items[:last], tools))  # what is dropped may depend on later messages
+        texts, bodies, encode = self._turns(sampled).texts, dict[int, str | None](), cache(self._encode)
         sequences: list[TokenSequence] = []
         for i, ids in sampled.items():
-            prompt = self._prompt(plain[:i], {j: sampled[j] for j in sampled if j < i}, tools, encode)
+            plain = self._messages.plain(items[:i], _ITEMS, tools) if changes else whole[:i]
+            earlier = {j: text for j, text in texts.items() if j < i}
+            turns = Turns(earlier, _read_tokens(items[i]), {} if changes else bodies)
+            prompt = self._prompt(plain, sampled, turns, tools, encode)
             if not sequences or prompt[: len(sequences[-1])] != list(sequences[-1].ids):
                 sequences.append(TokenSequence())
             sequences[-1].extend(prompt[len(sequences[-1]) :], ids, tokens[i])
         return sequences
+
+    def unread(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
+        """Which messages have content beside their calls that the prompt does not have.
+
+        Content of a turn that is read as it was sampled is in the prompt.
+        """
+        plain = self._messages.unread(messages, tools)
+        return [i for i in plain if not (isinstance(m := messages[i], AssistantMessage) and m.token_ids)]
+
+    def render(self, messages: list[dict[str, Any]], begin: bool) -> str:
+        """The text of a conversation as the template renders it; begin: with the generation prompt.
+
+        Raises:
+            RenderingError: the template refuses it.
+        """
+        return self._template(messages, None, begin)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Without special tokens, except those around reasoning."""
@@ -157,12 +179,14 @@ class Renderer:
 
     def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
+        definitions: Any = [tool.to_wire() for tool in tools] if tools else None
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
-                tools=[tool.to_wire() for tool in tools] if tools else None,
+                tools=definitions,
                 add_generation_prompt=begin,
                 tokenize=False,
+                chat_template=with_fixed_date(self._tokenizer.get_chat_template(tools=definitions)),
             )
         except Exception as error:  # a template is a program, and may fail in any way
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error
@@ -193,43 +217,28 @@ class Renderer:
         return max(map(len, self._tokenizer.get_vocab()))
 
     def _prompt(
-        self, plain: list[dict[str, Any]], sampled: Mapping[int, list[int]], tools: Tools, encode: Encode
+        self,
+        plain: list[dict[str, Any]],
+        sampled: Mapping[int, list[int]],
+        turns: Turns,
+        tools: Tools,
+        encode: Encode | None = None,
     ) -> list[int]:
         """Token ids of a conversation, with the generation prompt; sampled: the ids of turns, by index of a message."""
         text = self._check_length(self._template(plain, tools))
         ids: list[int] = []
-        parts = self._placeholder.split(self._with_placeholders(text, plain, sampled, tools))
+        parts = self._splicer.parts(text, plain, turns, tools)
         for i, part in enumerate(parts):
             if i % 2:
                 ids += sampled[int(part)]
                 continue
-            context = encode(self._before_sampled(part) if i + 1 < len(parts) else part)
+            context = (encode or self._encode)(self._before_sampled(part) if i + 1 < len(parts) else part)
             # without the template's end of a turn, if that was sampled
             ids += context[1:] if ids and context[:1] == ids[-1:] and ids[-1] in self._end_ids else context
         return ids
 
-    def _with_placeholders(
-        self, text: str, plain: list[dict[str, Any]], sampled: Mapping[int, list[int]], tools: Tools
-    ) -> str:
-        """The text of a conversation, with placeholders for the turns that it has as sampled, but for white space."""
-        texts = {i: self._text_without_end(ids) for i, ids in sampled.items()}
-
-        def with_placeholders(turns: Sequence[int]) -> str | None:
-            """None where the texts of these turns in their places give another text."""
-            marked = [self._marked(i) if i in turns else message for i, message in enumerate(plain)]
-            try:
-                rendered = self._template(marked, tools)
-            except RenderingError:  # such as a result without a call before it
-                return None
-            whole = self._placeholder.sub(lambda match: texts[int(match[1])], rendered)
-            return rendered if _words(whole) == _words(text) else None
-
-        if not sampled:
-            return text
-        whole = with_placeholders(list(sampled))
-        if whole is None and len(sampled) > 1:
-            whole = with_placeholders([i for i in sampled if with_placeholders([i])])
-        return text if whole is None else whole
+    def _turns(self, sampled: Mapping[int, list[int]], **more: Any) -> Turns:
+        return Turns({i: self._text_without_end(ids) for i, ids in sampled.items()}, **more)
 
     def _before_sampled(self, text: str) -> str:
         """The text before a sampled turn with the white space of the generation prompt, after which it was sampled."""
@@ -249,10 +258,6 @@ class Renderer:
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stripped, without, strict=False)))
         return stripped[same:], prompt[len(stripped) :]
 
-    def _marked(self, i: int) -> dict[str, Any]:
-        """A message in place of the i-th, whose content is its placeholder."""
-        return {"role": "assistant", "content": f"sampled:{self._secret}:{i};"}
-
     def _text_without_end(self, ids: Sequence[int]) -> str:
         ids = ids[:-1] if ids and ids[-1] in self._end_ids else ids
         return self._decode(ids)
@@ -261,18 +266,18 @@ class Renderer:
         """The messages for the template, and the token ids of those that have some, by their index."""
         plain = self._messages.plain(messages, "messages", tools)
         return plain, {
-            i: self._token_ids(message, plain[i], f"messages.{i}.token_ids")
+            i: self._token_ids(message, f"messages.{i}.token_ids")
             for i, message in enumerate(messages)
             if isinstance(message, AssistantMessage) and message.token_ids
         }
 
-    def _token_ids(self, message: AssistantMessage, plain: dict[str, Any], path: str) -> list[int]:
+    def _token_ids(self, message: AssistantMessage, path: str) -> list[int]:
         """The `token_ids` of a message, which are at least its text: calls and what a stop string cut off are more."""
         ids = message.token_ids or []
         if any(not 0 <= token_id < self._vocabulary for token_id in ids):
             raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
-        content, whole = _words(split_reasoning(plain["content"])[1]), self._decode(ids)
-        as_sampled = any(content in _words(text) for text in (self.text(ids), whole))
+        content, whole = words(split_reasoning(content_of(message))[1]), self._decode(ids)
+        as_sampled = any(content in words(text) for text in (self.text(ids), whole))
         # what is between parts of the content: calls, or the headers of messages
         in_parts = message.tool_calls or CHANNEL in whole
         if not as_sampled and not (in_parts and _is_subsequence(content, whole)):
@@ -306,8 +311,9 @@ class Renderer:
         return {text: i for text, i in texts.items() if _REPLACEMENT not in text}
 
 
-def _words(text: str) -> str:
-    return "".join(text.split())
+def _read_tokens(item: Any) -> bool:
+    """Whether the prompt of a Choice had the tokens of earlier turns, by the mark of the service that sampled it."""
+    return isinstance((item.model_extra or {}).get("continues"), bool)
 
 
 def _is_subsequence(part: str, text: str) -> bool:

@@ -1,16 +1,17 @@
-"""Format of a policy's tool calls, inferred from its chat template, and their parser."""
+"""Format of a policy's tool calls, inferred from its chat template, and the parser of those that are JSON."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rolloutlab.api.wire.chat import FunctionTool
 from rolloutlab.api.wire.reasoning import CLOSING
 from rolloutlab.policy.continuation import after_prompt
 
 Template = Callable[[list[dict[str, Any]], bool], str]
 """Renders messages; the second argument is `add_generation_prompt`."""
-_NAME, _ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
+NAME, ARGUMENTS = "rolloutlab_function", {"rolloutlab_argument": "value"}
 _BEFORE, _AFTER = " \t\r\n,;[", " \t\r\n,;]"
 
 
@@ -23,29 +24,74 @@ class Call:
 
 
 @dataclass(frozen=True)
-class ToolCallFormat:
-    """JSON objects between two markers, such as `<tool_call>` and `</tool_call>`; either may be empty.
+class CallExample:
+    """A call of the function `NAME` as a chat template writes it after its prompt.
 
-    name_key, arguments_key: the object's keys. example: a call of the function `_NAME`. before_name, before_arguments:
-    offsets of the name and of the arguments in it.
+    before_name, before_arguments: offsets of the name and of the arguments in it.
     """
 
-    opening: str
-    closing: str
-    name_key: str
-    arguments_key: str
-    example: str
+    text: str
     before_name: int
     before_arguments: int
 
     def beginning(self, function: str | None) -> tuple[str, str]:
         """The beginning of a call of this function, or of any; and an example of the rest."""
         if function is None:
-            return self.example[: self.before_name], self.example[self.before_name :]
+            return self.text[: self.before_name], self.text[self.before_name :]
         name = json.dumps(function, ensure_ascii=False)[1:-1]
-        return self.example[: self.before_arguments].replace(_NAME, name), self.example[self.before_arguments :]
+        return self.text[: self.before_arguments].replace(NAME, name), self.text[self.before_arguments :]
 
-    def parse(self, text: str) -> tuple[str, list[Call]]:
+
+def call_example(template: Template) -> CallExample | None:
+    """The example of a chat template; None if it does not write calls after its prompt."""
+    user = [{"role": "user", "content": "?"}]
+    call = {"id": "call00000", "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS}}
+    prompt = template(user, True)
+    whole = template([*user, {"role": "assistant", "content": "", "tool_calls": [call]}], False)
+    text = after_prompt(prompt, whole)
+    [argument] = ARGUMENTS
+    if text is None or NAME not in text or argument not in text.partition(NAME)[2]:
+        return None
+    between = text[: text.index(argument, text.index(NAME))]
+    # the arguments begin with an object, with the tag of the first, or with the first itself
+    begin = next((i for mark in "{<" if (i := between.find(mark, text.index(NAME))) >= 0), len(between))
+    return CallExample(text, text.index(NAME), begin)
+
+
+@dataclass(frozen=True)
+class ToolCallFormat:
+    """JSON objects between two markers, such as `<tool_call>` and `</tool_call>`; either may be empty.
+
+    name_key, arguments_key: the object's keys.
+    """
+
+    opening: str
+    closing: str
+    name_key: str
+    arguments_key: str
+
+    @classmethod
+    def of(cls, example: CallExample, end: str) -> "ToolCallFormat | None":
+        """The format of an example, or None if it is not JSON. end: the text of the end-of-turn token."""
+        text = example.text
+        answer = text.find(CLOSING) + len(CLOSING) if CLOSING in text else 0  # some write an empty reasoning
+        for start in (i for i, character in enumerate(text) if character == "{"):
+            try:
+                value, call_end = json.JSONDecoder().raw_decode(text, start)
+            except ValueError:
+                continue
+            keys = {_kind(each): name for name, each in value.items()}
+            if "name" in keys and "arguments" in keys:
+                closing = text[call_end:].partition(end)[0] if end else text[call_end:]
+                return cls(
+                    opening=text[answer:start].lstrip().rstrip(_BEFORE),
+                    closing=closing.lstrip(_AFTER).rstrip(),
+                    name_key=keys["name"],
+                    arguments_key=keys["arguments"],
+                )
+        return None
+
+    def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:  # noqa: ARG002 - as others
         """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
         before, _, rest = text.partition(self.opening) if self.opening else ("", "", text)
         calls: list[Call] = []
@@ -91,41 +137,8 @@ def valid_call(name: Any, arguments: Any) -> Call | None:
     return Call(name, text)
 
 
-def infer_format(template: Template, end: str) -> ToolCallFormat | None:
-    """The format of a chat template's calls, or None if it is not JSON, from the rendering of an example.
-
-    end: the text of the end-of-turn token.
-    """
-    user = [{"role": "user", "content": "?"}]
-    call = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
-    prompt = template(user, True)
-    whole = template([*user, {"role": "assistant", "content": "", "tool_calls": [call]}], False)
-    rendered = after_prompt(prompt, whole)
-    if rendered is None:
-        return None
-    answer = rendered.find(CLOSING) + len(CLOSING) if CLOSING in rendered else 0  # some write an empty reasoning
-    for start in (i for i, character in enumerate(rendered) if character == "{"):
-        try:
-            value, call_end = json.JSONDecoder().raw_decode(rendered, start)
-        except ValueError:
-            continue
-        keys = {_kind(each): name for name, each in value.items()}
-        if "name" in keys and "arguments" in keys and _NAME in rendered:
-            closing = rendered[call_end:].partition(end)[0] if end else rendered[call_end:]
-            return ToolCallFormat(
-                opening=rendered[answer:start].lstrip().rstrip(_BEFORE),
-                closing=closing.lstrip(_AFTER).rstrip(),
-                name_key=keys["name"],
-                arguments_key=keys["arguments"],
-                example=rendered,
-                before_name=rendered.index(_NAME),
-                before_arguments=rendered.index("{", rendered.index(_NAME)),
-            )
-    return None
-
-
 def _kind(value: Any) -> str:
     """Which part of the example call a value is."""
-    if value == _NAME:
+    if value == NAME:
         return "name"
-    return "arguments" if value in (_ARGUMENTS, json.dumps(_ARGUMENTS)) else "other"
+    return "arguments" if value in (ARGUMENTS, json.dumps(ARGUMENTS)) else "other"

@@ -126,6 +126,7 @@ class Completer:
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
         self._parser.check(tools)
         prompt = tuple(self._renderer.prompt(body.messages, tools))
+        ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(body.messages, tools))
         return CompletionOptions(
             model=f"{model.project}/{model.name}@{step}" if model else self._registry.policy.name,
             step=step,

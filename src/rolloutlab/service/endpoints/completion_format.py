@@ -23,7 +23,7 @@ class CompletionOptions:
     """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
     ignored: names of fields of the request that have no effect. continues: whether the prompt begins with the tokens
-    read and sampled for the turn before.
+    read and sampled for the turn before; None where the request has no tokens of earlier turns.
     """
 
     model: str
@@ -36,7 +36,7 @@ class CompletionOptions:
     with_usage: bool = False
     project: str = ""
     ignored: tuple[str, ...] = ()
-    continues: bool = True
+    continues: bool | None = None
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -47,8 +47,8 @@ class CompletionOptions:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Of each choice its checkpoint; and `continues: false` where it begins a new training sequence."""
-        return {"policy_version": self.step, **({} if self.continues else {"continues": False})}
+        """Of each choice its checkpoint, and whether it continues the turn before or begins a new training sequence."""
+        return {"policy_version": self.step, **({} if self.continues is None else {"continues": self.continues})}
 
 
 class Writer:

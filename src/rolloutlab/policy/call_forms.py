@@ -1,0 +1,118 @@
+"""Forms of tool calls that are not JSON: XML (Qwen3.5, GLM-4.5) and Python (LFM2), and their parsers.
+
+A policy's form is the one that reads back the call that its chat template writes: no names of models are compared.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rolloutlab.api.wire.chat import FunctionTool
+from rolloutlab.policy.tool_calls import ARGUMENTS, NAME, Call, CallExample, ToolCallFormat, valid_call
+
+Read = Callable[[str, Sequence[FunctionTool]], list[Call] | None]
+"""Reads the calls between two marks; None if one is malformed."""
+
+
+@dataclass(frozen=True)
+class MarkedCalls:
+    """Calls between two marks, which `read` reads."""
+
+    opening: str
+    closing: str
+    read: Read
+
+    def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:
+        """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
+        before, *rest = text.split(self.opening)
+        around, calls = [before], []
+        for part in rest:
+            inner, closed, after = part.partition(self.closing)
+            read = self.read(inner, tools) if closed else None
+            if read is None:
+                return text, []
+            calls += read
+            around.append(after)
+        return "".join(each for each in around if each.strip()) if calls else text, calls
+
+
+def infer_call_form(example: CallExample, end: str) -> ToolCallFormat | MarkedCalls | None:
+    """The form of a chat template's calls, or None if it is none of these.
+
+    end: the text of the end-of-turn token.
+    """
+    tool = FunctionTool.model_validate({"type": "function", "function": {"name": NAME}})
+    for form in _FORMS:
+        if form.opening in example.text:
+            _, calls = form.parse(example.text, [tool])
+            if [(call.name, json.loads(call.arguments)) for call in calls] == [(NAME, ARGUMENTS)]:
+                return form
+    return ToolCallFormat.of(example, end)
+
+
+def _xml(function: str, parameter: str, text: str, tools: Sequence[FunctionTool]) -> list[Call] | None:
+    """One call in XML. function, parameter: patterns with the groups `name`, `rest`, and `key`, `value`.
+
+    The types of the values are those of the tool's parameters, by the parser of transformers.
+    """
+    call = re.fullmatch(function, text.strip(), re.DOTALL)
+    if call is None or re.sub(parameter, "", call["rest"], flags=re.DOTALL).strip():
+        return None
+    keys = [each["key"] for each in re.finditer(parameter, call["rest"], re.DOTALL)]
+    if len({*keys}) < len(keys):
+        return None
+    from transformers.utils.chat_parsing import parse_response  # since 5.13, with tools since 5.15
+
+    whole = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+    content = {"content": "xml-inline", "content_args": {"tag_pattern": parameter}, "transform": whole}
+    field = {"open_pattern": rf"^(?P<name>{re.escape(call['name'])})\n", **content}
+    schema = {"start_anchor": "\n", "fields": {"call": field}}
+    definitions: list[Any] = [tool.to_wire() for tool in tools]
+    parsed = parse_response(f"{call['name']}\n{call['rest']}", schema, prefix="", tools=definitions)
+    valid = valid_call(parsed["call"]["function"]["name"], parsed["call"]["function"]["arguments"])
+    return [valid] if valid else None
+
+
+def _python(text: str, _: Sequence[FunctionTool]) -> list[Call] | None:
+    """A Python list of calls with named arguments, whose values are literals of Python or JSON."""
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+        calls = [_python_call(each) for each in body.elts] if isinstance(body, ast.List) else []
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+    valid = [call for call in calls if call]
+    return valid if valid and len(valid) == len(calls) else None
+
+
+def _python_call(node: ast.expr) -> Call | None:
+    names = [each.arg for each in node.keywords] if isinstance(node, ast.Call) else []
+    if not isinstance(node, ast.Call) or node.args or None in names or len({*names}) < len(names):
+        return None
+    values = [ast.literal_eval(_JsonNames().visit(each.value)) for each in node.keywords]
+    return valid_call(ast.unparse(node.func), dict(zip(map(str, names), values, strict=True)))
+
+
+class _JsonNames(ast.NodeTransformer):
+    """Constants of JSON as those of Python, since templates write objects as JSON."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        constants = {"true": True, "false": False, "null": None}
+        return ast.Constant(constants[node.id]) if node.id in constants else node
+
+
+_PARAMETER = r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"
+_ARGUMENT = r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
+_FORMS = (
+    MarkedCalls(
+        "<tool_call>",
+        "</tool_call>",
+        partial(_xml, r"<function=(?P<name>[^>\n]+)>(?P<rest>.*)</function>", _PARAMETER),
+    ),
+    MarkedCalls("<tool_call>", "</tool_call>", partial(_xml, r"(?P<name>[^\s<{]+)(?P<rest>.*)", _ARGUMENT)),
+    MarkedCalls("<|tool_call_start|>", "<|tool_call_end|>", _python),
+)
+"""Qwen3.5 and Nemotron 3; GLM-4.5; LFM2."""
