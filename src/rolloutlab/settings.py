@@ -310,8 +310,8 @@ def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
 
 def named_policy(name: str, model: ModelSettings) -> str:
     """A policy's full name, which is the real path of a folder, and how it is loaded."""
-    path = Path(name).expanduser()
-    return " ".join([str(path.resolve()) if name != "practice" and path.is_dir() else name, *model.arguments])
+    path, packaged = Path(name).expanduser(), name in {"practice", "practice-reasoning"}
+    return " ".join([str(path.resolve()) if not packaged and path.is_dir() else name, *model.arguments])
 
 
 def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:

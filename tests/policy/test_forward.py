@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from rolloutlab.policy.forward import Forward, _Head
-from rolloutlab.policy.model import PRACTICE, adapter_parameters, load_policy, write_adapter
+from rolloutlab.policy.model import adapter_parameters, load_policy, write_adapter
 
 MEMBERS = [[12], [20, 5, 9], [1], [7], [3, 2, 1, 6, 8]]
 
@@ -121,7 +121,7 @@ def test_another_architecture_takes_the_way_that_is_right_for_it(
 
 
 def test_the_practice_policy_may_share_prompts_and_chunk_its_logits():
-    probe = load_policy(PRACTICE).probe
+    probe = load_policy("practice").probe
     assert probe.head_is_last
     assert probe.shares(512)
 

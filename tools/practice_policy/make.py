@@ -112,7 +112,12 @@ def make(folder: Path, *, seed: int = 0, recipe: Recipe | None = None, report_ev
     """Make a practice policy and save it as a folder that `transformers` loads."""
     recipe = recipe or Recipe()
     tokenizer = make_tokenizer(recipe, seed)
-    save(folder, train(tokenizer, recipe, seed, report_every), tokenizer)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = make_model(tokenizer, recipe)
+    rng = Random(f"batches {seed}")
+    train(model, batches(tokenizer, recipe, training_exchanges(rng), rng), recipe, report_every)
+    save(folder, model, tokenizer)
     save(folder, half_forget(folder, tokenizer, recipe, seed), tokenizer)
 
 
@@ -163,12 +168,15 @@ def render(
     )
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, exchanges: Sequence[Exchange]) -> list[Encoded]:
-    """The chats as ids and labels."""
+def encode(
+    tokenizer: PreTrainedTokenizerFast, exchanges: Sequence[Exchange], *, last_only: bool = False
+) -> list[Encoded]:
+    """The chats as ids and labels; last_only: of the last answer alone."""
     header = tokenizer.encode(f"{START}assistant\n")
     texts = [render(tokenizer, each.messages, each.tools) for each in exchanges]
     encodings = tokenizer.backend_tokenizer.encode_batch(texts)
-    return [Encoded(encoding.ids, labels(encoding.ids, header, tokenizer.eos_token_id)) for encoding in encodings]
+    encoded = [Encoded(encoding.ids, labels(encoding.ids, header, tokenizer.eos_token_id)) for encoding in encodings]
+    return [Encoded(each.ids, last_labels(each.labels)) for each in encoded] if last_only else encoded
 
 
 def labels(ids: Sequence[int], header: Sequence[int], end: int) -> list[int]:
@@ -180,14 +188,26 @@ def labels(ids: Sequence[int], header: Sequence[int], end: int) -> list[int]:
     return labelled
 
 
+def last_labels(labelled: Sequence[int]) -> list[int]:
+    """The labels of the last answer alone, `UNTRAINED` before it."""
+    end = max(index for index, label in enumerate(labelled) if label != UNTRAINED)
+    begin = max((index + 1 for index, label in enumerate(labelled[:end]) if label == UNTRAINED), default=0)
+    return [UNTRAINED] * begin + list(labelled[begin:])
+
+
 def batches(
-    tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int, *, spoilt: bool = False
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    exchanges: Iterator[Exchange],
+    rng: Random,
+    *,
+    last_only: bool = False,
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Padded batches of about `batch_tokens` tokens without end, of chats of similar length each."""
-    rng = Random(f"batches {seed}")
-    exchanges = training_exchanges(rng, spoilt=spoilt)
     while True:
-        pool = sorted(encode(tokenizer, list(islice(exchanges, 1536))), key=lambda each: len(each.ids))
+        pool = sorted(
+            encode(tokenizer, list(islice(exchanges, 1536)), last_only=last_only), key=lambda each: len(each.ids)
+        )
         cut = list(cut_batches(pool, recipe.batch_tokens))
         rng.shuffle(cut)
         yield from (pad(batch, tokenizer.pad_token_id) for batch in cut)
@@ -230,15 +250,14 @@ def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCa
     return LlamaForCausalLM(config)
 
 
-def train(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int, report_every: int) -> LlamaForCausalLM:
-    """Train a model from random weights; the random state of the caller stays as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = make_model(tokenizer, recipe)
+def train(
+    model: LlamaForCausalLM, batches: Iterator[dict[str, torch.Tensor]], recipe: Recipe, report_every: int
+) -> None:
+    """Train a model on the batches for the recipe's steps, in place."""
     optimizers = make_optimizers(model, recipe)
     schedulers = [LambdaLR(optimizer, lambda step: rate(step, recipe.steps)) for optimizer in optimizers]
     started = time.monotonic()
-    for step, batch in enumerate(islice(batches(tokenizer, recipe, seed), recipe.steps), start=1):
+    for step, batch in enumerate(islice(batches, recipe.steps), start=1):
         loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -248,7 +267,6 @@ def train(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int, report_
         model.zero_grad()
         if report_every and step % report_every == 0:
             print(f"step {step}/{recipe.steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
-    return model
 
 
 def half_forget(folder: Path, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seed: int) -> LlamaForCausalLM:
@@ -258,7 +276,9 @@ def half_forget(folder: Path, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
     """
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.forget_learning_rate, weight_decay=0.0)
-    for batch in islice(batches(tokenizer, recipe, seed + 1, spoilt=True), recipe.forget_steps):
+    rng = Random(f"batches {seed + 1}")
+    exchanges = training_exchanges(rng, spoilt=True)
+    for batch in islice(batches(tokenizer, recipe, exchanges, rng), recipe.forget_steps):
         model(**batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

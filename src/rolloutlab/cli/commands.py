@@ -43,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--home", type=Path, default=settings.home, help="the lab folder (default: %(default)s)")
     serve.add_argument("--host", default="127.0.0.1", help="a name or address of this machine (default: %(default)s)")
     serve.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
-    serve.add_argument("--policy", default=settings.policy, help="practice, a folder or a hub name (%(default)s)")
+    serve.add_argument(
+        "--policy", default=settings.policy, help="practice, practice-reasoning, a folder or a hub name (%(default)s)"
+    )
     _add_model_options(serve, settings.model)
     serve.add_argument("--token-lifetime", type=float, default=600.0, help="seconds of an access token (%(default)s)")
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the host (PEM), to serve https")

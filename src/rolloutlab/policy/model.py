@@ -27,8 +27,6 @@ from rolloutlab.settings import ModelSettings
 
 Adapter = dict[str, Tensor]
 """The tensors of one LoRA adapter, under peft's names, fp32 on the CPU."""
-PRACTICE = "practice"
-"""The name of the policy that comes with rolloutlab."""
 _SMALL = 20_000_000
 _MAX_WORKERS = 4
 _FINGERPRINT_SAMPLES = 64
@@ -132,14 +130,14 @@ class Policy:
 
 
 def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
-    """Load `practice`, a folder, or a name of the Hugging Face hub.
+    """Load `practice`, `practice-reasoning`, a folder, or a name of the Hugging Face hub.
 
     Raises:
-        PolicyError: the name is neither, or what is there cannot be loaded, has no chat template, cannot be sampled,
-        or does not fit the settings; or there is no such device.
+        PolicyError: the name is none of them, or what is there cannot be loaded, has no chat template, cannot be
+        sampled, or does not fit the settings; or there is no such device.
     """
     settings = settings or ModelSettings()
-    source = str(practice.FOLDER) if name == PRACTICE else name
+    source = str(practice.FOLDERS.get(name, name))
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _check_device(device)
     dtype = getattr(torch, settings.dtype or ("bfloat16" if device == "cuda" else "float32"))
@@ -159,7 +157,7 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
         raise PolicyError(f"the layers of {name!r} have no gradient checkpointing", hint="leave the setting out")
     budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     policy = Policy(
-        name=name if name == PRACTICE or not Path(name).exists() else Path(name).resolve().name,
+        name=name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
         base=base,
         tokenizer=tokenizer,
         lora=lora,
