@@ -299,3 +299,74 @@ def test_a_source_of_odd_bytes_or_of_any_length_is_an_answer_in_words(service, p
         status, text = post({"custom_loss": digest})
         assert status == 422
         assert why in text
+
+
+@pytest.fixture
+def file_of(service):
+    """Writes a loss with this body into a service's folder: its hash."""
+
+    def write(body, service=service):
+        source = f"import torch\ndef loss(new, old, advantage, weight, history):\n    {body}\n".encode()
+        digest = hashlib.sha256(source).hexdigest()
+        path = service.folder / "losses" / f"{digest}.py"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(source)
+        path.chmod(0o600)
+        return digest
+
+    return write
+
+
+def job_of(posted):
+    status, text = posted
+    assert status == 200, text
+    return json.loads(text)["id"]
+
+
+@pytest.mark.parametrize("wrong", ["raise SystemExit", "raise KeyboardInterrupt", "import sys; sys.exit('no')"])
+def test_a_loss_that_would_end_the_process_ends_its_job_and_the_next_one_trains(service, post, file_of, wrong):
+    first, second = job_of(post({"custom_loss": file_of(wrong)})), job_of(post({}))
+    assert service.ended(first)[-1].data["error_message"].startswith("the loss failed: ")
+    assert service.ended(second)[-1].type == "training_ended"
+
+
+def test_whatever_a_job_raises_the_queue_goes_on(service, post, monkeypatch):
+    def exits(_body):
+        raise SystemExit("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_queue.job_upload, "read", exits)
+        assert service.ended(job_of(post({})))[-1].data["error_message"] == "SystemExit: no"
+    assert service.ended(job_of(post({})))[-1].type == "training_ended"
+
+
+def test_a_job_whose_loss_never_returns_can_be_cancelled_and_the_next_one_trains(service, post, file_of):
+    first, second = job_of(post({"custom_loss": file_of("while True: pass")})), job_of(post({}))
+    while service.call("GET", f"/v1/preview/training-jobs/{first}")["status"] == "queued":
+        pass
+    service.call("POST", f"/v1/preview/training-jobs/{first}/cancel")
+    assert service.ended(first)[-1].type == "training_cancelled"
+    assert service.ended(second)[-1].type == "training_ended"
+
+
+def test_a_service_stops_while_a_loss_never_returns_and_its_job_starts_over_with_the_next(start, body, file_of):
+    service = start()
+    digest = file_of("while True: pass", service)
+    wanted = body(service.register().id, experimental_config={"custom_loss": digest})
+    with service.jobs.bodies.draft() as draft:
+        draft.write_text(json.dumps(wanted))
+        job_id = service.jobs.create(draft, "digest", by_owner=True)
+    while service.jobs.job(job_id).status == "queued":
+        pass
+    again = start()  # stops the one before
+    while not again.jobs.events(job_id, 0, 9):
+        pass
+    assert again.jobs.events(job_id, 0, 9)[0].type == "restarted"
+    again.call("POST", f"/v1/preview/training-jobs/{job_id}/cancel")
+    assert again.ended(job_id)[-1].type == "training_cancelled"
+
+
+def test_what_a_loss_changes_in_torch_does_not_reach_the_next_job(service, post, file_of):
+    refused = file_of("torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64); return new.sum()")
+    service.ended(job_of(post({"custom_loss": refused})))
+    assert service.ended(job_of(post({"kl_penalty_coef": 0.1})))[-1].type == "training_ended"

@@ -1,8 +1,13 @@
 """Losses of the user's own: checked by finite differences, and trained with as the options' own loss is."""
 
-import pytest
+import threading
+from contextlib import suppress
 
-from rolloutlab.errors import TrainingError
+import pytest
+import torch
+
+from rolloutlab.errors import Cancelled, TrainingError
+from rolloutlab.policy import user_code
 from rolloutlab.policy.custom_loss import checked_loss
 from rolloutlab.policy.trainer import State
 from tests.policy.test_trainer import as_job, large_groups, run, same, steps
@@ -20,8 +25,25 @@ def start(policy, adapter_of) -> State:
     return State(adapter_of(policy), {})
 
 
+DEFINITIONS = """
+class Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, new):
+        return new * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise SystemExit("in backward")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise SystemExit
+"""
+
+
 def loss(body: str) -> str:
-    return f"import torch\ndef mine(new, old, advantage, weight, history):\n    {body}\n"
+    return f"import torch\n{DEFINITIONS}\ndef mine(new, old, advantage, weight, history):\n    {body}\n"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +68,13 @@ def test_a_differentiable_loss_passes_whatever_it_detaches(body):
         ("return 1.0", "is a float"),
         ("return (advantage * weight).sum()", "does not depend on `new`"),
         ("return (new.sum() * 0).log()", "not a finite number"),
+        ("return (new + 1j).prod()", "the loss is a complex number, not a real one"),
         ("raise KeyError('x')", "the loss failed: KeyError"),
+        ("raise SystemExit(3)", "the loss failed: SystemExit: 3"),
+        ("raise KeyboardInterrupt", "the loss failed: KeyboardInterrupt"),
+        ("raise GeneratorExit", "the loss failed: GeneratorExit"),
+        ("return Backward.apply(new).sum()", "the loss failed: SystemExit: in backward"),
+        ("raise Unprintable", "the loss failed: "),
         ("return undefined.sum()", "the loss failed: NameError"),
     ],
 )
@@ -56,10 +84,74 @@ def test_a_wrong_loss_is_refused_before_anything_trains(body, why):
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("source", ["", "x = 1", "def ("])
+@pytest.mark.parametrize("source", ["", "x = 1", "def (", "raise SystemExit"])
 def test_a_source_without_a_function_is_refused(source):
     with pytest.raises(TrainingError, match="cannot be loaded"):
         checked_loss(source)
+
+
+@pytest.mark.parametrize("source", [loss("while True: pass"), "while True: pass"])
+def test_a_loss_that_never_returns_is_ended_when_its_job_is_cancelled(source):
+    before = threading.active_count()
+    with pytest.raises(Cancelled):
+        checked_loss(source, lambda: True)
+    assert threading.active_count() == before
+
+
+def test_a_loss_that_refuses_to_end_is_left_behind(monkeypatch, caplog):
+    ends = threading.Event()
+    monkeypatch.setattr(user_code, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(user_code, "_TRIES", 3)
+
+    def stubborn():
+        while not ends.is_set():
+            with suppress(BaseException):
+                ends.wait(0.01)
+
+    with pytest.raises(Cancelled):
+        user_code.run_user_code(stubborn, lambda: True, "the loss failed", "")
+    [left] = [each for each in threading.enumerate() if each.name == "user-code"]
+    assert "runs until this process does" in caplog.text
+    assert left.daemon
+    ends.set()
+    left.join()
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ("torch.set_grad_enabled(False)", torch.is_grad_enabled),
+        ("torch.set_default_dtype(torch.float64)", torch.get_default_dtype),
+        ("torch.set_default_device('meta')", torch.get_default_device),
+        ("torch.set_num_threads(torch.get_num_threads() + 3)", lambda: in_a_thread(torch.get_num_threads)),
+        ("torch.use_deterministic_algorithms(True)", torch.are_deterministic_algorithms_enabled),
+        ("torch.set_float32_matmul_precision('medium')", torch.get_float32_matmul_precision),
+        ("torch.autograd.set_detect_anomaly(True)", torch.is_anomaly_enabled),
+        ("torch.manual_seed(7)", lambda: torch.get_rng_state().tolist()),
+    ],
+)
+@pytest.mark.parametrize("end", ["return value", "raise KeyError"])
+def test_what_a_loss_changes_in_torch_ends_with_it(change, state, end):
+    before = state()
+    with suppress(TrainingError):
+        checked_loss(loss(f"value = (weight * new).sum()\n    {change}\n    {end}"))
+    assert state() == before
+
+
+def test_a_loss_that_writes_into_its_arguments_trains_as_one_that_does_not(policy, start):
+    plain = "return -(weight * advantage * (new - old).exp()).sum() / len(new)"
+    writing = f"value = {plain.removeprefix('return ')}\n    new.data.zero_(), old.zero_()\n    return value"
+    job = as_job(large_groups())
+    ends = [run(policy, start, job, loss_source=loss(body)) for body in (plain, writing)]
+    assert steps(ends[0][1])[0]["ratio_mean"] == steps(ends[1][1])[0]["ratio_mean"]
+
+
+def in_a_thread(function):
+    values = []
+    thread = threading.Thread(target=lambda: values.append(function()))
+    thread.start()
+    thread.join()
+    return values[0]
 
 
 def test_the_loss_of_the_options_written_as_ones_own_trains_alike(policy, start):

@@ -11,6 +11,7 @@ import __future__
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from rolloutlab.errors import TrainingError
 from rolloutlab.policy.loss import RowLoss
+from rolloutlab.policy.user_code import run_user_code
 
 _STEP = 1e-6
 _TOLERANCE = 1e-3
@@ -28,49 +30,75 @@ _HINT = "a differentiable torch function of `new`; .detach() what counts as cons
 
 @dataclass(frozen=True)
 class CustomLoss:
-    """A loss function of a row, by its source."""
+    """A loss function of a row, by its source. cancelled: whether the job is to stop, also while the function runs."""
 
     function: Callable[..., Any]
+    cancelled: Callable[[], bool] = lambda: False
 
     def of_row(self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor) -> RowLoss:
         """The loss of a row, with the ratios of its tokens. An old logprob that is not known is the detached new one.
 
         Raises:
-            TrainingError: it raises, or returns anything but a scalar tensor that depends on `new_T`.
+            TrainingError: it raises, or returns anything but a real scalar that depends on `new_T`. Cancelled: see
+            `run_user_code`.
         """
         old_T = torch.where(old_T.isnan(), new_T.detach(), old_T)
-        try:
-            loss = self.function(new_T, old_T, advantage_T, weight_T, history_T)
-        except Exception as error:  # code of a user
-            raise TrainingError(f"the loss failed: {type(error).__name__}: {error}", hint=_HINT) from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            detached = ", which does not depend on `new`" if isinstance(loss, Tensor) and loss.numel() == 1 else ""
-            raise TrainingError(f"the loss is {what}{detached}, not a scalar to differentiate", hint=_HINT)
+        ratio_T = (new_T - old_T).detach().clamp(max=80.0).exp()
+        arguments = new_T, old_T, advantage_T, weight_T, history_T
+        value_T, slope_T = run_user_code(
+            lambda: _value_and_gradient(self.function, *arguments), self.cancelled, "the loss failed", _HINT
+        )
         none_T = torch.zeros_like(new_T, dtype=torch.bool)
-        return RowLoss(loss.reshape(()), (new_T - old_T).detach().clamp(max=80.0).exp(), none_T, none_T)
+        # of the same value and gradient, so that none of the user's code runs in a backward pass
+        loss_T = value_T + (slope_T * (new_T - new_T.detach())).sum()
+        return RowLoss(loss_T, ratio_T, none_T, none_T)
 
 
-def checked_loss(source: str) -> CustomLoss:
-    """The last function of a source, once its gradient is that of finite differences.
+def checked_loss(source: str, cancelled: Callable[[], bool] = lambda: False) -> CustomLoss:
+    """The last function of a source, once its gradient is that of finite differences. cancelled: as of `CustomLoss`.
 
     Raises:
-        TrainingError: it is not Python, fails, or its gradient differs.
+        TrainingError: it is not Python, fails, or its gradient differs. Cancelled: see `run_user_code`.
     """
-    scope: dict[str, Any] = {"torch": torch}
-    try:
+
+    def load() -> Callable[..., Any]:
+        scope: dict[str, Any] = {"torch": torch}
         names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
         # annotations are not evaluated: they may name what only the notebook has
         exec(compile(source, "<loss>", "exec", __future__.annotations.compiler_flag), scope)
-        loss = CustomLoss(scope[names[-1]])
-    except Exception as error:  # code of a user
-        raise TrainingError(f"the loss cannot be loaded: {type(error).__name__}: {error}", hint=_HINT) from error
+        function: Callable[..., Any] = scope[names[-1]]
+        return function
+
+    function = run_user_code(load, cancelled, "the loss cannot be loaded", _HINT)
     for seed in range(3):
-        _check_gradient(loss, seed)
-    return loss
+        run_user_code(partial(_check_gradient, function, seed), cancelled, "the loss failed", _HINT)
+    return CustomLoss(function, cancelled)
 
 
-def _check_gradient(loss: CustomLoss, seed: int) -> None:
+def _value_and_gradient(function: Callable[..., Any], new_T: Tensor, *rest_T: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradient by `new_T`. The function gets copies, since it may write into them."""
+    moving_T = new_T.detach().clone().requires_grad_()
+    loss = _scalar(function, moving_T, *(each_T.clone() for each_T in rest_T))
+    (gradient_T,) = torch.autograd.grad(loss, moving_T, allow_unused=True)
+    if gradient_T is None:
+        raise TrainingError("the loss does not depend on `new`", hint=_HINT)
+    return loss.detach().to(new_T.device), gradient_T
+
+
+def _scalar(function: Callable[..., Any], *arguments_T: Tensor) -> Tensor:
+    """The loss, checked to be a real scalar with a gradient."""
+    with torch.enable_grad():
+        loss = function(*arguments_T)
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        detached = ", which does not depend on `new`" if isinstance(loss, Tensor) and loss.numel() == 1 else ""
+        raise TrainingError(f"the loss is {what}{detached}, not a scalar to differentiate", hint=_HINT)
+    if loss.is_complex():
+        raise TrainingError("the loss is a complex number, not a real one", hint=f"loss.real or loss.abs(): {_HINT}")
+    return loss.reshape(())
+
+
+def _check_gradient(function: Callable[..., Any], seed: int) -> None:
     """Compare autograd with central differences in double precision, on a row of three histories."""
     generator = torch.Generator().manual_seed(seed)
     history_T = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
@@ -78,10 +106,16 @@ def _check_gradient(loss: CustomLoss, seed: int) -> None:
     new_T, weight_T = -new_T.abs() - 0.1, weight_T.abs() + 0.1
     rest = (new_T - 0.3 * delta_T, advantage_T, weight_T, history_T)
     held = _Constants()
-    moving_T = new_T.clone().requires_grad_()
-    with held.record():
-        value = loss.of_row(moving_T, *rest).loss
-    (gradient_T,) = torch.autograd.grad(value, moving_T)
+
+    def recorded(*arguments_T: Tensor) -> Any:
+        with held.record():
+            return function(*arguments_T)
+
+    def replayed(*arguments_T: Tensor) -> Any:
+        with held.replay():
+            return function(*arguments_T)
+
+    value, gradient_T = _value_and_gradient(recorded, new_T, *rest)
     if not value.isfinite() or not gradient_T.isfinite().all():
         raise TrainingError("the loss or its gradient is not a finite number", hint=_HINT)
     for t in range(len(new_T)):
@@ -89,8 +123,7 @@ def _check_gradient(loss: CustomLoss, seed: int) -> None:
         for step in (_STEP, -_STEP):
             moved_T = new_T.clone()
             moved_T[t] += step
-            with held.replay():
-                end = loss.of_row(moved_T.requires_grad_(), *rest).loss
+            end = _scalar(replayed, moved_T.requires_grad_(), *(each_T.clone() for each_T in rest))
             ends.append(float(end.detach()))
         slope, expected = (ends[0] - ends[1]) / (2 * _STEP), float(gradient_T[t])
         if abs(slope - expected) > _TOLERANCE * (1 + abs(expected)):

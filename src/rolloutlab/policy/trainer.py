@@ -82,10 +82,10 @@ def train(
 
     Raises:
         TrainingError: the loss stopped being a number, or a custom loss is wrong.
-        Cancelled: `cancelled()` became true; checked after each trajectory that is read, and before each row.
+        Cancelled: `cancelled()` became true; checked after each trajectory, before each row, in a custom loss.
     """
     options = _in_fp32(settle(config))
-    loss = checked_loss(loss_source) if loss_source is not None else None
+    loss = checked_loss(loss_source, cancelled) if loss_source is not None else None
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
     job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))

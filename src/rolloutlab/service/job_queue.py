@@ -165,7 +165,7 @@ class Jobs:
         self._notify()
 
     def cancel(self, job_id: str) -> TrainingJob:
-        """Cancel a job: a queued one at once, a running one at its next sequence, without a checkpoint."""
+        """Cancel a job: a queued one at once, a running one at its next row or in a custom loss; no checkpoint."""
         self.job(job_id)
         with self._database.write() as connection:
             connection.execute("UPDATE jobs SET cancel_wanted = 1 WHERE id = ?", (job_id,))
@@ -198,7 +198,7 @@ class Jobs:
             return True
 
     def close(self) -> None:
-        """Stop at the next sequence; the running job starts over at the next start of the service."""
+        """Stop at the next row or in a custom loss; the running job starts over at the next start of the service."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -237,7 +237,7 @@ class Jobs:
             return None if self._closed else _Outcome("cancelled", "training_cancelled", {})
         except RolloutlabError as error:
             message = f"{error.message} ({error.hint})" if error.hint else error.message
-        except Exception as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
+        except BaseException as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
             message = f"{type(error).__name__}: {error}"
         return _Outcome("failed", "training_failed", {"error_message": message}, error=message)
 

@@ -1,0 +1,103 @@
+"""Code of the user, run in a thread of its own: it can be ended there, and torch is afterwards as it was before.
+
+Python cannot end a thread. It can raise an exception in one at its next bytecode, which ends a loop in Python; a thread
+that waits in C, or catches everything, is left behind until the process ends.
+"""
+
+import ctypes
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import torch
+
+from rolloutlab.errors import Cancelled, RolloutlabError, TrainingError
+
+T = TypeVar("T")
+_POLL_SECONDS = 0.25
+_TRIES = 20
+"""Exceptions raised in a thread, one each poll, before it is left behind."""
+
+
+class _EndedError(BaseException):
+    """Raised in the thread of a call that is to end."""
+
+
+class _Call(threading.Thread, Generic[T]):
+    """A call of a function. error: what it raised, in one line, or as it is where it is one of ours."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        super().__init__(name="user-code", daemon=True)
+        self._function = function
+        self.value: T | None = None
+        self.error: RolloutlabError | str | None = "it has not ended"
+
+    def run(self) -> None:
+        try:
+            self.value = self._function()
+            self.error = None
+        except RolloutlabError as error:
+            self.error = error
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an error of the user's code here
+            self.error = traceback.format_exception_only(error)[-1].strip()
+
+    def interrupt(self) -> None:
+        """Raise an exception in the thread, at its next bytecode."""
+        if self.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_EndedError))
+
+
+def run_user_code(function: Callable[[], T], cancelled: Callable[[], bool], what: str, hint: str) -> T:
+    """The value of `function()`, called in another thread, with gradients enabled.
+
+    what: begins the message of an error, such as "the loss failed". cancelled: checked four times a second.
+
+    Raises:
+        TrainingError: it raises anything, SystemExit and KeyboardInterrupt included. Cancelled: `cancelled()` became
+        true; a thread that does not end within seconds goes on by itself.
+    """
+    call = _Call(function)
+    with _torch_state():
+        call.start()
+        tries = 0
+        while not _ended(call):
+            if tries or cancelled():
+                call.interrupt()
+                tries += 1
+            if tries > _TRIES:
+                logging.getLogger(__name__).warning("%s: it does not end, and runs until this process does", what)
+                break
+        if tries:
+            raise Cancelled
+    if isinstance(call.error, RolloutlabError):
+        raise call.error
+    if call.error is not None:
+        raise TrainingError(f"{what}: {call.error}", hint=hint)
+    return call.value  # type: ignore[return-value]
+
+
+def _ended(call: threading.Thread) -> bool:
+    call.join(_POLL_SECONDS)
+    return not call.is_alive()
+
+
+@contextmanager
+def _torch_state() -> Iterator[None]:
+    """Restore what torch keeps for the whole process. The grad mode and the default device are a thread's own."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        torch.set_num_threads(threads)  # always: `get_num_threads` is this thread's, and not what new threads take
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.autograd.set_detect_anomaly(anomaly, check_nan)
