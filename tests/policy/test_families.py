@@ -1,12 +1,17 @@
-"""Chat templates in the shape of three families: sampled and trained alike on every turn, or refused in words."""
+"""Chat templates in the shape of some families: sampled and trained alike on every turn, or refused in words."""
 
 import json
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolloutlab.api.wire.chat import ChatRequest, FunctionTool
+from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RefusedError, RenderingError
+from rolloutlab.policy.harmony import parse
+from rolloutlab.policy.parsing import HarmonyStream
 from tests.conftest import TOKEN, _service
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.templates import policy_with
@@ -391,11 +396,57 @@ def test_a_call_in_harmony_that_is_none_stays_text(player_of, body):
     assert body in parsed.content
 
 
-def test_a_stream_of_harmony_ends_in_the_same_message(player_of):
+@pytest.mark.parametrize("extra", [{}, {"tools": [TOOL], "tool_choice": "required"}], ids=["answer", "call"])
+def test_a_stream_of_harmony_ends_in_the_same_message(player_of, extra):
     player = player_of("harmony")
-    options = {"seed": 3, "max_tokens": 24}
+    options = {"seed": 3, "max_tokens": 24, **extra}
     [choice] = player.service.chat("a", **options).choices
     streamed = "".join(
         each.choices[0].delta.content or "" for each in player.service.stream("a", **options) if each.choices
     )
     assert streamed == choice.message.content
+
+
+PIECES = ["<|channel|>", "analysis", "final", "commentary", "<|message|>", "<|end|>", "<|call|>", "<|start|>assistant"]
+PIECES += [" to=functions.add", "<|en", "d|>", "<", "hm", " ", '{"a": 1}', ANALYSIS, FINAL, COMMENTARY]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14), st.booleans())
+def test_a_stream_of_harmony_is_the_beginning_of_its_message(pieces, tools):
+    stream = HarmonyStream(tools)
+    parts = [stream.feed(piece) for piece in pieces]
+    reasoning, content, _ = parse("".join(pieces), tools) or ("", "", [])
+    assert reasoning.startswith("".join(part[0] for part in parts))
+    assert content.startswith("".join(part[1] for part in parts))
+
+
+def test_a_stream_of_harmony_shows_reasoning_and_content_as_they_come():
+    stream = HarmonyStream(tools=True)
+    pieces = [ANALYSIS, "so ", "far<", "|end|>", "<|start|>assistant", "<|channel|>final<|message|>", "yes", "!"]
+    expected = [("", ""), ("so ", ""), ("far", ""), ("", ""), ("", ""), ("", ""), ("", "yes"), ("", "!")]
+    assert [stream.feed(piece) for piece in pieces] == expected
+    assert HarmonyStream(tools=True).feed(f"{ANALYSIS}hm<|end|>{COMMENTARY}") == ("hm", "")
+
+
+def test_after_reasoning_what_is_not_harmony_is_content(player_of):
+    parsed = harmony(player_of("harmony"), f"{ANALYSIS}hm<|end|><|start|>assistant<|channel|>song<|message|>la")
+    assert parsed == ("hm", "assistantsongla", [])
+    calls = harmony(player_of("harmony"), f'{ANALYSIS}hm<|end|>{COMMENTARY}{{"a": 1}}', tools=())
+    assert (calls.reasoning, calls.calls) == ("hm", [])
+    assert '{"a": 1}' in calls.content
+
+
+@pytest.mark.parametrize(("opening", "closing"), [('{"name": "add", "arguments": ', "}")])
+def test_arguments_keep_the_order_of_keys_in_which_they_were_sampled(player_of, opening, closing):
+    player = player_of("drops")
+    arguments = '{"b": {"y": 1, "x": 2}, "a": 3}'
+    written = f"<think>\nhm\n</think>\n\n<tool_call>\n{opening}{arguments}{closing}\n</tool_call><|over|>"
+    _, choice = player.play([user("a"), Written(written)], [TOOL])
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"]["arguments"] == arguments
+    request = ChatRequest.model_validate({"model": "m", "messages": [user("a"), choice["message"], RESULT]})
+    assert arguments in player._text(player.renderer.prompt(request.messages))
+    # without its tokens either: the rendered text is that of the tokens, so that they train as one sequence
+    items = [user("a"), choice, RESULT, {**choice, "message": {"role": "assistant", "content": "yes"}}]
+    [sequence] = player.renderer.sequences(History.model_validate({"messages_and_choices": items, "tools": [TOOL]}))
+    assert sequence.trainable == 2 * len(choice["logprobs"]["content"])

@@ -98,6 +98,26 @@ class ReasoningStream:
         return reasoning.strip(), answer.lstrip("\n")
 
 
+class HarmonyStream:
+    """Splits a stream of harmony, special tokens included, into reasoning and content, as `harmony.parse` does.
+
+    tools: whether there are functions to call; a call is neither.
+    """
+
+    def __init__(self, tools: bool) -> None:
+        self._tools = tools
+        self._text = ""
+        self._sent = 0, 0
+
+    def feed(self, added: str) -> tuple[str, str]:
+        """What has become final of the reasoning and of the content."""
+        self._text += added
+        reasoning, content, _ = harmony.parse(self._text, self._tools, ended=False) or ("", "", [])
+        reasoned, answered = self._sent
+        self._sent = len(reasoning), len(content)
+        return reasoning[reasoned:], content[answered:]
+
+
 class ParsedMessage(NamedTuple):
     """What a completion consists of."""
 
@@ -118,11 +138,20 @@ class CompletionParser:
         self._end_ids = end_ids
 
     def stream(self, stops: Sequence[str], tools: Sequence[FunctionTool]) -> TextStream:
-        """A stream of a completion's text; with tools, it holds back what may be a call."""
+        """A stream of a completion's text; with tools, it holds back what may be a call.
+
+        Harmony's has its special tokens, for its `reasoning_stream`.
+        """
+        if self._harmony and not self._template:
+            return TextStream(self._whole, stops)
         return TextStream(self._renderer.text, stops, [self._call_marker] if tools or self._harmony else [])
 
-    def reasoning_stream(self, prompt: Sequence[int]) -> ReasoningStream:
+    def reasoning_stream(
+        self, prompt: Sequence[int], tools: Sequence[FunctionTool] = ()
+    ) -> ReasoningStream | HarmonyStream:
         """Splits the text of a completion of this prompt."""
+        if self._harmony and not self._template:
+            return HarmonyStream(bool(tools))
         return ReasoningStream(self._begins_reasoning(prompt))
 
     def message(
@@ -131,11 +160,10 @@ class CompletionParser:
         """A completion, cut before the first stop string: its reasoning, its answer, and the calls in that."""
         begun = self._begins_reasoning(prompt)
         reasoning, answer = split_reasoning(cut_at_stop(self._renderer.text(ids), stops), begun)
-        without_end = [i for i in ids if i not in self._end_ids]
-        whole = cut_at_stop(str(self._tokenizer.decode(without_end, skip_special_tokens=False)), stops)
+        whole = cut_at_stop(self._whole(ids), stops)
         if self._template:
             return self._parsed(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
-        if self._harmony and (parsed := harmony.parse(whole)) and (tools or not parsed[2]):
+        if self._harmony and (parsed := harmony.parse(whole, bool(tools))):
             return ParsedMessage(*parsed)
         if not tools or not self._format:
             return ParsedMessage(reasoning, answer, [])
@@ -182,6 +210,11 @@ class CompletionParser:
         if len(valid) < len(calls) or (valid and not tools) or not (valid or reasoning):
             return None
         return ParsedMessage(reasoning, str(parsed.get("content") or ""), valid)
+
+    def _whole(self, ids: Sequence[int]) -> str:
+        """The text with special tokens, but without the end of the turn."""
+        without_end = [token_id for token_id in ids if token_id not in self._end_ids]
+        return str(self._tokenizer.decode(without_end, skip_special_tokens=False))
 
     def _begins_reasoning(self, prompt: Sequence[int]) -> bool:
         """Whether the generation prompt has opened the reasoning."""

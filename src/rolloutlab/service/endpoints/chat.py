@@ -197,7 +197,7 @@ class Completer:
     ) -> CompletionRequest:
         """The request, ending at a stop string; `put` gets every token with the text it has made final."""
         text = self._parser.stream(options.stops, options.tools)
-        parts = self._parser.reasoning_stream(request.prompt)
+        parts = self._parser.reasoning_stream(request.prompt, options.tools)
 
         def watch(row: Completion) -> Finish | None:
             added = text.feed(row.tokens[-1])
