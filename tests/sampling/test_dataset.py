@@ -101,6 +101,26 @@ def test_what_is_infinite_is_refused_with_its_row_and_column(value):
         rows_of([{"x": 1}, {"x": value}])
 
 
+def test_an_integer_of_any_length_is_kept():
+    assert rows_of([{"x": 10**400}]) == [{"x": 10**400}]
+
+
+@pytest.mark.parametrize("value", ["\ud83d", ["a", {"b": "a\ud83d"}]])
+def test_half_of_a_surrogate_pair_is_refused_with_its_line_and_column(tmp_path, value):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"x": "\U0001f600", "bad": ""}) + "\n" + json.dumps({"x": 1, "bad": value}))
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2, column 'bad': the text contains a lone surrogate"):
+        rows_of(path)
+
+
+def test_what_is_nested_too_deeply_is_refused_with_its_row_and_column():
+    value: list[object] = []
+    for _ in range(2000):
+        value = [value]
+    with pytest.raises(InputError, match="row 0, column 'x': nested too deeply"):
+        rows_of([{"x": value}])
+
+
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"a", 1j, np.complex64(1), np.timedelta64(1, "s"), pd.DataFrame()])
 def test_an_object_is_refused_with_its_row_and_column(value):
     with pytest.raises(InputError, match=f"row 0, column 'x': a {type(value).__name__} cannot be kept"):

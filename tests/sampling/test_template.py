@@ -221,6 +221,7 @@ def test_lists_that_json_writes_so_too_or_that_are_in_a_text_of_the_row_are_sent
         ('{"q": "{{x}}"}', '{"q": "a \\"b\\"\\n"}'),
         ('{"q": "{{x y}} {{n}}"}', '{"q": "{{x y}} 5"}'),
         ('{"n": {{n}}}', '{"n": 5}'),
+        ('{"s": "\\\\", "q": "{{x}}", "n": {{n}}}', '{"s": "\\\\", "q": "a \\"b\\"\\n", "n": 5}'),
         ("{{json}}", '{"n": [1]}'),
     ],
 )
@@ -409,10 +410,10 @@ def test_what_is_missing_is_never_put_in(value):
         fill_text("[{{x}}]", {}, {"x": value})
 
 
-@pytest.mark.parametrize("prompt", ["{{x}}", "user: {{x}}", lambda row: row["x"]])
+@pytest.mark.parametrize("prompt", ["{{y}} {{x}}", "user: {{y}}", lambda row: row["x"] + "\ud83d"])
 def test_a_text_that_utf_8_cannot_encode_is_an_error_with_its_row(prompt):
-    with pytest.raises(InputError, match="row 1: the prompt contains a lone surrogate"):
-        work_of(prompt, [{"x": "a"}, {"x": "\ud83d"}])
+    with pytest.raises(InputError, match="row 0: the prompt contains a lone surrogate"):
+        work_of(prompt, [{"x": "a"}], variables={"y": "\ud83d"})
 
 
 def test_columns_with_spaces_are_columns_too():

@@ -98,7 +98,9 @@ def _plain_row(place: str, row: Any) -> Row:
     mapping = row if isinstance(row, Mapping) else {"item": row}
     known: Row = mapping if isinstance(mapping, Row) else Row(place=place)  # of a split, or read before
     _check_names(mapping, known.place)
-    values = {str(column): _plain(value, f"{known.place}, column {str(column)!r}") for column, value in mapping.items()}
+    values = {
+        str(column): _column(value, f"{known.place}, column {str(column)!r}") for column, value in mapping.items()
+    }
     kinds = {str(column): _kind(value) or known.kinds.get(str(column), "") for column, value in mapping.items()}
     return Row(
         values,
@@ -115,6 +117,13 @@ def _kind(value: Any) -> str:
     return next((kind for type_, kind in _KINDS.items() if isinstance(value, type_)), "")
 
 
+def _column(value: Any, place: str) -> Any:
+    try:
+        return _plain(value, place)
+    except RecursionError:
+        raise InputError(f"{place}: nested too deeply", hint="json.dumps(value), a text") from None
+
+
 def _plain(value: Any, place: str) -> Any:
     """The value as JSON, without types of NumPy and pandas."""
     if type(value).__name__ in {"NaTType", "NAType"}:
@@ -124,7 +133,7 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, Enum):
         return _plain(value.value, place)
     if isinstance(value, str):
-        return str.__str__(value)  # `str` of a subclass may be its representation
+        return _encodable(str.__str__(value), place)  # `str` of a subclass may be its representation
     if isinstance(value, int | float):
         return _finite(value, place)
     if isinstance(value, Mapping):
@@ -149,13 +158,23 @@ def _plain_array(value: Any, place: str) -> Any:
     raise InputError(f"{place}: a {type(value).__name__} cannot be kept as JSON", hint="str(value), or float(value)")
 
 
+def _encodable(text: str, place: str) -> str:
+    """The text; files and frames of the collection could not hold half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        wrong = f"{place}: the text contains a lone surrogate, which UTF-8 cannot encode"
+        raise InputError(wrong, hint="text.encode('utf-8', 'replace').decode()") from None
+    return text
+
+
 def _finite(value: float, place: str) -> float | None:
     """A number; None for NaN."""
+    if isinstance(value, int):
+        return int(value)
     if math.isinf(value):
         raise InputError(f"{place}: {value} cannot be kept as JSON", hint="a finite number, or None")
-    if math.isnan(value):
-        return None
-    return int(value) if isinstance(value, int) else float(value)
+    return None if math.isnan(value) else float(value)
 
 
 def _check_names(names: Iterable[Any], place: str) -> None:

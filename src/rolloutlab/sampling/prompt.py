@@ -22,6 +22,7 @@ from rolloutlab.errors import InputError
 ROLES = ("system", "developer", "user", "assistant")
 
 _START = re.compile(r"(?P<role>[A-Za-z]+):(?P<space>[ \t]+|$)?(?P<text>.*)", re.DOTALL)
+_UNESCAPED_QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
 _NAME = re.compile(r"\{\{\s*([^\s{}](?:[^{}\n]*[^\s{}])?)\s*\}\}")
 _NUMBERS: Mapping[type, Callable[[Any], str]] = {
     bool: bool.__repr__,
@@ -159,16 +160,15 @@ def _fill_call(part: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _fill_arguments(arguments: Any, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """The JSON text of arguments, filled. Of what is JSON before, values are in the texts, and are quoted for these."""
-    try:
-        json.loads(arguments)
-    except (TypeError, ValueError, RecursionError):
+    """The JSON text of arguments, filled; inside of a JSON string, a value is escaped as JSON has it."""
+    if not isinstance(arguments, str):
         return _fill_content(arguments, scopes)
     value = _lookup(scopes)
 
     def quoted(match: re.Match[str]) -> str:
         text = value(match)
-        return text if text == match[0] else json.dumps(text, ensure_ascii=False)[1:-1]
+        quotes = _UNESCAPED_QUOTE.findall(arguments, 0, match.start())
+        return json.dumps(text, ensure_ascii=False)[1:-1] if len(quotes) % 2 and text != match[0] else text
 
     return _NAME.sub(quoted, arguments)
 

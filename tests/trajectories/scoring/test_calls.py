@@ -175,6 +175,7 @@ def test_in_a_cell_a_column_precedes_a_variable_and_a_variable_precedes_new_name
         "capital is the column of the row, not the variable of the notebook",
         "prompt is the variable of the notebook, not what a trajectory has",
     ]
+    assert cell.parameters(NAMES, ["capital", "prompt"]) == ["answer", "capital"]
 
 
 def test_a_cell_of_before_may_have_variables_of_its_own_with_new_names():

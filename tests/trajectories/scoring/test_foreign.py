@@ -1,4 +1,4 @@
-"""Reward functions with the signatures of TRL, verifiers and ART, on stand-ins; the libraries are in acceptance."""
+"""Reward functions with the signatures of TRL, verl, verifiers and ART; the libraries are in acceptance."""
 
 import asyncio
 import math
@@ -37,6 +37,37 @@ def said(lab, collect, capsys):
 
 def components(lab):
     return [dict(t.components) for t in lab.collection("capitals").trajectories]
+
+
+# verl, https://verl.readthedocs.io/en/latest/preparation/reward_function.html
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert (data_source, extra_info) == ("openai/gsm8k", {"index": 3})
+    return {"score": float(solution_str == ground_truth), "length": len(solution_str), "why": "equal"}
+
+
+@pytest.mark.parametrize("right", [{"reward_model": {"style": "rule", "ground_truth": "a0"}}, {"ground_truth": "a0"}])
+def test_a_function_of_verl_gets_the_answer_and_the_columns_of_its_data_files(lab, said, capsys, right):
+    assert said(compute_score, data_source="openai/gsm8k", extra_info={"index": 3}, **right) == [1.0, 0.0, 1.0, 0.0]
+    assert components(lab)[1] == {"length": 5.0}
+    assert "signature of verl" in capsys.readouterr().out
+
+
+def test_its_four_parameters_are_no_positions(said):
+    def score(data_source, solution_str, ground_truth, extra_info):
+        return float((data_source, solution_str, ground_truth, extra_info) == (None, "a0", "a0", None))
+
+    assert said(score, ground_truth="a0") == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_rows_without_a_right_answer_are_an_error_that_shows_what_to_type(said):
+    def score(data_source, solution_str, ground_truth):
+        return 1.0
+
+    with pytest.raises(RewardError, match=r"neither ground_truth nor reward_model\.ground_truth") as error:
+        said(score)
+    assert "row['ANSWER']" in error.value.hint
 
 
 # TRL

@@ -17,6 +17,9 @@ pytest.importorskip("math_verify")
     [
         (r"So it is \boxed{\frac12}.", "0.5", 1.0),
         (r"It is \boxed{5}, not 6.", 5, 1.0),
+        (r"First \boxed{7}. Checking again, the result is \boxed{8}.", 8, 1.0),
+        (r"First \boxed{7}. Checking again, the result is \boxed{8}.", 7, 0.0),
+        (r"$x = \boxed{7}$ was wrong: $x = \boxed{\frac{1}{2}}$.", "0.5", 1.0),
         (r"\boxed{\{1,2\}}", r"\{2,1\}", 1.0),
         (r"\boxed{\sqrt{2}}", "2^{1/2}", 1.0),
         ("1/3", r"$\frac{1}{3}$", 1.0),

@@ -455,6 +455,34 @@ def test_a_call_that_failed_is_made_again(lab, collect, rewards):
     assert set(calls.values()) == {3}
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_a_function_changes_in_its_row_no_other_call_and_no_retry_sees(lab, collect, rewards, asynchronous):
+    collect(1, 2, tests=[1, 2, 3])
+    calls: Counter[str] = Counter()
+
+    def take(trajectory, tests):
+        left = float(len(tests) + len(trajectory.row["tests"]))
+        tests.clear()
+        trajectory.row["tests"].clear()
+        calls[trajectory.name] += 1
+        if calls[trajectory.name] == 1:
+            raise ConnectionError("busy")
+        return left
+
+    async def take_later(trajectory, tests):
+        return take(trajectory, tests)
+
+    def left_of_all(group):
+        return [float(len(t.row["tests"])) for t in group]
+
+    functions = {"take": take_later if asynchronous else take, "left": lambda tests: len(tests), "all": left_of_all}
+    lab.reward("capitals", functions, retries=1)
+    assert [dict(t.components) for t in lab.collection("capitals").trajectories] == [
+        {"take": 6, "left": 3, "all": 3}
+    ] * 2
+    assert set(calls.values()) == {2}
+
+
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -618,7 +646,8 @@ def test_a_function_of_answers_gives_a_value_for_each_member(lab, collect, rewar
 
 
 @pytest.mark.parametrize(
-    ("value", "got"), [(1.0, "one value"), ([1.0], "1 value"), ("abcd", "one value"), ({"a": 1}, "one value")]
+    ("value", "got"),
+    [(1.0, "one value"), ([1.0], "1 value"), ("abcd", "one value"), ({"a": 1}, "one value"), ({1, 2, 3, 4}, "a set")],
 )
 def test_a_function_of_a_group_must_return_a_value_for_each(lab, collect, value, got):
     collect(1, 4)
@@ -698,6 +727,27 @@ def test_an_interrupt_ends_the_processes(lab, collect, tmp_path):
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def is_interrupted(answer: str) -> float:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_that_a_function_raises_in_a_process_ends_the_cell(lab, collect):
+    collect(1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        lab.reward("capitals", is_interrupted, processes=1)
+
+
+def by_length(completions: list[str]) -> list[float]:
+    return [float(len(text)) for text in completions]
+
+
+def test_a_function_of_another_library_is_not_sent_to_a_process_and_the_hint_says_so(lab, collect):
+    collect(1, 2)
+    with pytest.raises(InputError, match="by_length cannot be sent to another process") as error:
+        lab.reward("capitals", {"by_length": by_length}, processes=1)
+    assert error.value.hint == "without --processes, as functions of TRL are called through an adapter"
 
 
 def test_a_function_that_cannot_be_sent_to_a_process_is_named(lab, collect):

@@ -52,7 +52,8 @@ class RewardCell:
         assigned = {node.id for node in used if isinstance(node.ctx, ast.Store)}
         mine = {name for name in names if name not in _USUAL and (name in self._variables or name in assigned)}
         known = {*names} - mine
-        return [name for name in read if name in known or (name in columns and name.isidentifier())]
+        of_row = {name for name in columns if name.isidentifier()} - (mine & self._variables.keys())
+        return [name for name in read if name in known | of_row]
 
     def shadowed(self, names: Sequence[str], columns: Sequence[str]) -> list[str]:
         """Notes on names that are both a variable of the notebook and a column, or a name of a trajectory."""

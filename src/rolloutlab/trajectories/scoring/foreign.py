@@ -1,4 +1,4 @@
-"""Reward functions of TRL, verifiers and ART: recognised by their signatures and called as those libraries call them.
+"""Reward functions of TRL, verl, verifiers and ART, recognised by their signatures and called as those libraries do.
 
 TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function. verifiers: functions of a `Rubric`, up
 to verifiers 0.3. ART: functions of an `art.Trajectory` or `art.TrajectoryGroup`, as RULER is one.
@@ -16,6 +16,7 @@ from rolloutlab.trajectories.scoring.calls import RewardCall, bound_names, rewar
 from rolloutlab.trajectories.scoring.estimate import ModelUsage
 from rolloutlab.trajectories.scoring.trl import BATCH, trl_call
 from rolloutlab.trajectories.scoring.verifiers import ROLLOUT, ROLLOUTS, is_rubric, verifiers_call
+from rolloutlab.trajectories.scoring.verl import OWN, verl_call
 
 _ONLY_VERIFIERS = {"state", "states", "infos", "tasks", "parser"}
 
@@ -92,16 +93,22 @@ def _recognised(function: Any, columns: Sequence[str]) -> ForeignReward | None:
     if names & _ONLY_VERIFIERS and names & {*ROLLOUT, *ROLLOUTS}:
         own = ", ".join(sorted(names & _ONLY_VERIFIERS))
         raise InputError(f"its parameter {own} is one of verifiers, not a column", hint="lab.verifiers(f)")
+    if parameters.keys() >= OWN and "solution_str" in names:
+        return ForeignReward(function, functools.partial(verl_call, function))
     if names & set(BATCH):
         if "answers" in names:
             raise InputError("completions and answers together are of verifiers", hint="lab.verifiers(f)")
         return trl(function)
     if {"completion", "answer"} <= parameters.keys() - bound_names(function):
-        if "answer" in columns:
-            message = "answer is the text of the completion, and a column"
-            hint = 'lab.verifiers(f) for the column; else completion[-1]["content"], or row["answer"]'
-        else:
-            message = "answer is the text of the completion; of verifiers it is the right answer, and no column here"
-            hint = 'lab.verifiers(f, answer="capital") for a column; else completion[-1]["content"]'
-        raise InputError(f"{message}: which of them the function means is not clear", hint=hint)
+        raise _unclear(columns)
     return None
+
+
+def _unclear(columns: Sequence[str]) -> InputError:
+    """The error for a function of `completion` and `answer`."""
+    message = "answer is the text of the completion; of verifiers it is the right answer, and no column here"
+    hint = 'lab.verifiers(f, answer="capital") for a column; else completion[-1]["content"]'
+    if "answer" in columns:
+        message = "answer is the text of the completion, and a column"
+        hint = 'lab.verifiers(f) for the column; else completion[-1]["content"], or row["answer"]'
+    return InputError(f"{message}: which of them the function means is not clear", hint=hint)

@@ -10,6 +10,7 @@ from rolloutlab.errors import InputError, RewardError
 _LONGEST = 50_000
 """Characters of an answer that is read; a longer one is wrong."""
 
+_BOX = "\\boxed"
 _MINUS = "\N{MINUS SIGN}"
 """As models write it in text; math-verify reads no number after it."""
 _LETTER = "(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
@@ -43,6 +44,8 @@ def math_answer(answer: str | None, gold: Any) -> float:
         raise RewardError(f"{text!r} is not mathematics", hint="math_answer(answer, row[COLUMN]), the right answer")
     if len(answer) > _LONGEST:
         return 0.0
+    if answer.count(_BOX) > 1:  # the library reads no box of several outside of `$`
+        answer = answer[answer.rindex(_BOX) :]
     boxed_first = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     given = parse(
         f"${answer}$" if _FORMULA.fullmatch(answer) else answer, extraction_config=boxed_first, parsing_timeout=seconds

@@ -3,7 +3,7 @@
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count as number
 from itertools import islice
@@ -241,7 +241,7 @@ class ScoringRun:
         del self._under_way[job]
         self._workers.ended(job)
         if error and error.error == "KeyboardInterrupt":
-            self._error = error.cause
+            self._error = error.cause or KeyboardInterrupt()  # none came with it from another process
             self.scoring = job.name
             self._stop.set()
             return
@@ -347,12 +347,12 @@ def _values(job: PendingCall, value: Any) -> dict[int, Any] | CallError:
     if job.call.per == "trajectory":
         return {job.members[0].id: value}
     try:
-        plain = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping)
+        plain = not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | Set)
         values = [value] if plain else list(value)
     except BaseException as wrong:  # noqa: BLE001 - of a generator, or of the value's own methods
         return described(wrong)
     if plain or len(values) != len(job.members):
-        got = "one value" if plain else count(len(values), "value")
+        got = "a set" if isinstance(value, Set) else "one value" if plain else count(len(values), "value")
         message = f"a reward function of a group must return a list of {len(job.members)} values, not {got}"
         hint = "return [0.0 for answer in answers]"
         return CallError("RewardError", message, "", RewardError(f"{message}, for {job.name}", hint=hint))
@@ -368,7 +368,8 @@ def _raised(name: str, error: CallError, trajectory: str) -> BaseException:
     hint = f"%group {trajectory.rpartition('/')[0]} shows it; no reward was changed"
     if "main thread" in error.message:
         hint = "--concurrency 1 calls it in the main thread"
-    made = RewardError(f"{who} failed on {trajectory}: {error.error}: {error.message}{place}", hint=hint)
+    why = error.message if len(error.message) <= _MAX_MESSAGE else f"{error.message[:_MAX_MESSAGE]}…"
+    made = RewardError(f"{who} failed on {trajectory}: {error.error}: {why}{place}", hint=hint)
     made.__cause__ = error.cause
     return made
 

@@ -10,7 +10,8 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from rolloutlab.errors import InputError, RewardError
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.store.models import Group, StoredTrajectory
-from rolloutlab.trajectories.scoring.calls import RewardCall
+from rolloutlab.trajectories.scoring.calls import Arguments, RewardCall
 from rolloutlab.trajectories.scoring.event_loop import RewardLoop
 
 CONCURRENT = 32
@@ -92,6 +93,11 @@ class PendingCall:
     def name(self) -> str:
         """Of what it scores."""
         return self.members[0].name if self.call.per == "trajectory" else self.group.name
+
+    def arguments(self) -> Arguments:
+        """Those of the function, with rows of its own: what it changes in them is seen by no other call or retry."""
+        members = [replace(each, row=deepcopy(each.row)) for each in self.members]
+        return self.call.arguments(members, replace(self.group, row=deepcopy(self.group.row)))
 
 
 class Result(NamedTuple):
@@ -240,7 +246,7 @@ class Workers:
             return
         job.begun, job.task = time.monotonic(), asyncio.current_task()
         try:
-            positional, by_name = job.call.arguments(job.members, job.group)
+            positional, by_name = job.arguments()
             result = Result(job, await job.call.function(*positional, **by_name))
         except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
             result = Result(job, None, described(error))
@@ -268,7 +274,7 @@ def _line(frames: Sequence[traceback.FrameSummary]) -> str:
 def _called(job: PendingCall, finish: Callable[[Any], Any]) -> Result:
     job.begun = time.monotonic()
     try:
-        positional, by_name = job.call.arguments(job.members, job.group)
+        positional, by_name = job.arguments()
         return Result(job, finish(job.call.function(*positional, **by_name)))
     except BaseException as error:  # noqa: BLE001 - it is a failure of this trajectory
         return Result(job, None, described(error))
@@ -289,6 +295,8 @@ def _pickled(call: RewardCall) -> bytes:
     try:
         return pickle.dumps(function)
     except Exception as error:
+        if call.style:
+            hint = f"without --processes, as functions of {call.style} are called through an adapter"
         raise InputError(f"{who} cannot be sent to another process: {error}", hint=hint) from error
 
 
