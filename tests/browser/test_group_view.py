@@ -261,3 +261,42 @@ def test_it_is_as_readable_in_the_dark_and_in_a_narrow_window(notebook, lab, put
         "one below the other"
     )
     notebook.screenshot("group-narrow")
+
+
+def thought(reasoning: str, answer: str, **properties: Any) -> Choice:
+    """A completion whose reasoning is apart from its answer. continues: false where its prompt began anew."""
+    choice = said(answer, reasoning_content=reasoning)
+    return Choice.model_validate({**choice.to_wire(), **properties})
+
+
+def test_reasoning_is_folded_and_a_split_is_named_by_mouse_and_by_keyboard(notebook, lab, put):
+    first, second = "France, so its capital.", "Now Italy: " + "the seat of its government is Rome. " * 12
+    again = UserMessage(role="user", content="And of Italy?")
+    split = [thought(first, "Paris"), again, thought(second, "Rome", continues=False)]
+    kept = [thought(first, "Lyon"), again, thought(second, "Milan")]
+    shown = show(notebook, put([split, kept, [said("Nice"), again, said("Oslo")], [thought(first, "Paris")]]))
+    cards = shown.get_by_role("article")
+    expect(cards.nth(0)).to_contain_text("2 sequences: the template drops earlier reasoning")
+    for whole in (1, 2, 3):
+        expect(cards.nth(whole)).not_to_contain_text("sequences")
+    folds = cards.nth(0).get_by_text("reasoning", exact=True)
+    expect(folds).to_have_count(2)
+    expect(cards.nth(2).get_by_text("reasoning", exact=True)).to_have_count(0)
+    expect(cards.nth(3).get_by_text("reasoning", exact=True)).to_have_count(1)
+    expect(cards.nth(0)).to_contain_text("Rome")
+    expect(cards.nth(0)).not_to_contain_text(first)
+    folds.nth(0).click()
+    expect(cards.nth(0).get_by_text(first, exact=True)).to_be_visible()
+    folds.nth(1).focus()
+    notebook.page.keyboard.press("Enter")
+    expect(cards.nth(0).get_by_text("the seat of its government")).to_be_visible()
+    notebook.page.keyboard.press("Enter")
+    expect(cards.nth(0).get_by_text("the seat of its government")).to_be_hidden()
+    notebook.page.keyboard.press("Enter")
+    notebook.narrow(900)
+    assert shown.evaluate("element => element.scrollWidth - element.clientWidth") <= 0, "nothing is wider than the view"
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        notebook.theme(theme)
+        assert notebook.faint(shown) == []
+        notebook.screenshot(f"group-reasoning-{theme.split()[1].lower()}", shown)
+    assert notebook.errors() == []
