@@ -214,10 +214,10 @@ def test_of_64_long_completions_only_what_is_near_is_in_the_page(notebook, put):
     assert (len(long[0]) > 15_000, cards.count()) == (True, 64)
     for i in range(0, 64, 4):
         cards.nth(i).scroll_into_view_if_needed()
-        expect(cards.nth(i).locator(".rl-said")).to_contain_text(long[i][:200])
+        expect(cards.nth(i).locator(".rl-text")).to_contain_text(long[i][:200])
         assert strip.evaluate("element => element.textContent.length") < 15 * len(long[0])
         assert strip.evaluate("element => element.querySelectorAll('*').length") < 64 * 30
-    expect(cards.first.locator(".rl-said")).to_have_count(0)
+    expect(cards.first.locator(".rl-text")).to_have_count(0)
 
 
 def test_a_completion_of_a_megabyte_is_folded_and_shown_whole_on_demand(notebook, put):
@@ -227,7 +227,7 @@ def test_a_completion_of_a_megabyte_is_folded_and_shown_whole_on_demand(notebook
     assert len(body.inner_text()) < 25_000
     body.get_by_role("button", name="show all (1.1 MB)").click()
     expect(body.get_by_role("button")).to_have_count(0)
-    whole = body.locator(".rl-said").evaluate("element => element.textContent.replaceAll('\\n', '').length")
+    whole = body.locator(".rl-text").evaluate("element => element.textContent.replaceAll('\\n', '').length")
     assert whole == len(lines.replace("\n", ""))
 
 

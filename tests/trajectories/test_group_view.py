@@ -78,12 +78,15 @@ def test_the_first_group_is_shown_with_its_whole_prompt_once(lab: Lab, groups: G
     shown = view(lab).state()["shown"]
     assert (shown["at"], shown["of"], shown["name"]) == (0, 2, "capitals")
     group = shown["group"]
-    assert [(each["role"], each["said"]["text"]) for each in group["prompt"]] == [
+    assert [(each["role"], each["content"]["text"]) for each in group["prompt"]] == [
         ("system", "Be brief."),
         ("user", "Capital?"),
     ]
     assert group["row"] == {"answer": "Paris"}
-    assert [[turn["said"]["text"] for turn in member["turns"]] for member in group["members"]] == [["Paris"], ["Lyon"]]
+    assert [[turn["content"]["text"] for turn in member["turns"]] for member in group["members"]] == [
+        ["Paris"],
+        ["Lyon"],
+    ]
     assert [member["tokens"] for member in group["members"]] == [2, 2]
 
 
@@ -139,12 +142,12 @@ def test_ranks_become_rewards_by_hand_in_one_change_that_is_undone_at_once(lab: 
     response = asked(shown, "rank", position=0, ranking=[[2], [0, 3]])
     assert column(response, "reward") == [0.25, 0.25, 1.0, 0.25]
     assert column(response, "source") == ["hand", "function", "hand", "hand"]
-    assert response["said"] == "given by hand: 3 rewards in capitals/0"
+    assert response["message"] == "given by hand: 3 rewards in capitals/0"
     assert {edit.change for t in group.trajectories for edit in lab.rewards.history(t)} == {1, 2}
     back = asked(shown, "undo", position=0)
     assert column(back, "reward") == [0.25] * 4
     assert column(back, "components") == [{"right": 0.25}] * 4
-    assert back["said"] == "taken back: 3 rewards in capitals/0"
+    assert back["message"] == "taken back: 3 rewards in capitals/0"
 
 
 def test_advantages_are_those_of_the_frame_of_the_group(lab: Lab, groups: Groups) -> None:
@@ -161,7 +164,7 @@ def test_one_reward_is_given_by_typing_it(lab: Lab, groups: Groups) -> None:
     groups(["Paris", "Lyon"])
     response = asked(view(lab), "give", position=0, seat=1, reward=-2.5)
     assert (column(response, "reward"), column(response, "source")) == ([None, -2.5], [None, "hand"])
-    assert asked(view(lab), "give", position=0, seat=1, reward=-2.5)["said"] == "every reward is as it was"
+    assert asked(view(lab), "give", position=0, seat=1, reward=-2.5)["message"] == "every reward is as it was"
 
 
 def test_a_typed_reward_is_read_as_the_rewards_view_reads_it(lab: Lab, groups: Groups) -> None:
@@ -194,7 +197,7 @@ def test_undo_leaves_what_was_given_in_another_group(lab: Lab, groups: Groups) -
     asked(shown, "rank", position=0, ranking=[[1], [0]])
     message, _ = refused(shown, "undo", position=1)
     assert message == "nothing by hand to undo here: the newest change was in group 0"
-    assert "taken back: 2 rewards" in asked(shown, "undo", position=0)["said"]
+    assert "taken back: 2 rewards" in asked(shown, "undo", position=0)["message"]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,7 @@ def test_what_cannot_be_answered_is_refused_in_words_and_changes_nothing(
 def test_a_long_text_comes_in_pieces_that_make_it_whole(lab: Lab, groups: Groups) -> None:
     long = "".join(f"line {i} of a long text\r\n" for i in range(12_000))
     groups([long])
-    text = asked(view(lab), "group", at=0)["group"]["members"][0]["turns"][0]["said"]
+    text = asked(view(lab), "group", at=0)["group"]["members"][0]["turns"][0]["content"]
     assert (len(text["text"]) <= 20_000, text["size"]) == (True, len(long))
     parts, end = [text["text"]], text["end"]
     while end < text["size"]:
@@ -247,10 +250,10 @@ def test_every_text_of_a_conversation_is_found_under_its_number(lab: Lab, groups
     group = asked(view(lab), "group", at=0)["group"]
     (member,) = group["members"]
     first, last = member["turns"]
-    texts = [first["calls"][0]["arguments"], first["calls"][0]["result"], last["said"], *member["logs"]]
+    texts = [first["calls"][0]["arguments"], first["calls"][0]["result"], last["content"], *member["logs"]]
     for seat, text, letter in [
         *((0, text, "abde"[i]) for i, text in enumerate(texts)),
-        (None, group["tools"][0]["told"], "c"),
+        (None, group["tools"][0]["definition"], "c"),
     ]:
         rest = asked(view(lab), "text", position=0, seat=seat, number=text["number"], start=20_000)
         assert (rest["text"][:5], text["size"] >= 30_000) == (letter * 5, True)

@@ -125,11 +125,11 @@ def test_a_browser_gets_the_rows_that_were_cleared(view, give):
     clear = view.calls()["clear"]
     answer = clear(names=[first], shown={"ids": [first, second]})
     assert [row["reward"] for row in answer["rows"]] == [None, 1.0]
-    assert answer["said"] == "capitals/0/0: reward cleared"
-    assert clear(names=[first, second], shown={"ids": [first]})["said"] == "capitals/0/1: reward cleared"
+    assert answer["message"] == "capitals/0/0: reward cleared"
+    assert clear(names=[first, second], shown={"ids": [first]})["message"] == "capitals/0/1: reward cleared"
     view.undo()
     view.undo()
-    assert clear(names=[first, second], shown={"ids": [first]})["said"] == "2 rewards cleared"
+    assert clear(names=[first, second], shown={"ids": [first]})["message"] == "2 rewards cleared"
 
 
 def test_a_file_has_a_line_per_trajectory_as_a_spreadsheet_reads_it(lab, exported, collection, give):

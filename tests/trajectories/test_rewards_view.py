@@ -213,7 +213,7 @@ def test_a_browser_sets_all_the_rows_that_it_has_told_of_and_no_others(view, lab
     assert "'two', which is no finite number" in ask(view, "set_all", reward="two", rows=3, shown=shown)["message"]
     assert lab.rewards.newest_edit() == 3
     answer = ask(view, "set_all", reward="2", rows=3, shown=shown)
-    assert (answer["said"], [r["reward"] for r in answer["rows"]]) == ("3 rewards set to 2", [2.0] * 3)
+    assert (answer["message"], [r["reward"] for r in answer["rows"]]) == ("3 rewards set to 2", [2.0] * 3)
 
 
 @pytest.mark.parametrize("wrong", ["capitals/0/9", "capitals/7/0", "rivers/0/0", "capitals", "", "capitals/0/x", 5.5])
@@ -335,7 +335,7 @@ def test_two_browsers_that_show_other_rows_are_each_answered_with_theirs(view, g
 def test_a_view_that_is_open_goes_on_when_its_collection_is_sampled_again(view, sample):
     first = ask(view, "page")["rows"][0]["id"]
     sample()
-    assert ask(view, "set", names=[first], reward="1")["said"] == "capitals:1/0/0: - -> 1"
+    assert ask(view, "set", names=[first], reward="1")["message"] == "capitals:1/0/0: - -> 1"
     assert ask(view, "page")["title"] == "capitals:1"
 
 
@@ -365,12 +365,12 @@ def test_a_browser_that_edits_is_answered_with_its_page_the_figures_and_what_was
     assert [(r["id"], r["reward"]) for r in answer["rows"]] == list(response)
     texts = {"name", "group", "prompt", "completion", "tokens", "finish_reason"}  # which the browser has
     assert all(row.keys() == rows[0].keys() - texts for row in answer["rows"])
-    assert (answer["said"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)
+    assert (answer["message"], answer["rows"][0]["was"]) == ("capitals/0/0: 1 -> -1", 1.0)
     assert answer["summary"]["mean_reward"] == pytest.approx(1 / 6)
     assert list(view.to_frame()["reward"])[:3] == [-1.0, 1.0, 0.5]
-    assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["said"] == "2 rewards set to 2"
-    assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["said"] == "that is its reward already"
-    assert ask(view, "undo", shown=shown)["said"] == "change 3 is undone: 2 rewards as before"
+    assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["message"] == "2 rewards set to 2"
+    assert ask(view, "set", names=NAMES[:2], reward="2", shown=shown)["message"] == "that is its reward already"
+    assert ask(view, "undo", shown=shown)["message"] == "change 3 is undone: 2 rewards as before"
 
 
 def test_a_browser_is_told_what_was_wrong_with_what_it_asked(view):

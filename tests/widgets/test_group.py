@@ -30,8 +30,8 @@ def test_what_a_tool_answered_is_inside_the_call_that_asked() -> None:
         ("f0", "answer 0"),
         ("f1", "answer 1"),
     ]
-    assert [(turn["role"], turn["said"]["text"]) for turn in matches[1:]] == [("tool", "answer 7")]
-    assert matches[0]["said"] is None
+    assert [(turn["role"], turn["content"]["text"]) for turn in matches[1:]] == [("tool", "answer 7")]
+    assert matches[0]["content"] is None
 
 
 def test_only_what_was_sampled_with_logprobs_is_said_to_be_sampled() -> None:
@@ -49,7 +49,7 @@ def test_only_what_was_sampled_with_logprobs_is_said_to_be_sampled() -> None:
     [
         ({"content": None, "refusal": "no"}, "refusal", "no"),
         ({"content": "yes", "reasoning_content": "hm"}, "reasoning", "hm"),
-        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "said", "ab"),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "content", "ab"),
     ],
 )
 def test_every_part_of_a_message_is_shown(message: dict[str, Any], name: str, text: str) -> None:
@@ -60,7 +60,7 @@ def test_every_part_of_a_message_is_shown(message: dict[str, Any], name: str, te
 def test_what_is_no_text_is_named() -> None:
     parts = [{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
     (turn,) = turns([UserMessage.model_validate({"role": "user", "content": parts})], ConversationTexts())
-    assert turn["said"]["text"] == "Look: [image_url: https://a.example/b.png]"
+    assert turn["content"]["text"] == "Look: [image_url: https://a.example/b.png]"
 
 
 def test_an_unusual_end_is_flagged_in_words() -> None:
@@ -85,7 +85,7 @@ def test_further_conversations_and_logs_are_there() -> None:
     shown = conversation(
         trajectory(choice("a", "a"), extra={"additional_histories": [further], "logs": ["late"]}), ConversationTexts()
     )
-    assert shown["further"][0][0]["said"]["text"] == "more"
+    assert shown["further"][0][0]["content"]["text"] == "more"
     assert shown["logs"][0]["text"] == "late"
 
 

@@ -236,7 +236,7 @@ class GroupView(NotebookView):
         return {"standing": [render.reward_state(o, shares.get(names[o.id])) for o in outlines]}
 
     def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
-        return {**self._reward_states(group), "said": _summary(edits)}
+        return {**self._reward_states(group), "message": _summary(edits)}
 
     def _edited(self, ids: Set[int]) -> None:
         """Rewards were changed in this process, on any thread: notify the browser if it shows one of them."""

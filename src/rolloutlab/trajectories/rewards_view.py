@@ -252,7 +252,7 @@ class RewardsView(NotebookView):
         """The present rewards of the rows that a browser shows; it has their texts."""
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
-        return {"rows": self._read.rewards_of(rows), "summary": self._rows.summary(), "said": message}
+        return {"rows": self._read.rewards_of(rows), "summary": self._rows.summary(), "message": message}
 
     def _page(self, offset: int, size: int) -> dict[str, Any]:
         return {

@@ -134,7 +134,7 @@ def _turn(
         "role": message["role"],
         "sampled": isinstance(item, Choice) and bool(item.sampled_tokens()),
         "reasoning": texts.shown(reasoning) if reasoning else None,
-        "said": texts.shown(content) if content or not (made or refusal or reasoning) else None,
+        "content": texts.shown(content) if content or not (made or refusal or reasoning) else None,
         "refusal": texts.shown(str(refusal)) if refusal else None,
         "calls": made,
     }
@@ -156,7 +156,7 @@ def _tool(tool: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     description = function.get("description")
     return {
         "name": escape_control_chars(str(function.get("name"))),
-        "told": texts.shown(f"{description}\n{schema}" if description else schema),
+        "definition": texts.shown(f"{description}\n{schema}" if description else schema),
     }
 
 

@@ -29,11 +29,11 @@ function render({ model, el }) {
   let submitting = false;
 
   const texts = () => Object.fromEntries(fields.map(({ name, text }) => [name, text()]).filter(([, text]) => text));
-  const show = (told) => {
-    state.outlook = told;
-    title.replaceChildren("Train on ", ...told.names.flatMap((name, i) => [i ? ", " : "", h("code", {}, name)]));
-    fields.forEach((each) => each.tell(told.problems[each.name], told.notes[each.name]));
-    outlook.update(told);
+  const show = (fresh) => {
+    state.outlook = fresh;
+    title.replaceChildren("Train on ", ...fresh.names.flatMap((name, i) => [i ? ", " : "", h("code", {}, name)]));
+    fields.forEach((each) => each.tell(fresh.problems[each.name], fresh.notes[each.name]));
+    outlook.update(fresh);
   };
   const typed = () => {
     state.texts = texts();
@@ -51,9 +51,9 @@ function render({ model, el }) {
     if (asking) return;
     asking = true;
     try {
-      const told = await kernel.ask("look", { texts: texts() });
+      const fresh = await kernel.ask("look", { texts: texts() });
       asking = false;
-      if (!again && !submitting) show(told);
+      if (!again && !submitting) show(fresh);
     } catch (error) {
       asking = false;
       outlook.complain(error);
@@ -64,13 +64,13 @@ function render({ model, el }) {
     fields.forEach((each) => each.clear());
     typed();
   };
-  const submitted = (told) => {
+  const submitted = (started) => {
     if (job) return;
-    state.job = told;
+    state.job = started;
     clearTimeout(timer);
     set.disabled = true;
-    outlook.done(told.head.id);
-    job = jobView(kernel, told);
+    outlook.done(started.head.id);
+    job = jobView(kernel, started);
     place.append(job.element);
   };
   const submit = () => {
@@ -85,7 +85,7 @@ function render({ model, el }) {
   };
 
   kernel.on("changed", () => lookSoon());
-  kernel.on("submitted", (told) => submitted(told.job));
+  kernel.on("submitted", ({ job: started }) => submitted(started));
   kernel.onSilence((silent) => outlook.silence(silent));
   show(state.outlook);
   if (state.job) submitted(state.job);
@@ -131,11 +131,11 @@ function field(option, text, prefix, typed) {
     clear() {
       control.value = "";
     },
-    tell(problem, said = []) {
+    tell(problem, remarks = []) {
       element.classList.toggle("rl-set", Boolean(control.value.trim()));
       control.setAttribute("aria-invalid", String(Boolean(problem)));
       wrong.textContent = problem ?? "";
-      notes.textContent = said.join("; ");
+      notes.textContent = remarks.join("; ");
     },
   };
 }
@@ -187,17 +187,17 @@ function outlookView(submit) {
   return {
     element,
     model,
-    update(told) {
+    update(fresh) {
       if (over) return;
       element.removeAttribute("aria-busy");
-      model.replaceChildren(...(told.model ? ["model ", h("b", {}, told.model)] : []));
-      if (headline.textContent !== told.headline) headline.textContent = told.headline;
-      picture.replaceChildren(...(told.spread ? spreadPicture(told.spread) : []));
+      model.replaceChildren(...(fresh.model ? ["model ", h("b", {}, fresh.model)] : []));
+      if (headline.textContent !== fresh.headline) headline.textContent = fresh.headline;
+      picture.replaceChildren(...(fresh.spread ? spreadPicture(fresh.spread) : []));
       rest.replaceChildren(
-        ...told.rest.map(({ text, fix }) => h("li", {}, text, fix && " → ", fix && h("code", {}, fix))),
+        ...fresh.rest.map(({ text, fix }) => h("li", {}, text, fix && " → ", fix && h("code", {}, fix))),
       );
-      cell.textContent = told.cell;
-      blocked = told.blocked;
+      cell.textContent = fresh.cell;
+      blocked = fresh.blocked;
       button.disabled = Boolean(blocked);
       blocked ? why.complain({ message: blocked }) : why.say("");
     },

@@ -5,7 +5,7 @@ import "./group.css";
 import { Card } from "./group/card.js";
 import { KEYS, onKey } from "./group/keys.js";
 import { Ranking } from "./group/ranking.js";
-import { folded, said, turn } from "./group/text.js";
+import { folded, longText, turn } from "./group/text.js";
 import { frame, h, number, statusLine } from "./kit/dom.js";
 import { connect } from "./kit/kernel.js";
 import { Sight } from "./kit/sight.js";
@@ -130,13 +130,13 @@ class Groups {
       { class: "rl-prompt", "aria-label": "prompt", tabindex: 0 },
       this.group.prompt.map((message) => turn(this, null, message)),
       row.length > 0 &&
-        h("div", { class: "rl-turn" }, h("div", { class: "rl-role" }, "row"), h("div", { class: "rl-dim rl-said" }, row.map(([name, value]) => `${name}: ${value}`).join(" · "))),
+        h("div", { class: "rl-turn" }, h("div", { class: "rl-role" }, "row"), h("div", { class: "rl-dim rl-text" }, row.map(([name, value]) => `${name}: ${value}`).join(" · "))),
       tools.length > 0 &&
         h(
           "div",
           { class: "rl-turn" },
           h("div", { class: "rl-role" }, "tools"),
-          h("div", {}, tools.map((tool) => folded(tool.name, () => said(this, null, tool.told)))),
+          h("div", {}, tools.map((tool) => folded(tool.name, () => longText(this, null, tool.definition)))),
         ),
     );
   }
@@ -309,9 +309,9 @@ class Groups {
 
   change(call, args) {
     return this.attempt(async () => {
-      const { standing, said: words } = await this.ask(call, args);
+      const { standing, message } = await this.ask(call, args);
       this.stand(standing);
-      this.status.say(words);
+      this.status.say(message);
     });
   }
 }

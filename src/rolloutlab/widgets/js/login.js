@@ -34,7 +34,7 @@ function render({ model, el }) {
   const show = () => {
     const state = model.get("state");
     const waits = OPEN.includes(state.standing);
-    facts.replaceChildren(...state.facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "rl-said" }, value)]));
+    facts.replaceChildren(...state.facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "rl-text" }, value)]));
     standing.element.dataset.standing = state.standing;
     WRONG.includes(state.standing) ? standing.complain({ message: state.words }) : standing.say(state.words);
     open.hidden = !waits;
@@ -71,12 +71,12 @@ function render({ model, el }) {
     }
   };
 
-  kernel.on("door", (told) => {
+  kernel.on("door", (change) => {
     if (!OPEN.includes(model.get("state").standing)) return;
-    door = told;
-    left.textContent = told.minutes === 1 ? "1 minute left" : `${told.minutes} minutes left`;
+    door = change;
+    left.textContent = change.minutes === 1 ? "1 minute left" : `${change.minutes} minutes left`;
     linked();
-    if (asked !== told.ticket) knock();
+    if (asked !== change.ticket) knock();
   });
   kernel.onSilence((silent) => {
     if (silent && !reached) paste.complain({ message: "the kernel does not hear this page while the cell runs", hint: "interrupt the cell, then %login --paste" });
@@ -102,10 +102,10 @@ function pasteView(send) {
     type: "text",
     autocomplete: "off",
     spellcheck: "false",
-    "aria-describedby": `${prefix}-said`,
+    "aria-describedby": `${prefix}-status`,
     onkeydown: ({ key }) => key === "Enter" && submit(), // in JupyterLab, a form would not get the event
   });
-  status.element.id = `${prefix}-said`;
+  status.element.id = `${prefix}-status`;
   const label = h("label", { for: prefix }, "Address of the page that the browser ended on");
   const row = h("div", { class: "rl-row" }, field, h("button", { type: "button", onclick: submit }, "Use it"));
   return {

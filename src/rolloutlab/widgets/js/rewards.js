@@ -168,7 +168,7 @@ class RewardsView {
       const shown = { ...this.shown, ids: this.ids(), origin: this.kernel.id };
       const answer = await this.kernel.ask(call, { ...args, shown });
       this.take(answer);
-      this.status.say(answer.said);
+      this.status.say(answer.message);
     } catch (error) {
       this.status.complain(error);
     }

@@ -2,7 +2,7 @@
 
 import { h, number } from "../kit/dom.js";
 import { markDifferences } from "./differences.js";
-import { calls, folded, parts, said, turn } from "./text.js";
+import { calls, folded, longText, parts, turn } from "./text.js";
 import { tokenSpans } from "./tokens.js";
 
 export class Card {
@@ -58,8 +58,8 @@ export class Card {
     ].filter(Boolean);
     this.meta.replaceChildren(...meta.map((each) => h("span", {}, each)));
     this.meta.setAttribute("title", this.member.model);
-    const told = [`completion ${this.member.seat}`, reward == null ? "no reward" : `reward ${number(reward)}`];
-    this.element.setAttribute("aria-label", [...told, effect, this.member.flag].filter(Boolean).join(", "));
+    const labels = [`completion ${this.member.seat}`, reward == null ? "no reward" : `reward ${number(reward)}`];
+    this.element.setAttribute("aria-label", [...labels, effect, this.member.flag].filter(Boolean).join(", "));
     this.element.classList.toggle("rl-idle", Boolean(why) && reward != null);
   }
 
@@ -135,7 +135,7 @@ export class Card {
       this.body.append(
         ...(this.view.mode.tokens ? this.tokens() : this.texts()),
         ...further.map((conversation, i) => folded(`further conversation ${i + 1}`, () => h("div", {}, conversation.map((each) => turn(this.view, this.member.seat, each))))),
-        ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => said(this.view, this.member.seat, log))))] : []),
+        ...(logs.length ? [folded(`logs (${logs.length})`, () => h("div", {}, logs.map((log) => longText(this.view, this.member.seat, log))))] : []),
       );
       if (!turns.length) this.body.append(h("div", { class: "rl-dim" }, "nothing was sampled"));
     }
@@ -150,10 +150,10 @@ export class Card {
       reference === member.seat && h("div", { class: "rl-note" }, "the others are compared with this one"),
       ...member.turns.map((message, i) => {
         const body = parts(view, member.seat, message, () => {
-          const element = said(view, member.seat, message.said);
+          const element = longText(view, member.seat, message.content);
           const against = other && opposite(member.turns, i, other.turns);
-          const words = element.matches(".rl-said") ? element : element.firstChild;
-          if (against) markDifferences(words, message.said, against);
+          const words = element.matches(".rl-text") ? element : element.firstChild;
+          if (against) markDifferences(words, message.content, against);
           return element;
         }).filter(Boolean);
         return this.turn(message, body);
@@ -173,7 +173,7 @@ export class Card {
     const places = [];
     const elements = member.turns.map((message) => {
       if (!message.sampled) return turn(view, member.seat, message);
-      const tokens = h("div", { class: "rl-said rl-tokens", role: "group", "aria-label": "tokens" }, h("span", { class: "rl-dim" }, "…"));
+      const tokens = h("div", { class: "rl-text rl-tokens", role: "group", "aria-label": "tokens" }, h("span", { class: "rl-dim" }, "…"));
       places.push(tokens);
       return this.turn(message, [tokens, ...calls(view, member.seat, message)]);
     });
@@ -187,27 +187,27 @@ export class Card {
     const { view } = this;
     const { seat } = this.member;
     if (view.mode.gap) this.gap ??= view.ask("gap", { seat }).catch((error) => view.status.complain(error));
-    const found = await view.ask("tokens", { seat, start });
+    const page = await view.ask("tokens", { seat, start });
     const gap = await this.gap;
     if (start === 0) places.forEach((place) => place.replaceChildren());
-    for (const each of found.turns) {
+    for (const each of page.turns) {
       const place = places[each.turn];
       const before = place?.childElementCount ?? 0;
       place?.append(...tokenSpans(each, gap && gap.turns[each.turn].slice(before)));
     }
     if (gap) view.status.say(`gap to ${gap.model}`);
-    const left = found.total - found.end;
+    const left = page.total - page.end;
     more.replaceChildren(
-      ...(left > 0 ? [h("button", { class: "rl-more", onclick: () => view.attempt(() => this.fetchTokens(places, more, found.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
+      ...(left > 0 ? [h("button", { class: "rl-more", onclick: () => view.attempt(() => this.fetchTokens(places, more, page.end)) }, `show more tokens (${left.toLocaleString("en")} left)`)] : []),
     );
   }
 }
 
 /** The text of another completion that turn i is compared with: turns of one role match from the last on. */
 function opposite(turns, i, others) {
-  const alike = ({ role, said: words }) => words && role === turns[i].role;
+  const alike = ({ role, content }) => content && role === turns[i].role;
   const after = turns.slice(i + 1).filter(alike).length;
-  return others.filter(alike).at(-1 - after)?.said;
+  return others.filter(alike).at(-1 - after)?.content;
 }
 
 function signed(advantage) {

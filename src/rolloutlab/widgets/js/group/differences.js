@@ -21,12 +21,12 @@ function next() {
 
 function mark(element, text, reference) {
   if (!element.isConnected) return;
-  const found = diffWordsWithSpace(reference.text, text.text, { timeout: PATIENCE });
+  const changes = diffWordsWithSpace(reference.text, text.text, { timeout: PATIENCE });
   const cut = text.end < text.size || reference.end < reference.size;
-  const note = !found
+  const note = !changes
     ? "too long or too different to mark words"
     : cut && "words are marked in the beginning only: the texts are long";
-  if (found) element.replaceChildren(...found.map(word));
+  if (changes) element.replaceChildren(...changes.map(word));
   if (note) element.after(h("div", { class: "rl-note" }, note));
 }
 

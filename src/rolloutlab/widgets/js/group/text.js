@@ -18,8 +18,8 @@ export function folded(summary, make, properties = {}) {
 }
 
 /** A text of `seat` (null: of the prompt); the rest of a long one is fetched on demand. */
-export function said(view, seat, text) {
-  const words = h("div", { class: "rl-said" }, text.text);
+export function longText(view, seat, text) {
+  const words = h("div", { class: "rl-text" }, text.text);
   if (text.end >= text.size) return words;
   const more = h("button", { class: "rl-more" }, `show all (${size(text.size)})`);
   more.addEventListener("click", () => view.attempt(() => whole(view, seat, text, words, more)));
@@ -68,11 +68,11 @@ export function turn(view, seat, message, body) {
 }
 
 /** The parts of a message without its role. */
-export function parts(view, seat, message, words = () => said(view, seat, message.said)) {
+export function parts(view, seat, message, words = () => longText(view, seat, message.content)) {
   return [
-    message.reasoning && folded("reasoning", () => said(view, seat, message.reasoning)),
-    message.said && words(),
-    message.refusal && h("div", {}, h("span", { class: "rl-flag" }, "refused"), said(view, seat, message.refusal)),
+    message.reasoning && folded("reasoning", () => longText(view, seat, message.reasoning), { class: "rl-fold rl-reasoning" }),
+    message.content && words(),
+    message.refusal && h("div", {}, h("span", { class: "rl-flag" }, "refused"), longText(view, seat, message.refusal)),
     ...calls(view, seat, message),
   ];
 }
@@ -85,9 +85,9 @@ export function calls(view, seat, message) {
         "div",
         { class: "rl-call" },
         h("div", { class: "rl-role" }, "arguments"),
-        said(view, seat, call.arguments),
+        longText(view, seat, call.arguments),
         h("div", { class: "rl-role" }, "result"),
-        call.result ? said(view, seat, call.result) : h("div", { class: "rl-dim" }, "none"),
+        call.result ? longText(view, seat, call.result) : h("div", { class: "rl-dim" }, "none"),
       ),
     );
   });

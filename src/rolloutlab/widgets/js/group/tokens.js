@@ -9,7 +9,7 @@ export function tokenSpans(turn, gaps) {
       ["logprob", "rank", "instead", "outside"].map((name) => [name, turn[name][i]]),
     );
     const gap = gaps?.[i];
-    const told = [
+    const label = [
       `“${text}”`,
       `logprob ${number(logprob, 3)}`,
       `probability ${percent(logprob)}`,
@@ -19,7 +19,7 @@ export function tokenSpans(turn, gaps) {
       outside && "no part of the text",
     ].filter(Boolean).join(" · ");
     const [kind, share] = gaps ? [gap >= 0 ? "up" : "down", Math.abs(gap ?? 0) * 60] : ["odd", -logprob * 25];
-    const properties = { role: "img", title: told, "aria-label": told, style: `--share: ${Math.min(65, share).toFixed(0)}%` };
+    const properties = { role: "img", title: label, "aria-label": label, style: `--share: ${Math.min(65, share).toFixed(0)}%` };
     const seen = text === "" ? "∅" : text.replaceAll("\n", "↵\n");
     return h("span", { class: `rl-token rl-${kind}${outside ? " rl-outside" : ""}`, ...properties }, seen);
   });

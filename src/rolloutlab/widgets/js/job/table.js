@@ -23,8 +23,8 @@ export function numbersTable(state) {
       const cells = names.map((name) => h("td", {}, number(state.numbers[name][i])));
       rows.push(h("tr", {}, h("th", { scope: "row" }, String(i + 1)), cells));
     }
-    const said = every > 1 ? h("caption", {}, `every ${every}th of ${steps} steps; job.metrics() has all`) : null;
-    body.replaceChildren(h("table", {}, said ?? [], h("thead", {}, head), h("tbody", {}, rows)));
+    const caption = every > 1 ? h("caption", {}, `every ${every}th of ${steps} steps; job.metrics() has all`) : null;
+    body.replaceChildren(h("table", {}, caption ?? [], h("thead", {}, head), h("tbody", {}, rows)));
   }
   return { element, update };
 }

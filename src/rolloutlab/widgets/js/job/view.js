@@ -19,7 +19,7 @@ const QUIET = 3000;
  * The state is changed in place: another view of the same model, made later, begins where this one is.
  */
 export function jobView(kernel, state) {
-  const head = headView(kernel, (told) => show(told));
+  const head = headView(kernel, (changed) => show(changed));
   const grid = curveGrid(state);
   const table = numbersTable(state);
   const next = h("p", { class: "rl-next" });
@@ -35,18 +35,18 @@ export function jobView(kernel, state) {
       table.update();
     });
   };
-  const show = (told) => {
-    state.head = told;
-    head.update(told);
-    next.replaceChildren(...nextLines(told));
+  const show = (changed) => {
+    state.head = changed;
+    head.update(changed);
+    next.replaceChildren(...nextLines(changed));
     draw();
   };
   const whole = () => {
     if (performance.now() - asked < AGAIN) return;
     asked = performance.now();
-    kernel.ask("watch").then((told) => {
-      Object.assign(state, told);
-      show(told.head);
+    kernel.ask("watch").then((fresh) => {
+      Object.assign(state, fresh);
+      show(fresh.head);
     }, head.complain);
   };
 
@@ -74,7 +74,7 @@ export function jobView(kernel, state) {
   };
 }
 
-function headView(kernel, told) {
+function headView(kernel, onChange) {
   const status = h("span", { class: "rl-state" });
   const title = h("span", { class: "rl-title" });
   const bar = h("div", { class: "rl-bar" });
@@ -83,7 +83,7 @@ function headView(kernel, told) {
   const facts = h("ul", { class: "rl-facts", "aria-label": "what is the same for the whole job" });
   const notes = h("ul", { class: "rl-notes", "aria-label": "what to know about this job" });
   const line = statusLine();
-  const cancel = cancelControl(kernel, told, line);
+  const cancel = cancelControl(kernel, onChange, line);
   const element = h(
     "header",
     {},
@@ -104,9 +104,9 @@ function headView(kernel, told) {
       this.silence(false);
     },
     silence(silent) {
-      const said = silent && performance.now() - last > QUIET;
-      if (said !== quiet) line.say(said ? "the kernel does not answer: it is busy, or was restarted" : "");
-      quiet = said;
+      const unanswered = silent && performance.now() - last > QUIET;
+      if (unanswered !== quiet) line.say(unanswered ? "the kernel does not answer: it is busy, or was restarted" : "");
+      quiet = unanswered;
     },
     update(head) {
       status.textContent = head.status;
@@ -148,7 +148,7 @@ function duration(seconds) {
 }
 
 /** A cancel button with a confirmation. */
-function cancelControl(kernel, told, line) {
+function cancelControl(kernel, onChange, line) {
   const begin = h("button", { type: "button", onclick: () => ask(true) }, "Cancel");
   const sure = h("button", { type: "button", class: "rl-danger", onclick: () => stop() }, "Cancel the job");
   const no = h("button", { type: "button", onclick: () => ask(false) }, "Go on");
@@ -172,7 +172,7 @@ function cancelControl(kernel, told, line) {
   function stop() {
     wanted = true;
     element.replaceChildren(h("span", { class: "rl-dim" }, "cancelling: it ends at its next row"));
-    kernel.ask("cancel").then(told, (error) => {
+    kernel.ask("cancel").then(onChange, (error) => {
       wanted = false;
       element.replaceChildren(begin);
       line.complain(error);

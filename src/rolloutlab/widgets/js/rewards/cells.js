@@ -16,7 +16,7 @@ export const name = {
   },
 };
 
-export const said = (field) => ({
+export const plainText = (field) => ({
   key: (row) => row[field],
   draw: (row) => h("span", { class: "rl-line", dir: "auto", title: row[field] }, row[field]),
 });

@@ -1,7 +1,7 @@
 // The columns of the rewards view: how they are filtered. Their cells are in cells.js.
 
 import { h } from "../kit/dom.js";
-import { advantage, component, figure, finish, name, said, source } from "./cells.js";
+import { advantage, component, figure, finish, name, plainText, source } from "./cells.js";
 
 const RIGHT = { hozAlign: "right", headerHozAlign: "right", cssClass: "rl-number" };
 
@@ -16,8 +16,8 @@ export function columns(state, largest) {
     column("name", "trajectory", { width: 120, frozen: true }, name, TEXT),
     column("reward", "reward", { ...RIGHT, width: 84, cssClass: "rl-number rl-editable" }, figure("reward"), NUMBER),
     column("advantage", "advantage", { width: failed ? 240 : 140 }, advantage(largest), oneOf(["trains", ...state.reasons])),
-    column("completion", "completion", { minWidth: 160, widthGrow: 3 }, said("completion"), TEXT),
-    column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, said("prompt"), TEXT),
+    column("completion", "completion", { minWidth: 160, widthGrow: 3 }, plainText("completion"), TEXT),
+    column("prompt", "prompt", { minWidth: 110, widthGrow: 2 }, plainText("prompt"), TEXT),
     ...state.components.map(part),
     column("source", "source", { width: 124 }, source, oneOf(state.sources)),
     column("tokens", "tokens", { ...RIGHT, width: 92 }, figure("tokens"), NUMBER),
@@ -52,13 +52,13 @@ function column(field, title, more, cell, filter) {
 }
 
 function filterInput(title, { placeholder, values }, success) {
-  const told = (event) => success(event.target.value);
+  const apply = (event) => success(event.target.value);
   const label = `filter by ${title}`;
   if (!values) {
-    const input = h("input", { type: "search", placeholder, "aria-label": label, onChange: told, onSearch: told });
-    input.addEventListener("keydown", (event) => event.key === "Enter" && told(event));
+    const input = h("input", { type: "search", placeholder, "aria-label": label, onChange: apply, onSearch: apply });
+    input.addEventListener("keydown", (event) => event.key === "Enter" && apply(event));
     return input;
   }
   const options = values.map((value) => h("option", { value }, value.replaceAll("_", " ")));
-  return h("select", { "aria-label": label, onChange: told }, h("option", { value: "" }, "all"), ...options);
+  return h("select", { "aria-label": label, onChange: apply }, h("option", { value: "" }, "all"), ...options);
 }

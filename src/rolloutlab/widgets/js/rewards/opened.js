@@ -32,12 +32,12 @@ export class Opened {
           h(
             "div",
             {},
-            reasoning && h("details", {}, h("summary", {}, "reasoning"), h("div", { class: "rl-said", dir: "auto" }, reasoning)),
-            h("div", { class: "rl-said", dir: "auto" }, text),
+            reasoning && h("details", {}, h("summary", {}, "reasoning"), h("div", { class: "rl-text", dir: "auto" }, reasoning)),
+            h("div", { class: "rl-text", dir: "auto" }, text),
           ),
         ),
       ),
-      ...(read.failed.length ? [h("h5", {}, "a reward function failed on it"), ...read.failed.map((text) => h("div", { class: "rl-said", dir: "auto" }, text))] : []),
+      ...(read.failed.length ? [h("h5", {}, "a reward function failed on it"), ...read.failed.map((text) => h("div", { class: "rl-text", dir: "auto" }, text))] : []),
       h("h5", {}, "its reward"),
       h("ol", {}, ...read.history.map((line) => h("li", {}, line))),
     );
