@@ -24,7 +24,8 @@ from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
 from rolloutlab.policy.rendering import TokenSequence
-from rolloutlab.policy.trainer import State, TrainingSequence, pack, train
+from rolloutlab.policy.rows import TrainingSequence, pack
+from rolloutlab.policy.trainer import State, train
 from rolloutlab.settings import ModelSettings
 from tests.decoding import decode
 

@@ -21,17 +21,8 @@ from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.options import Options
 from rolloutlab.policy.model import Policy
 from rolloutlab.policy.rendering import Renderer, TokenSequence
-from rolloutlab.policy.trainer import (
-    GradientSteps,
-    Report,
-    Row,
-    State,
-    TrainingSequence,
-    beat,
-    pack,
-    seed_of,
-    take_steps,
-)
+from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.trainer import GradientSteps, Report, State, beat, seed_of, take_steps
 
 _LEAST_RATE = 5e-5
 """The default learning rate of large policies: openpipe-art's own; that of reinforcement learning is lower."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -22,10 +22,12 @@ from rolloutlab.policy.custom_loss import CustomLoss, checked_loss
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
+from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
 from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rows import Row, TrainingSequence, pack, recorded, tokens_of
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
 _MAX_OPTION = 1e18
@@ -41,25 +43,6 @@ class State:
 
     adapter: Adapter
     optimizer: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class TrainingSequence:
-    """A sequence with the advantage and weight of its trajectory.
-
-    Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
-    checkpoint 0, if it is in the sample; reference_T, that under the reference of `kl_penalty_coef`.
-    """
-
-    tokens: TokenSequence
-    advantage: float
-    weight: float
-    original_T: Tensor | None = None
-    base_T: Tensor | None = None
-    reference_T: Tensor | None = None
-
-
-Row = list[TrainingSequence]
 
 
 def train(
@@ -163,27 +146,6 @@ def _in_fp32(options: Options) -> Options:
     return replace(options, **clamped)
 
 
-def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
-    """Rows of whole sequences, in order, each of at most `budget` tokens or one sequence.
-
-    A group that fits into a row is not split, because its members share their prompt.
-    """
-    row: Row = []
-    for group in groups:
-        whole = _tokens(group) if _tokens(group) <= budget else 0
-        for i, sequence in enumerate(group):
-            if row and _tokens(row) + (whole if whole and not i else len(sequence.tokens)) > budget:
-                yield row
-                row = []
-            row.append(sequence)
-    if row:
-        yield row
-
-
-def _tokens(sequences: Sequence[TrainingSequence]) -> int:
-    return sum(len(s.tokens) for s in sequences)
-
-
 def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[Row]:
     """The trainable sequences of each group."""
     remaining = iter(sequences)
@@ -196,14 +158,9 @@ def _with_new_logprobs(forward: Forward, row: Row) -> Row:
     """The row with logprobs under the current weights instead of the recorded ones."""
     logprobs = forward.logprobs([s.tokens for s in row])
     return [
-        replace(s, tokens=_with_logprobs(s.tokens, new_T), original_T=_recorded(s.tokens))
+        replace(s, tokens=_with_logprobs(s.tokens, new_T), original_T=recorded(s.tokens))
         for s, new_T in zip(row, logprobs, strict=True)
     ]
-
-
-def _recorded(tokens: TokenSequence) -> Tensor:
-    """The recorded logprob of each trained token."""
-    return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
 
 
 def _with_references(
@@ -250,7 +207,7 @@ def _optimizer_step(
     def loss_and_gradients(batch: Batch) -> tuple[float, tuple[Tensor, ...], Tensor]:
         part = [row[i] for i in batch.order]
         new_T, entropy_T = forward(batch)
-        tokens = _tokens_of(part, new_T.device)
+        tokens = tokens_of(part, new_T.device)
         if whole:
             result = whole.part(new_T, batch.order)
         else:
@@ -272,80 +229,18 @@ def _optimizer_step(
     if norm.isfinite():
         optimizer.step()
     total = float(whole.result.loss.detach()) if whole else total
-    return {"loss": total, "grad_norm": float(norm), **_metrics(*torch.cat(statistics, dim=1).cpu())}
+    return {"loss": total, "grad_norm": float(norm), **metrics_of(*torch.cat(statistics, dim=1).cpu())}
 
 
 def _whole_row(forward: Forward, row: Row, options: Options, loss: CustomLoss | None) -> WholeRow:
     """The loss of a row by the logprobs of all of it, under the current weights."""
     new_T = torch.cat(forward.logprobs([s.tokens for s in row])).requires_grad_()
-    tokens = _tokens_of(row, new_T.device)
+    tokens = tokens_of(row, new_T.device)
     if loss:
         result = loss.of_row(new_T, *tokens[:4])
     else:
         result = row_loss(new_T, *tokens[:4], options, reference_T=tokens.reference_T, original_T=tokens.original_T)
     return whole_row(result, new_T, [s.tokens.trainable for s in row])
-
-
-class _RowTokens(NamedTuple):
-    """What is known of the trained tokens of sequences before a step; a logprob that is not known is NaN."""
-
-    old_T: Tensor
-    advantage_T: Tensor
-    weight_T: Tensor
-    history_T: Tensor
-    original_T: Tensor
-    base_T: Tensor
-    reference_T: Tensor
-
-
-def _tokens_of(part: Row, device: torch.device) -> _RowTokens:
-    counts = [s.tokens.trainable for s in part]
-    history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
-    advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
-    weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
-
-    def known(logprobs: Iterable[Tensor | None]) -> Tensor:
-        each = zip(logprobs, counts, strict=True)
-        return torch.cat([torch.full((n,), math.nan) if some_T is None else some_T for some_T, n in each])
-
-    tensors = (
-        torch.cat([_recorded(s.tokens) for s in part]), advantage_H[history_T], weight_H[history_T], history_T,
-        known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
-    )  # fmt: skip
-    return _RowTokens(*(tensor.to(device) for tensor in tensors))
-
-
-def _metrics(
-    new_T: Tensor,
-    old_T: Tensor,
-    entropy_T: Tensor,
-    ratio_T: Tensor,
-    clipped_T: Tensor,
-    masked_T: Tensor,
-    base_T: Tensor,
-    reference_T: Tensor,
-) -> dict[str, float]:
-    known_T = ~old_T.isnan()
-    known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
-    delta_T = known_2T[1] - known_2T[0]
-    return {
-        "entropy": float(entropy_T.mean()),
-        "ratio_mean": float(ratio_T.mean()),
-        "ratio_max": float(ratio_T.max()),
-        "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
-        "kl_base": float((new_T - base_T).double().nanmean()),
-        "kl_reference": float((new_T - reference_T).double().nanmean()),
-        "clipped": float(clipped_T.mean()),
-        "masked": float(masked_T.mean()),
-        "old_new_correlation": _correlation(*known_2T.exp()),
-        "row_tokens": float(len(new_T)),
-    }
-
-
-def _correlation(a_T: Tensor, b_T: Tensor) -> float:
-    a_T, b_T = a_T - a_T.mean(), b_T - b_T.mean()
-    scale = float(a_T.norm() * b_T.norm())
-    return float(a_T @ b_T) / scale if scale else math.nan
 
 
 def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:

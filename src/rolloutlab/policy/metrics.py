@@ -1,0 +1,39 @@
+"""Metrics of a gradient step, from the logprobs of its trained tokens."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def metrics_of(
+    new_T: Tensor,
+    old_T: Tensor,
+    entropy_T: Tensor,
+    ratio_T: Tensor,
+    clipped_T: Tensor,
+    masked_T: Tensor,
+    base_T: Tensor,
+    reference_T: Tensor,
+) -> dict[str, float]:
+    known_T = ~old_T.isnan()
+    known_2T = torch.stack([old_T[known_T], new_T[known_T]]).double()
+    delta_T = known_2T[1] - known_2T[0]
+    return {
+        "entropy": float(entropy_T.mean()),
+        "ratio_mean": float(ratio_T.mean()),
+        "ratio_max": float(ratio_T.max()),
+        "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
+        "kl_base": float((new_T - base_T).double().nanmean()),
+        "kl_reference": float((new_T - reference_T).double().nanmean()),
+        "clipped": float(clipped_T.mean()),
+        "masked": float(masked_T.mean()),
+        "old_new_correlation": _correlation(*known_2T.exp()),
+        "row_tokens": float(len(new_T)),
+    }
+
+
+def _correlation(a_T: Tensor, b_T: Tensor) -> float:
+    a_T, b_T = a_T - a_T.mean(), b_T - b_T.mean()
+    scale = float(a_T.norm() * b_T.norm())
+    return float(a_T @ b_T) / scale if scale else math.nan

@@ -1,0 +1,86 @@
+"""Rows of training sequences, and what is known of their trained tokens before a gradient step."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rolloutlab.policy.packing import trained_positions
+from rolloutlab.policy.rendering import TokenSequence
+
+
+@dataclass(frozen=True)
+class TrainingSequence:
+    """A sequence with the advantage and weight of its trajectory.
+
+    Of each trained token: original_T, the recorded logprob where another replaces it; base_T, the logprob under
+    checkpoint 0, if it is in the sample; reference_T, that under the reference of `kl_penalty_coef`.
+    """
+
+    tokens: TokenSequence
+    advantage: float
+    weight: float
+    original_T: Tensor | None = None
+    base_T: Tensor | None = None
+    reference_T: Tensor | None = None
+
+
+Row = list[TrainingSequence]
+
+
+def pack(groups: Iterable[Sequence[TrainingSequence]], budget: int) -> Iterator[Row]:
+    """Rows of whole sequences, in order, each of at most `budget` tokens or one sequence.
+
+    A group that fits into a row is not split, because its members share their prompt.
+    """
+    row: Row = []
+    for group in groups:
+        whole = _tokens(group) if _tokens(group) <= budget else 0
+        for i, sequence in enumerate(group):
+            if row and _tokens(row) + (whole if whole and not i else len(sequence.tokens)) > budget:
+                yield row
+                row = []
+            row.append(sequence)
+    if row:
+        yield row
+
+
+def _tokens(sequences: Sequence[TrainingSequence]) -> int:
+    return sum(len(s.tokens) for s in sequences)
+
+
+def recorded(tokens: TokenSequence) -> Tensor:
+    """The recorded logprob of each trained token."""
+    return torch.frombuffer(tokens.logprobs, dtype=torch.float32)[trained_positions(tokens)]
+
+
+class RowTokens(NamedTuple):
+    """What is known of the trained tokens of sequences before a step; a logprob that is not known is NaN."""
+
+    old_T: Tensor
+    advantage_T: Tensor
+    weight_T: Tensor
+    history_T: Tensor
+    original_T: Tensor
+    base_T: Tensor
+    reference_T: Tensor
+
+
+def tokens_of(part: Row, device: torch.device) -> RowTokens:
+    counts = [s.tokens.trainable for s in part]
+    history_T = torch.arange(len(part)).repeat_interleave(torch.tensor(counts))
+    advantage_H = torch.tensor([s.advantage for s in part], dtype=torch.float32)
+    weight_H = torch.tensor([s.weight for s in part], dtype=torch.float32)
+
+    def known(logprobs: Iterable[Tensor | None]) -> Tensor:
+        each = zip(logprobs, counts, strict=True)
+        return torch.cat([torch.full((n,), math.nan) if some_T is None else some_T for some_T, n in each])
+
+    tensors = (
+        torch.cat([recorded(s.tokens) for s in part]), advantage_H[history_T], weight_H[history_T], history_T,
+        known(s.original_T for s in part), known(s.base_T for s in part), known(s.reference_T for s in part),
+    )  # fmt: skip
+    return RowTokens(*(tensor.to(device) for tensor in tensors))
