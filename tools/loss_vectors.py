@@ -3,7 +3,7 @@
     python tools/loss_vectors.py > tests/policy/loss_vectors.json
 
 Runs where openpipe-art 0.5.18 (Apache-2.0) and torch are installed. One row in double precision: three histories whose
-tokens are interleaved, one token that does not train, and old logprobs that are not known. Only numbers are written.
+tokens are interleaved, one token that does not train, and original logprobs that are unknown. Only numbers are written.
 """
 
 import itertools

@@ -78,6 +78,10 @@ def test_recomputing_the_logprobs_of_older_completions_is_advised_against(notebo
         "precalculate_logprobs removes the correction for this lag: every ratio begins at 1 "
         "-> precalculate_logprobs: false" in lines
     )
+    corrected = "%%train capitals --dry-run\nprecalculate_logprobs: true\ntruncated_importance_sampling: 2.0"
+    lines = repr(notebook.run(corrected)).splitlines()
+    assert any("lag 1" in line for line in lines)
+    assert not any(line.startswith("precalculate_logprobs removes") for line in lines)
 
 
 def test_the_distance_and_the_correlation_tell_old_completions_and_neither_advises_to_recompute(notebook):

@@ -181,7 +181,8 @@ def test_a_member_has_the_reward_and_the_tokens_of_each_history():
 
 
 @pytest.mark.parametrize(
-    "metadata", [{}, {"temperature": 1, "top_p": 1.0}, {"temperature": 1.0}, {"note": "x", "seed": 3}]
+    "metadata",
+    [{}, {"temperature": 1, "top_p": 1.0}, {"temperature": 1.0}, {"temperature": None, "top_p": None}, {"note": "x"}],
 )
 def test_sampling_at_one_gives_no_warning(metadata):
     assert sampling_warnings([trajectory(metadata=metadata)]) == []

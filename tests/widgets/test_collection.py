@@ -286,7 +286,7 @@ REASONED = [
     pytest.param({"content": "Paris", "reasoning_content": "hm <b>"}, id="in a field"),
     pytest.param({"content": "Paris", "reasoning": "hm <b>"}, id="in a field of another service"),
     pytest.param({"content": "<think>\nhm <b>\n</think>\n\nParis"}, id="in the content"),
-    pytest.param({"content": "hm <b></think>Paris"}, id="in the content, begun by the template"),
+    pytest.param({"content": "hm <b>\n</think>\n\nParis"}, id="in the content, begun by the template"),
 ]
 
 

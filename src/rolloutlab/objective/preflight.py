@@ -172,8 +172,8 @@ def sampling_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
 
 def odd_settings(trajectory: Trajectory) -> list[str]:
     """Settings with which a trajectory was not sampled from the distribution of its logprobs: `temperature 0.7`."""
-    values = {name: trajectory.metadata.get(name, 1) for name in ("temperature", "top_p")}
-    return [f"{name} {value}" for name, value in values.items() if value != 1]
+    values = {name: trajectory.metadata.get(name) for name in ("temperature", "top_p")}
+    return [f"{name} {value}" for name, value in values.items() if value not in (None, 1)]
 
 
 def setting_warnings(odd: Mapping[str, int]) -> list[str]:
@@ -186,7 +186,8 @@ def lag_warnings(sampled: Mapping[int, int], begins: int, collection: str, *, re
     """Warnings about off-policy completions, sampled from older checkpoints than the one that a job trains from.
 
     sampled: number of trajectories by the step of their oldest answer. begins: the step that the job starts from.
-    recomputes: whether the job recomputes old logprobs, so that every importance ratio begins at 1.
+    recomputes: whether the job recomputes old logprobs without truncated importance sampling, so that every importance
+    ratio begins at 1 and nothing corrects for the lag.
     """
     if not (older := {step: n for step, n in sampled.items() if step < begins}):
         return []

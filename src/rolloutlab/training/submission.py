@@ -88,7 +88,7 @@ class Submission:
     def _checked(self, config: ExperimentalTrainingConfig, begins: int | None) -> "Submission":
         settled, warnings = settle(config), [*self.warnings, *honoured(config, embedded=self.embedded)]
         if begins is not None:
-            recomputes = settled.precalculate_logprobs
+            recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
             warnings += lag_warnings(self.sampled, begins, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
         return replace(self, config=config, check=check, begins=begins)

@@ -46,4 +46,7 @@ def test_reasoning_is_read_from_the_fields_of_several_services(message, parts):
 def test_reasoning_is_read_from_the_content_of_a_service_that_does_not_split_it():
     assert reasoning_of({}, "<think>hm</think>yes") == ("hm", "yes")
     assert reasoning_of({}, "hm</think>\n\nyes") == ("hm", "yes")  # the prompt had the first mark
+    assert reasoning_of({}, "hm\n</think>yes") == ("hm", "yes")
     assert reasoning_of({}, "write <think>…</think>") == ("", "write <think>…</think>")
+    sentence = "Close it with </think> in HTML, then reload"
+    assert reasoning_of({}, sentence) == ("", sentence)

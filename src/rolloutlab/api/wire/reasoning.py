@@ -1,11 +1,14 @@
 """Reasoning of a message: a field beside its content, or `<think>…</think>` at the beginning of the content."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 OPENING, CLOSING = "<think>", "</think>"
 FIELDS = "reasoning_content", "reasoning"
 """Where services put it: DeepSeek and vLLM until 0.11; vLLM since, and OpenRouter."""
+_ON_ITS_LINE = re.compile(rf"(^|\n)[ \t]*{CLOSING}|{CLOSING}[ \t]*(\n|$)")
+"""A mark that begins or ends a line, as policies write it; one within a sentence is a word of the answer."""
 
 
 def split_reasoning(text: str, begun: bool = False) -> tuple[str, str]:
@@ -23,4 +26,4 @@ def reasoning_of(message: Mapping[str, Any], text: str) -> tuple[str, str]:
     """The reasoning of a message, whose content has this text, and the answer without it."""
     if field := next((message[name] for name in FIELDS if message.get(name)), None):
         return str(field), text
-    return split_reasoning(text, begun=CLOSING in text and OPENING not in text)
+    return split_reasoning(text, begun=OPENING not in text and _ON_ITS_LINE.search(text) is not None)
