@@ -203,7 +203,7 @@ def test_a_view_goes_on_after_a_reload_and_another_after_a_restart(loaded, slow)
 @pytest.mark.parametrize("front_end", ["lab"])
 def test_curves_follow_the_arrow_keys_the_theme_and_the_window(loaded, sorting):
     view = loaded.run(f"%%train {sorting}").locator(".rl-job")
-    expect(view.locator("canvas")).to_have_count(8)
+    expect(view.locator("canvas")).to_have_count(9)
     view.locator(".rl-curves").press("ArrowRight")
     expect(view.locator(".rl-values").first).to_contain_text("step 1")
     expect(view.locator(".rl-values").last).to_contain_text("step 1")
