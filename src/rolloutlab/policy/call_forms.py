@@ -65,7 +65,7 @@ def _xml(function: str, parameter: str, text: str, tools: Sequence[FunctionTool]
     keys = [each["key"] for each in re.finditer(parameter, call["rest"], re.DOTALL)]
     if len({*keys}) < len(keys):
         return None
-    from transformers.utils.chat_parsing import parse_response  # since 5.13, with tools since 5.15
+    from transformers.utils.chat_parsing import parse_response
 
     whole = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
     content = {"content": "xml-inline", "content_args": {"tag_pattern": parameter}, "transform": whole}
