@@ -103,6 +103,66 @@ def test_a_choice_without_logprobs_is_learned_as_it_is_rendered(policy):
     assert learned(policy, conversation("hello", choice)) == ["dog</s>"]
 
 
+def chosen(content, *tokens, **message):
+    entries = [{"token": "?", "logprob": -1.0, "top_logprobs": [], **token} for token in tokens]
+    return {
+        "finish_reason": "stop",
+        "index": 0,
+        "message": {"role": "assistant", "content": content, **message},
+        "logprobs": {"content": entries},
+    }
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [{"token": "dog", "token_id": 35}, {"token": "", "token_id": 1}],
+        [{"token": "do", "token_id": 10**6}],
+        [{"token": "no such token"}],
+        [{"token": "token_id:99"}, {"token": "g", "bytes": [103]}],
+    ],
+)
+def test_answers_of_a_model_with_other_tokens_are_learned_from_their_text_and_named(policy, tokens):
+    foreign = conversation("hello", chosen("dog", *tokens))
+    assert learned(policy, foreign) == ["dog</s>"]
+    both = read(policy, conversation("hello", "fox"), foreign)
+    [warning] = both.warnings
+    assert warning == "1 conversation with tokens of another model (line 2): learned from the text of the answers"
+    assert both.unreadable == {}
+    alone = read(policy, conversation("hello", "dog"))
+    assert both.sequences[1][0].ids == alone.sequences[0][0].ids
+
+
+def test_a_call_of_a_model_with_other_tokens_is_not_learned_from_their_ids(policy):
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    answer = chosen(None, {"token": "<tool_call>", "token_id": 35}, tool_calls=[call])
+    assert "@" not in "".join(learned(policy, conversation("hello", answer)))
+
+
+def test_a_context_of_a_model_with_other_tokens_is_read_as_its_text(policy):
+    foreign = conversation("hello", chosen("dog", {"token": "dog", "token_id": 35}), "and?", chosen("fox"))
+    assert learned(policy, foreign) == ["dog</s>", "fox</s>"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ("dog", "dog cat</s>"),  # a stop string was cut off
+        ("dog", " dog\n</s>"),
+        ("", "</s>"),
+        ("<think>why</think>dog", "<think>why</think>dog</s>"),
+    ],
+)
+def test_sampled_answers_that_were_cut_are_still_learned_as_they_were_sampled(policy, answer):
+    content, sampled = answer
+    ids = policy.tokenizer(sampled, add_special_tokens=False)["input_ids"]
+    choice = chosen(content, *({"token_id": token_id} for token_id in ids))
+    found = read(policy, conversation("hello", choice))
+    [[sequence]] = found.sequences
+    assert list(sequence.ids)[-len(ids) :] == ids
+    assert found.warnings == []
+
+
 def test_what_is_left_out_has_a_reason(policy):
     image = [{"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
     found = read(

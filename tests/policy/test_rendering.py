@@ -395,6 +395,40 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
         renderer.prompt(messages(user(), answered | {"token_ids": [10**6]}, user("b")))
 
 
+@pytest.mark.parametrize(
+    ("message", "ids"),
+    [
+        ({"content": "yes"}, "and yes"),
+        ({"content": "yes"}, "yes</s>[ask]user no"),
+        ({"content": ""}, "no"),
+        ({"content": "", "tool_calls": [CALL]}, "no"),
+        ({"content": "yes", "reasoning_content": "hm"}, "<think>no</think>yes"),
+    ],
+)
+def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, message, ids):
+    given = {"role": "assistant", **message, "token_ids": [*encode(ids), end]}
+    with pytest.raises(RenderingError, match=r"messages\.1\.token_ids: these are not the tokens"):
+        renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids")
+
+
+@pytest.mark.parametrize(
+    ("message", "ids"),
+    [
+        ({"content": "yes"}, "yes STOP"),
+        ({"content": "yes"}, "<think>hm</think>\n\nyes"),
+        ({"content": "yes", "reasoning_content": "hm"}, "<think>\nhm\n</think>\n\nyes"),
+        ({"content": "yes", "reasoning_content": "hm"}, "hm</think>yes"),
+        ({"content": "", "reasoning_content": "hm"}, "<think>hm"),
+        ({"content": ""}, ""),
+        ({"content": "yes", "tool_calls": [CALL]}, 'yes<tool_call>{"name": "add", "arguments": {}}</tool_call>'),
+    ],
+)
+def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
+    ids = [*encode(ids), end]
+    given = {"role": "assistant", **message, "token_ids": ids}
+    assert renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids") == ids
+
+
 def test_white_space_that_the_template_writes_before_an_answer_was_not_read(with_template, encode, say, end):
     padded = (
         "{% for m in messages %}{% if m.role == 'user' %}[ask]{{ m.content }}{% else %} {{ m.content }}</s>{% endif %}"

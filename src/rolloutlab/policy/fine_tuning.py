@@ -1,6 +1,7 @@
 """Supervised fine-tuning: conversations to sequences of which the answers are learned by cross-entropy.
 
-Sampled tokens are learned as they were sampled, other answers as the chat template renders them.
+Sampled tokens are learned as they were sampled, other answers as the chat template renders them; so are those that
+another model sampled, whose tokens mean other texts here, or none.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.options import Options
+from rolloutlab.objective.preflight import count
 from rolloutlab.policy.model import Policy
 from rolloutlab.policy.rendering import Renderer, TokenSequence
 from rolloutlab.policy.rows import Row, TrainingSequence, pack
@@ -70,10 +72,13 @@ def read_conversations(
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
     digest, number = hashlib.sha256(), 0
     read = ReadConversations([], 0, {}, {}, [], b"")
+    foreign: dict[str, None] = {}
     for number, (name, conversation) in enumerate(conversations, start=1):
         digest.update(conversation.to_json().encode())
         try:
-            sequences = [each for each in _sequences(conversation, renderer, policy.context) if each.trainable]
+            items = _checked_choices(conversation.messages, renderer)
+            foreign |= {} if items == conversation.messages else {name: None}
+            sequences = [each for each in _sequences(conversation, items, renderer, policy.context) if each.trainable]
             fitting = [sequence for sequence in sequences if len(sequence) <= policy.context]
             reason = Reason.TOO_LONG if sequences else Reason.NO_ANSWER
         except ContextError:
@@ -88,17 +93,31 @@ def read_conversations(
             if len(fitting) < len(sequences):
                 read.warnings.append(f"{name}: a part longer than the policy's context is left out")
         progress(number)
+    if foreign:
+        what = f"{count(len(foreign), 'conversation')} with tokens of another model ({next(iter(foreign))})"
+        read.warnings.insert(0, f"{what}: learned from the text of the answers")
     return replace(read, number=number, digest=digest.digest())
 
 
-def _sequences(conversation: Conversation, renderer: Renderer, context: int) -> Iterator[TokenSequence]:
+def _checked_choices(items: Sequence[MessageOrChoice], renderer: Renderer) -> list[MessageOrChoice]:
+    """The items; Choices without the tokens of another model, whose ids mean other texts here, or none."""
+    return [
+        item.model_copy(update={"logprobs": None})
+        if isinstance(item, Choice) and item.sampled_tokens() and not renderer.has_own_tokens(item)
+        else item
+        for item in items
+    ]
+
+
+def _sequences(
+    conversation: Conversation, items: Sequence[MessageOrChoice], renderer: Renderer, context: int
+) -> Iterator[TokenSequence]:
     """The sequences in which the answers are trained; their logprobs are not known, so that they are NaN."""
-    if len(conversation.messages) > context:  # a message has at least one token
-        raise ContextError(f"{len(conversation.messages):,} messages")
-    tools, items = conversation.all_tools(), list(conversation.messages)
-    for i in conversation.answers():
-        items[i] = _with_tokens(conversation.messages, i, renderer, tools)
-    history = History.model_construct(messages_and_choices=items, tools=tools)
+    if len(items) > context:  # a message has at least one token
+        raise ContextError(f"{len(items):,} messages")
+    tools, answers = conversation.all_tools(), set(conversation.answers())
+    learned = [_with_tokens(items, i, renderer, tools) if i in answers else item for i, item in enumerate(items)]
+    history = History.model_construct(messages_and_choices=learned, tools=tools)
     for sequence in renderer.sequences(history):
         if sequence.trained[:1] == b"\1":
             raise RenderingError("messages: the first answer has no context")
@@ -135,7 +154,7 @@ def fine_tune(
         TrainingError: there are fewer learning rates than rows, or as of `train`. Cancelled: as of `train`.
     """
     config = config or SFTTrainingConfig()
-    read = read_conversations(conversations, policy, lambda count: beat(count, report, cancelled))
+    read = read_conversations(conversations, policy, lambda number: beat(number, report, cancelled))
     rows = read.rows(policy, config.batch_size)
     rates = _rates(config, policy, len(rows))
     report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, MessageOrChoice
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, FunctionTool, MessageOrChoice
 from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING
 from rolloutlab.errors import RenderingError
 
@@ -224,7 +224,7 @@ class Messages:
         return [_missing(shape, i, rendered) for i, shape in enumerate(shapes)]
 
 
-def content_of(message: AssistantMessage) -> str:
+def content_of(message: AssistantMessage | CompletionMessage) -> str:
     """The content of a message, a refusal included, as one string."""
     plain = message.to_wire()
     _simplify(plain, 0, "message")

@@ -13,14 +13,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rolloutlab.api.wire.chat import AssistantMessage, Choice, Message, TokenLogprob
-from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of, split_reasoning
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage, Message, TokenLogprob
+from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.continuation import after_prompt
-from rolloutlab.policy.harmony import CHANNEL
-from rolloutlab.policy.messages import Messages, Tools, content_of
-from rolloutlab.policy.splicing import Splicer, Turns, words
+from rolloutlab.policy.messages import Messages, Tools
+from rolloutlab.policy.sampled_text import is_text_of
+from rolloutlab.policy.splicing import Splicer, Turns
 from rolloutlab.policy.template_date import with_fixed_date
 
 _UNCHECKED_CHARS = 100_000
@@ -121,6 +121,14 @@ class Renderer:
         ids = self._encode(answer)
         ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
         return ids[: ends[0]] if ends else ids
+
+    def has_own_tokens(self, choice: Choice) -> bool:
+        """Whether the sampled tokens of a choice are of this vocabulary, and decode to the text of its message."""
+        try:
+            ids = self._ids(choice.sampled_tokens(), "")
+        except RenderingError:
+            return False
+        return bool(ids) and self._are_of(ids, choice.message)
 
     def sequences(self, history: History) -> list[TokenSequence]:
         """The history as sequences, cut after its last sampled token.
@@ -272,17 +280,18 @@ class Renderer:
         }
 
     def _token_ids(self, message: AssistantMessage, path: str) -> list[int]:
-        """The `token_ids` of a message, which are at least its text: calls and what a stop string cut off are more."""
+        """The `token_ids` of a message; what a stop string cut off may follow its text."""
         ids = message.token_ids or []
         if any(not 0 <= token_id < self._vocabulary for token_id in ids):
             raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
-        content, whole = words(split_reasoning(content_of(message))[1]), self._decode(ids)
-        as_sampled = any(content in words(text) for text in (self.text(ids), whole))
-        # what is between parts of the content: calls, or the headers of messages
-        in_parts = message.tool_calls or CHANNEL in whole
-        if not as_sampled and not (in_parts and _is_subsequence(content, whole)):
+        if not self._are_of(ids, message):
             raise RenderingError(f"{path}: these are not the tokens of the message", hint="leave token_ids out")
         return ids
+
+    def _are_of(self, ids: Sequence[int], message: AssistantMessage | CompletionMessage) -> bool:
+        """Whether token ids are those of a message: of one turn, and of its text."""
+        one_turn = all(token_id not in self._end_ids for token_id in ids[:-1])
+        return one_turn and is_text_of(self.text(ids), self._text_without_end(ids), message)
 
     def _ids(self, sampled: Sequence[TokenLogprob], path: str) -> list[int]:
         """The ids of the sampled tokens of a Choice at a path."""
@@ -314,11 +323,6 @@ class Renderer:
 def _read_tokens(item: Any) -> bool:
     """Whether the prompt of a Choice had the tokens of earlier turns, by the mark of the service that sampled it."""
     return isinstance((item.model_extra or {}).get("continues"), bool)
-
-
-def _is_subsequence(part: str, text: str) -> bool:
-    characters = iter(text)
-    return all(character in characters for character in part)
 
 
 def _named_id(token: str) -> int | None:
