@@ -7,8 +7,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from rolloutlab.errors import RefusedError
 from rolloutlab.service.endpoints import sft_upload
-from rolloutlab.service.uploaded_files import KEPT_SECONDS
+from rolloutlab.service.uploaded_files import KEPT_SECONDS, UploadedFiles
 from tests.conftest import TOKEN
 
 FILES, JOBS = "/v1/preview/files", "/v1/preview/sft-training-jobs"
@@ -237,3 +238,41 @@ def test_data_that_expires_while_its_job_is_created_is_refused_as_expired_data_i
     status, answer = post(JOBS, json.dumps(body).encode())
     assert status == 422
     assert "expired" in answer["detail"][0]["msg"]
+
+
+def expire(path):
+    then = path.stat().st_mtime - KEPT_SECONDS - 60
+    os.utime(path, (then, then))
+
+
+def test_a_job_that_is_sent_again_is_the_same_job_also_after_its_data_expired(service, upload, create):
+    file = upload(LINE)
+    first = create(file["url"], key="again")
+    expire(service.folder / "files" / f"{file['id']}.jsonl")
+    assert create(file["url"], key="again") == first
+    with pytest.raises(RefusedError, match="409 the Idempotency-Key was used for the job"):
+        create(file["url"], key="again", batch_size=1)
+    with pytest.raises(RefusedError, match="422"):
+        create(file["url"], key="another")
+
+
+def test_expired_data_is_removed_when_the_service_starts(start):
+    service = start()
+    kept = [UploadedFiles(service.folder / "files").keep(written(service.folder / name))[0] for name in ("a", "b")]
+    expire(service.folder / "files" / f"{kept[0]}.jsonl")
+    start()
+    assert [path.stem for path in (service.folder / "files").iterdir()] == kept[1:]
+
+
+def written(path):
+    path.write_bytes(b"{}")
+    return path
+
+
+def test_answers_that_were_sampled_here_are_learned_as_they_were_sampled(service, post):
+    for options in ({"temperature": 2.0}, {"stop": ["a", "e"]}, {"max_tokens": 1}):
+        choices = service.chat(n=16, seed=3, **{"max_tokens": 24, **options}).choices
+        lines = [{"messages_and_choices": [ASKED, choice.to_wire()]} for choice in choices if choice.message.content]
+        status, file = post(f"{FILES}?dry_run=true", "\n".join(map(json.dumps, lines)).encode())
+        assert (status, file["warnings"]) == (200, [])
+        assert file["tokens"] == sum(len(choice.sampled_tokens()) for choice in choices if choice.message.content)

@@ -29,6 +29,7 @@ from rolloutlab.store.sqlite import Database, Row
 
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
+_BY_KEY = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Jobs:
         self.files = UploadedFiles(folder / "files")
         self._losses.clean_up()
         self.bodies.clean_up()
+        self.files.clean_up()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
@@ -89,9 +91,8 @@ class Jobs:
             used with another body.
         """
         job_id = _new_id(key)
-        existing = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?", (key or None, job_id)
-        if rows := self._database.read(existing[0], *existing[1]):
-            return _check_digest(rows[0], digest)
+        if present := self.existing(key, digest):
+            return present
         model_id, kind = str(fine_tuning.model_id) if fine_tuning else "", "sft" if fine_tuning else "rl"
         if fine_tuning is None:
             body = job_upload.check(draft)
@@ -100,7 +101,7 @@ class Jobs:
         moved = None
         try:
             with self._changed, self._database.write() as connection:
-                if rows := connection.execute(*existing).fetchall():
+                if rows := connection.execute(_BY_KEY, (key or None, job_id)).fetchall():
                     return _check_digest(rows[0], digest)
                 moved = draft.replace(self.bodies.path(job_id))
                 flush(moved.parent)
@@ -119,6 +120,11 @@ class Jobs:
             raise NotFoundError(f"there is no model with id {model_id}")
         self.bodies.remove_lost_copy(job_id, digest)
         return job_id
+
+    def existing(self, key: str | None, digest: str) -> str | None:
+        """The id of the job that was created with this key; ConflictError when that had another body."""
+        rows = self._database.read(_BY_KEY, key or None, _new_id(key))
+        return _check_digest(rows[0], digest) if rows else None
 
     def _check_options(self, model_id: str, config: ExperimentalTrainingConfig | None, *, by_owner: bool) -> None:
         """Check what the options name in this lab: the checkpoint of `kl_ref_step`, and the source of a loss."""

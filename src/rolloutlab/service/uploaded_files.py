@@ -25,7 +25,7 @@ class UploadedFiles:
         Raises:
             OSError: it cannot be moved.
         """
-        self._remove_expired()
+        self.clean_up()
         self._folder.mkdir(parents=True, exist_ok=True)
         file_id = str(uuid.uuid4())
         moved = draft.replace(self._folder / f"{file_id}.jsonl")
@@ -38,7 +38,8 @@ class UploadedFiles:
         path = self._folder / f"{match[1]}.jsonl" if match else None
         return path if path and path.is_file() and not _expired(path) else None
 
-    def _remove_expired(self) -> None:
+    def clean_up(self) -> None:
+        """Remove expired files; at the start of the service and with each upload."""
         for path in self._folder.glob("*.jsonl"):
             if _expired(path):
                 remove(path)

@@ -45,10 +45,12 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
         body: Annotated[CreateSFTTrainingJob, Depends(reads(CreateSFTTrainingJob))],
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> TrainingJobResponse:
+        digest = hashlib.sha256(body.to_json().encode()).hexdigest()
+        if present := jobs.existing(idempotency_key, digest):  # it has a copy of data that may have expired
+            return TrainingJobResponse(id=UUID(present))
         data = jobs.files.path(body.training_data_url)
         if data is None:
             raise _not_issued()
-        digest = hashlib.sha256(body.to_json().encode()).hexdigest()
         with jobs.bodies.draft() as draft:
             try:
                 sft_upload.write(body, data, draft)
