@@ -401,7 +401,7 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
         ({"content": "yes"}, "and yes"),
         ({"content": "yes"}, "yes</s>[ask]user no"),
         ({"content": ""}, "no"),
-        ({"content": "", "tool_calls": [CALL]}, "no"),
+        ({"content": "yes", "tool_calls": [CALL]}, "no"),
         ({"content": "yes", "reasoning_content": "hm"}, "<think>no</think>yes"),
     ],
 )

@@ -19,7 +19,7 @@ from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
 from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools
-from rolloutlab.policy.sampled_text import is_text_of
+from rolloutlab.policy.sampled_text import is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns
 from rolloutlab.policy.template_date import with_fixed_date
 
@@ -128,7 +128,8 @@ class Renderer:
             ids = self._ids(choice.sampled_tokens(), "")
         except RenderingError:
             return False
-        return bool(ids) and self._are_of(ids, choice.message)
+        whole = self._text_without_end(ids)
+        return bool(ids) and self._are_of(ids, choice.message) and names_calls(whole, choice.message)
 
     def sequences(self, history: History) -> list[TokenSequence]:
         """The history as sequences, cut after its last sampled token.
@@ -289,7 +290,7 @@ class Renderer:
         return ids
 
     def _are_of(self, ids: Sequence[int], message: AssistantMessage | CompletionMessage) -> bool:
-        """Whether token ids are those of a message: of one turn, and of its text."""
+        """Whether token ids are those of a message: of one turn, and of its text; calls are compared where placed."""
         one_turn = all(token_id not in self._end_ids for token_id in ids[:-1])
         return one_turn and is_text_of(self.text(ids), self._text_without_end(ids), message)
 

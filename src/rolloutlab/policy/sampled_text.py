@@ -11,16 +11,19 @@ def is_text_of(text: str, whole: str, message: AssistantMessage | CompletionMess
     """Whether a text is that of a message, but for white space.
 
     text: without special tokens; whole: with these, except the end. What a stop string cut off may follow the content,
-    as services do not return it; nothing may where there is no content.
+    as services do not return it; nothing may where there is no content. Calls may be other ones: see `names_calls`.
     """
     reasoning, content = reasoning_of(message.to_wire(), content_of(message))
-    names = [_words_of_name(call) for call in message.tool_calls or ()]
-    names += [words(message.function_call.name)] if message.function_call else []
     texts = words(text), words(whole)
-    if names or CHANNEL in whole:  # the content is between calls, or the headers of messages
-        return _is_subsequence(words(content), texts[1]) and all(name in texts[1] for name in names)
+    if _names(message) or CHANNEL in whole:  # the content is between calls, or the headers of messages
+        return _is_subsequence(words(content), texts[1])
     marked = texts[0] != texts[1]  # special tokens may be headers of reasoning in any format, before the content
     return any(_is_answer_in(each, words(reasoning), words(content), marked) for each in texts)
+
+
+def names_calls(whole: str, message: AssistantMessage | CompletionMessage) -> bool:
+    """Whether a text has the names of all functions that a message calls, in whatever form."""
+    return all(name in words(whole) for name in _names(message))
 
 
 def _is_answer_in(text: str, reasoning: str, content: str, marked: bool) -> bool:
@@ -34,8 +37,10 @@ def _is_answer_in(text: str, reasoning: str, content: str, marked: bool) -> bool
     return any(answer.startswith(content) for answer in answers) or (marked and text.endswith(content))
 
 
-def _words_of_name(call: object) -> str:
-    return words(call.function.name) if isinstance(call, FunctionToolCall) else ""
+def _names(message: AssistantMessage | CompletionMessage) -> list[str]:
+    """Names of the functions that a message calls, without white space."""
+    names = [call.function.name if isinstance(call, FunctionToolCall) else "" for call in message.tool_calls or ()]
+    return [words(name) for name in [*names, *([message.function_call.name] if message.function_call else [])]]
 
 
 def _is_subsequence(part: str, text: str) -> bool:
