@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rolloutlab.api.wire.chat import ChatRequest
+from rolloutlab.api.wire.chat import ChatRequest, Choice
 from rolloutlab.api.wire.training import CreateTrainingJob
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Player:
             self.prompts.append((self._text(prompt), list(messages)))
             if isinstance(entry, Written):
                 choice |= self._written(entry.text, prompt, request.tools or ())
+            assert self.renderer.has_own_tokens(Choice.model_validate(choice)), choice
             sampled = [token["token_id"] for token in choice["logprobs"]["content"]]
             messages.append({**choice["message"], "token_ids": sampled})
             items.append(choice)
