@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from rolloutlab.errors import Cancelled
+from rolloutlab.policy import trainer
 from rolloutlab.policy.model import read_adapter
 from rolloutlab.policy.reference import sample
 from rolloutlab.policy.trainer import State
@@ -73,3 +75,17 @@ def test_truncated_importance_sampling_weighs_the_difference_to_the_recorded_log
     options = {"precalculate_logprobs": True, "truncated_importance_sampling": 1e-6}
     data = steps(run(policy, start, as_job(large_groups(), **options))[1])[0]
     assert data["grad_norm"] == pytest.approx(plain["grad_norm"] * 1e-6, rel=1e-2)
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 0.1}])
+def test_a_job_is_cancelled_between_the_reference_passes_of_two_rows(policy, start, options, monkeypatch):
+    passes, compute = [], trainer.base_logprobs
+
+    def counted(*values):
+        passes.append(values)
+        return compute(*values)
+
+    monkeypatch.setattr(trainer, "base_logprobs", counted)
+    with pytest.raises(Cancelled):
+        run(policy, start, as_job(large_groups(), **options), cancelled=lambda: bool(passes))
+    assert len(passes) == 1

@@ -108,7 +108,7 @@ def take_steps(
     _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
         rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
-    rows = list(_with_references(forward, model, _until(cancelled, rows), options, steps.reference))
+    rows = list(_with_references(forward, model, rows, options, steps.reference, cancelled))
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
         for i, row in enumerate(_until(cancelled, rows)):
             optimizer.param_groups[0]["lr"] = steps.rates[i]
@@ -164,14 +164,18 @@ def _with_new_logprobs(forward: Forward, row: Row) -> Row:
 
 
 def _with_references(
-    forward: Forward, model: PeftModel, rows: Iterable[Row], options: Options, reference: Adapter | None
+    forward: Forward,
+    model: PeftModel,
+    rows: Sequence[Row],
+    options: Options,
+    reference: Adapter | None,
+    cancelled: Callable[[], bool],
 ) -> Iterator[Row]:
     """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all."""
     penalised = options.kl_penalty_coef > 0
-    rows = list(rows)
     picked = set(sample([len(s.tokens) for row in rows for s in row]))
     first = 0
-    for row in rows:
+    for row in _until(cancelled, rows):
         tokens = [s.tokens for s in row]
         chosen = [i for i in range(len(row)) if first + i in picked or (penalised and reference is None)]
         first += len(row)
