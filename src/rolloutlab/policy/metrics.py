@@ -24,13 +24,27 @@ def metrics_of(
         "ratio_mean": float(ratio_T.mean()),
         "ratio_max": float(ratio_T.max()),
         "kl": float((delta_T.expm1() - delta_T).mean()),  # (old || new) by the k3 estimator, never negative
-        "kl_base": float((new_T - base_T).double().nanmean()),
+        "kl_base": _distance(new_T.double(), base_T.double(), old_T.double()),
         "kl_reference": float((new_T - reference_T).double().nanmean()),
         "clipped": float(clipped_T.mean()),
         "masked": float(masked_T.mean()),
         "old_new_correlation": _correlation(*known_2T.exp()),
         "row_tokens": float(len(new_T)),
     }
+
+
+def _distance(new_T: Tensor, base_T: Tensor, old_T: Tensor) -> float:
+    """(new || base) in nats per token, never negative; the mean log ratio where `old` is unknown, as in fine-tuning.
+
+    The k3 estimator is of tokens that `new` sampled (http://joschu.net/blog/kl-approx.html). These are `old`'s, so each
+    counts new / old times, without which the mean would tend to -(base || new) where `old` is checkpoint 0.
+    """
+    known_T = ~base_T.isnan()
+    if old_T.isnan().all():
+        return float((new_T - base_T)[known_T].mean())
+    weight_T = (new_T - old_T).nan_to_num(nan=0.0).exp()
+    delta_T = base_T - new_T
+    return float((weight_T * (delta_T.expm1() - delta_T))[known_T].mean())
 
 
 def _correlation(a_T: Tensor, b_T: Tensor) -> float:

@@ -84,7 +84,7 @@ CURVES = (
     Curve(
         "distance to the start (kl_base)",
         ("kl_base",),
-        "mean log ratio to checkpoint 0, on a sample of the tokens: grows slowly from 0; old completions lower it",
+        "KL divergence from checkpoint 0, on a sample of the tokens: 0 for a new model, grows slowly",
     ),
     Curve("importance ratio", ("ratio_mean",), "its mean is near 1 for old completions too: see distance, correlation"),
     Curve(
