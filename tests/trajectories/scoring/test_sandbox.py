@@ -4,6 +4,7 @@ The bombs stop by themselves after some seconds, should the sandbox ever fail to
 """
 
 import os
+import selectors
 import socket
 import sys
 import tempfile
@@ -231,6 +232,21 @@ def test_many_threads_run_programs_at_once_and_each_gets_its_own_output():
     with ThreadPoolExecutor(32) as pool:
         results = pool.map(lambda i: sandbox.python(f"print({i})", timeout=60), range(32))
     assert [result.stdout for result in results] == [f"{i}\n" for i in range(32)]
+
+
+def test_what_a_program_wrote_just_before_it_ended_is_read(monkeypatch):
+    class Slow(selectors.DefaultSelector):
+        late = True
+
+        def select(self, timeout=None):
+            if self.late:  # sees nothing, and the program ends before it is asked whether it has
+                self.late = False
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                return []
+            return super().select(timeout)
+
+    monkeypatch.setattr(sandbox.selectors, "DefaultSelector", Slow)
+    assert sandbox.python("print(1)").stdout == "1\n"
 
 
 def test_it_works_beside_threads_that_hold_files_open(tmp_path):

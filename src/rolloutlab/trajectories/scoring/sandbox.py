@@ -151,7 +151,9 @@ def _output(
         while selector.get_map() and time.monotonic() < give_up:
             ready = selector.select(0.1)
             if not ready and process.poll() is not None:
-                break  # a process that escaped holds a pipe open
+                ready = selector.select(0)  # what it wrote since
+                if not ready:
+                    break  # a process that escaped holds a pipe open
             for key, _ in ready:
                 data = os.read(key.fd, _CHUNK)
                 room = OUTPUT - len(kept[key.fd])
