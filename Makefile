@@ -11,9 +11,11 @@ CLIENTS := openai art schemathesis search conformance rewards
 COMPAT := colab lowest
 # Colab is older in IPython, ipywidgets and pandas, which these meet not at all or in nothing but a long sign-in.
 WITHOUT_colab := api auth objective search store sampling/mcp kernel/test_canaries.py kernel/test_shared_grant.py
+LONG_NOTEBOOKS := notebooks/08_sign_in_and_tools.ipynb notebooks/09_reasoning_and_sft.ipynb
+NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg
 MODULES := $(wildcard src/rolloutlab/widgets/js/*.* src/rolloutlab/widgets/js/*/*.*)
 
-.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
+.PHONY: demo test test-units test-deep practice test-processes test-notebooks lab lint acceptance compat bench bench-save faults faults-full lock clean $(CLIENTS:%=acceptance-%) acceptance-browser acceptance-notebooks acceptance-templates acceptance-sign_in environments $(COMPAT:%=compat-%)
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -27,10 +29,10 @@ test-units: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile -m "not process" tests
 
 test-processes: $(READY)
-	$(PYTEST) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser tests
+	$(PYTEST) --numprocesses=2 --dist=loadfile -m process --ignore=tests/browser --ignore=tests/kernel/test_canaries.py tests
 
 test-notebooks: $(READY)
-	$(PYTEST) --numprocesses=2 --dist=loadfile --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg notebooks
+	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS:%=--ignore=%) notebooks
 
 # Tests of properties with 1,000 examples each, other ones at each run; `make test` has the same 50 everywhere.
 test-deep: $(READY)
@@ -49,7 +51,7 @@ lint: $(READY)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
-acceptance: acceptance-browser $(CLIENTS:%=acceptance-%) acceptance-templates
+acceptance: acceptance-browser acceptance-notebooks $(CLIENTS:%=acceptance-%) acceptance-templates
 
 environments: $(CLIENTS:%=.venvs/%/.ready) .venvs/templates/.ready
 
@@ -60,6 +62,11 @@ $(CLIENTS:%=acceptance-%): acceptance-%: $(READY) .venvs/%/.ready
 # The views in JupyterLab and Notebook 7, driven by Chromium.
 acceptance-browser: $(READY)
 	$(PYTEST) --numprocesses=2 --dist=loadfile tests/browser
+
+# The notebooks of more than a minute, and what others may read after the one of the sign-in.
+acceptance-notebooks: $(READY)
+	$(PYTEST) --numprocesses=2 --dist=loadfile $(NBVAL) $(LONG_NOTEBOOKS)
+	$(PYTEST) tests/kernel/test_canaries.py
 
 # Chat templates as packages publish them, under tiny policies of .venv's own torch.
 acceptance-templates: $(READY) .venvs/templates/.ready

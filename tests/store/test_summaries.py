@@ -118,7 +118,7 @@ def test_answers_of_the_version_before_lose_the_reasoning_that_they_were_kept_wi
     file = sqlite3.connect(tmp_path / "old.db")
     file.execute("INSERT INTO collections VALUES (1, 'capitals', 1, '2026-01-31', '{}', 0, 0, NULL)")
     file.execute("""INSERT INTO groups VALUES (1, 1, 0, '[{"role": "user", "content": "Capital?"}]', '{}', '[[]]')""")
-    texts = ["<think>hm</think>Paris", f"<think>{LONG}</think>Lyon", "Lima", f"{'hm ' * 100}</think>Cusco"]
+    texts = ["<think>hm</think>Paris", f"<think>{LONG}</think>Lyon", "Lima", f"{'hm ' * 100}\n</think>\n\nCusco"]
     for i, text in enumerate(texts):
         sql = "INSERT INTO trajectories VALUES (?, 1, ?, ?, 'm', 0, '{}', 'then', 0.5, '{}', 'hand', 0, '{}')"
         file.execute(sql, (i + 1, i, f"[{choice(text).to_json()}]"))
