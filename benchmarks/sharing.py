@@ -19,7 +19,7 @@ from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
-CHATS = 60
+CHATS = 240
 TOKENS = 16
 ROUNDS = 20
 LARGE_REQUESTS = """

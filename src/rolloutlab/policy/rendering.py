@@ -7,7 +7,7 @@ its text is not tokenized again. Sampler and trainer build the prompt of a turn 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -27,6 +27,8 @@ _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_ID_DIGITS = 18
+_CACHED_TOKENS = 16_384
+"""Texts of tokens that are kept: a large answer repeats a few, and other requests wait while it is written."""
 _ITEMS = "messages_and_choices"
 Encode = Callable[[str], list[int]]
 
@@ -73,6 +75,7 @@ class Renderer:
     ) -> None:
         self._context = context
         self._tokenizer = tokenizer
+        self._token = lru_cache(_CACHED_TOKENS)(self._read_token)
         self._end_ids = end_ids
         self._vocabulary = len(tokenizer) if vocabulary is None else vocabulary
         self._messages = Messages(self._template)
@@ -182,9 +185,13 @@ class Renderer:
 
     def token(self, token_id: int) -> tuple[str, list[int]]:
         """A token's text and bytes."""
+        text, raw = self._token(token_id)
+        return text, list(raw)
+
+    def _read_token(self, token_id: int) -> tuple[str, bytes]:
         text = self._decode([token_id])
         raw = self._tokenizer.convert_ids_to_tokens([token_id])[0] or ""
-        return text, list(_raw_bytes(raw) if _REPLACEMENT in text else text.encode())
+        return text, _raw_bytes(raw) if _REPLACEMENT in text else text.encode()
 
     def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
@@ -334,8 +341,13 @@ def _named_id(token: str) -> int | None:
 
 def _raw_bytes(token: str) -> bytes:
     """The bytes of a byte-level BPE token that is not valid UTF-8 by itself."""
-    # the inverse of GPT-2's table of printable characters for bytes
+    table = _byte_table()
+    return bytes(table.get(character, ord("?")) for character in token)
+
+
+@cache
+def _byte_table() -> dict[str, int]:
+    """The inverse of GPT-2's table of printable characters for bytes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-    return bytes(table.get(character, ord("?")) for character in token)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
