@@ -278,7 +278,7 @@ def test_the_source_that_trains_is_the_one_that_was_hashed(service, post, file, 
 
     def changed_first(*values):
         change(file)
-        trained.append(values[-1])
+        trained.append(values[-2])
         return train(*values)
 
     monkeypatch.setattr(job_queue, "train", changed_first)

@@ -6,7 +6,7 @@ The client samples, scores, trains, fine-tunes, trains with a loss of its own an
 service of one lab folder, and journals what each call returned. SIGKILL ends the client, the service or both, in the
 middle of a start as well as later; what was killed is started again. After each kill both databases must be whole, free
 of a transaction, and hold what the journal says, and uploaded data and losses must be whole. At the end every job that
-was accepted must end, and no draft may be left.
+was accepted must end (one killed while its own loss ran, as failed), and no draft may be left.
 
 Service and client are forked from one process that has imported everything, so that a start takes a second. The client
 finds the service as any kernel does; only where it would start one itself does it wait for the one of this script.
@@ -37,6 +37,8 @@ from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 from rolloutlab.store.lab import Lab
 
+IN_LOSS = "ended while the loss of this job ran"
+"""The error of a job with a loss of its own, if a kill came while that ran: it might have ended the service."""
 PROMPT = "user: Sort the letters: d b a c"
 MODEL = "lab/kills"
 LONGEST_START, LONGEST_JOBS = 120.0, 300.0
@@ -244,7 +246,7 @@ class Campaign:
         kind = f"{fact['call']} {fact['error']}"
         self.counts[kind] += 1
         self.refusals.setdefault(kind, fact["message"])
-        if fact["error"] == JobFailedError.__name__:
+        if fact["error"] == JobFailedError.__name__ and IN_LOSS not in fact["message"]:
             self.losses.append(f"a job failed: {fact['message']}")
 
     def _check_bug(self, fact: dict[str, Any], lab: Lab) -> None:
@@ -264,7 +266,8 @@ class Campaign:
         waiting = "SELECT id FROM jobs WHERE status IN ('queued', 'running')"
         self._require(lambda: not self._service_rows(waiting), LONGEST_JOBS, "the jobs do not end")
         failed = self._service_rows("SELECT id, error FROM jobs WHERE status NOT IN ('succeeded', 'queued', 'running')")
-        self.losses += [f"job {job_id} failed: {error}" for job_id, error in failed]
+        self.counts["jobs killed in their loss"] = sum(IN_LOSS in str(error) for _, error in failed)
+        self.losses += [f"job {job_id} failed: {error}" for job_id, error in failed if IN_LOSS not in str(error)]
         end(self._pids["service"], signal.SIGTERM)
         self._check(quiet=True)
         counts, self._offset = self.counts.copy(), 0

@@ -10,6 +10,7 @@ import __future__
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,15 +26,20 @@ from rolloutlab.policy.user_code import run_user_code
 _STEP = 1e-6
 _TOLERANCE = 1e-3
 _DETACHING = {"detach", "detach_"}
+Running = Callable[[], AbstractContextManager[None]]
 _HINT = "a differentiable torch function of `new`; .detach() what counts as constant"
 
 
 @dataclass(frozen=True)
 class CustomLoss:
-    """A loss function of a row, by its source. cancelled: whether the job is to stop, also while the function runs."""
+    """A loss function of a row, by its source. cancelled: whether the job is to stop, also while the function runs.
+
+    running: see `run_user_code`.
+    """
 
     function: Callable[..., Any]
     cancelled: Callable[[], bool] = lambda: False
+    running: Running = nullcontext
 
     def of_row(self, new_T: Tensor, old_T: Tensor, advantage_T: Tensor, weight_T: Tensor, history_T: Tensor) -> RowLoss:
         """The loss of a row, with the ratios of its tokens. An old logprob that is not known is the detached new one.
@@ -46,7 +52,11 @@ class CustomLoss:
         ratio_T = (new_T - old_T).detach().clamp(max=80.0).exp()
         arguments = new_T, old_T, advantage_T, weight_T, history_T
         value_T, slope_T = run_user_code(
-            lambda: _value_and_gradient(self.function, *arguments), self.cancelled, "the loss failed", _HINT
+            lambda: _value_and_gradient(self.function, *arguments),
+            self.cancelled,
+            "the loss failed",
+            _HINT,
+            self.running,
         )
         none_T = torch.zeros_like(new_T, dtype=torch.bool)
         # of the same value and gradient, so that none of the user's code runs in a backward pass
@@ -54,8 +64,10 @@ class CustomLoss:
         return RowLoss(loss_T, ratio_T, none_T, none_T)
 
 
-def checked_loss(source: str, cancelled: Callable[[], bool] = lambda: False) -> CustomLoss:
-    """The last function of a source, once its gradient is that of finite differences. cancelled: as of `CustomLoss`.
+def checked_loss(
+    source: str, cancelled: Callable[[], bool] = lambda: False, running: Running = nullcontext
+) -> CustomLoss:
+    """The last function of a source, once its gradient is that of finite differences. Arguments are of `CustomLoss`.
 
     Raises:
         TrainingError: it is not Python, fails, or its gradient differs. Cancelled: see `run_user_code`.
@@ -69,10 +81,10 @@ def checked_loss(source: str, cancelled: Callable[[], bool] = lambda: False) -> 
         function: Callable[..., Any] = scope[names[-1]]
         return function
 
-    function = run_user_code(load, cancelled, "the loss cannot be loaded", _HINT)
+    function = run_user_code(load, cancelled, "the loss cannot be loaded", _HINT, running)
     for seed in range(3):
-        run_user_code(partial(_check_gradient, function, seed), cancelled, "the loss failed", _HINT)
-    return CustomLoss(function, cancelled)
+        run_user_code(partial(_check_gradient, function, seed), cancelled, "the loss failed", _HINT, running)
+    return CustomLoss(function, cancelled, running)
 
 
 def _value_and_gradient(function: Callable[..., Any], new_T: Tensor, *rest_T: Tensor) -> tuple[Tensor, Tensor]:

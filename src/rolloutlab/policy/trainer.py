@@ -5,6 +5,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -18,7 +19,7 @@ from rolloutlab.api.wire.training import ExperimentalTrainingConfig
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.objective.options import Options, settle
 from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.policy.custom_loss import CustomLoss, checked_loss
+from rolloutlab.policy.custom_loss import CustomLoss, Running, checked_loss
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
@@ -56,19 +57,21 @@ def train(
     cancelled: Callable[[], bool],
     reference: Adapter | None = None,
     loss_source: str | None = None,
+    loss_running: Running = nullcontext,
 ) -> State:
     """Train `model`, a LoRA copy of the policy, from the state of checkpoint `step`; the state after the job.
 
     The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
     The same job from the same state gives bit-identical tensors on the same machine. reference: the adapter of
     `kl_ref_step`; None is checkpoint 0. loss_source: of `custom_loss`, checked by finite differences first.
+    loss_running: entered while its code runs.
 
     Raises:
         TrainingError: the loss stopped being a number, or a custom loss is wrong.
         Cancelled: `cancelled()` became true; checked after each trajectory, before each row, in a custom loss.
     """
     options = _in_fp32(settle(config))
-    loss = checked_loss(loss_source, cancelled) if loss_source is not None else None
+    loss = checked_loss(loss_source, cancelled, loss_running) if loss_source is not None else None
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
     renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
     job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))

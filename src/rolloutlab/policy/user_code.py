@@ -9,7 +9,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Generic, TypeVar
 
 import torch
@@ -50,17 +50,24 @@ class _Call(threading.Thread, Generic[T]):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_EndedError))
 
 
-def run_user_code(function: Callable[[], T], cancelled: Callable[[], bool], what: str, hint: str) -> T:
+def run_user_code(
+    function: Callable[[], T],
+    cancelled: Callable[[], bool],
+    what: str,
+    hint: str,
+    running: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> T:
     """The value of `function()`, called in another thread, with gradients enabled.
 
-    what: begins the message of an error, such as "the loss failed". cancelled: checked four times a second.
+    what: begins the message of an error, such as "the loss failed". cancelled: checked four times a second. running:
+    entered for as long as the call is waited for: if the process ends there, the call is probably why.
 
     Raises:
         TrainingError: it raises anything, SystemExit and KeyboardInterrupt included. Cancelled: `cancelled()` became
         true; a thread that does not end within seconds goes on by itself.
     """
     call = _Call(function)
-    with _torch_state():
+    with running(), _torch_state():
         call.start()
         tries = 0
         while not _ended(call):

@@ -29,6 +29,10 @@ from rolloutlab.store.sqlite import Database, Row
 
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
+_CRASHED = (
+    "the service's process ended while the loss of this job ran: either the loss ended it (os._exit, a crash in a"
+    " library), or it was killed from outside (correct the loss; after a kill, train again)"
+)
 _BY_KEY = "SELECT id, digest FROM jobs WHERE idempotency_key = ? OR id = ?"
 
 
@@ -47,7 +51,8 @@ class _Outcome:
 class Jobs:
     """Accepts jobs, and trains them in a thread of its own.
 
-    A job that was running when the service was killed is queued again, and starts over from its starting checkpoint.
+    A job that was running when the service was killed is queued again, and starts over from its starting checkpoint;
+    one whose own loss ran at that moment has failed, since it might end the service each time.
     pause: seconds between retries of failed disk writes.
     """
 
@@ -245,7 +250,7 @@ class Jobs:
             message = f"{error.message} ({error.hint})" if error.hint else error.message
         except BaseException as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
             message = f"{type(error).__name__}: {error}"
-        return _Outcome("failed", "training_failed", {"error_message": message}, error=message)
+        return _failed(message)
 
     def _train(self, row: Row) -> _Outcome | None:
         job_id, model_id = row["id"], row["model_id"]
@@ -275,7 +280,8 @@ class Jobs:
             source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
             kl_step = config.kl_ref_step if config else None
             reference = self._registry.state(model_id, kl_step).adapter if kl_step else None
-            state = train(policy, self._model, start, groups, config, step, report, stop, reference, source)
+            running = partial(self._losses.running, job_id)
+            state = train(policy, self._model, start, groups, config, step, report, stop, reference, source, running)
         self._raise_if_stopped(job_id)
         new_step = self._registry.next_step(model_id)
         self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)
@@ -307,16 +313,24 @@ class Jobs:
         self.bodies.remove(job_id)
 
     def _requeue_running(self) -> None:
-        """Queue the jobs again that a stopped service was training."""
+        """Queue the jobs again that a stopped service was training, unless the loss of one ended it."""
+        sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
+        for row in self._database.read(sql, self._losses.marked_job()):
+            self._record(row, _failed(_CRASHED))
         with self._database.write() as connection:
             for row in connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall():
                 connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
                 connection.execute("DELETE FROM events WHERE job_id = ?", (row["id"],))
                 _add_event(connection, row["id"], "restarted", {"reason": "the service stopped while it trained"})
+        self._losses.remove_mark()
 
     def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
+
+
+def _failed(message: str) -> _Outcome:
+    return _Outcome("failed", "training_failed", {"error_message": message}, error=message)
 
 
 def _new_id(key: str | None) -> str:

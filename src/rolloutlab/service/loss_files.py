@@ -8,16 +8,19 @@ import hashlib
 import os
 import shlex
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
 from rolloutlab.errors import LabError, TrainingError
-from rolloutlab.fsutil import Lock, remove
+from rolloutlab.fsutil import Lock, refused, remove
 
 _LARGEST = 1_000_000
 """Bytes of a source."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux: another one after each start of the machine."""
 _AGAIN = "lab.train(..., loss=fn) writes it again, and trains"
 
 
@@ -26,6 +29,7 @@ class LossFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._mark = folder / "running"
 
     def clean_up(self) -> None:
         """Remove drafts of notebooks that were killed, unless another notebook is writing one."""
@@ -36,6 +40,33 @@ class LossFiles:
                 for draft in drafts:
                     remove(draft)
                 lock.release()
+
+    @contextmanager
+    def running(self, job_id: str) -> Iterator[None]:
+        """Mark, in a file, that code of a job's loss runs: a process that ends meanwhile leaves the mark.
+
+        Raises:
+            LabError: the file cannot be written.
+        """
+        try:
+            try:
+                self._mark.write_text(f"{job_id} {_boot_id()}")
+            except OSError as error:
+                raise refused(f"{self._mark} cannot be written", error, "free some disk space") from error
+            yield
+        finally:
+            self.remove_mark()
+
+    def marked_job(self) -> str | None:
+        """The id of the job in whose loss the last process ended; None where the machine ended with it."""
+        try:
+            job_id, _, boot_id = self._mark.read_text().partition(" ")
+        except (OSError, UnicodeDecodeError):
+            return None
+        return job_id if boot_id == _boot_id() else None
+
+    def remove_mark(self) -> None:
+        remove(self._mark)
 
     @staticmethod
     def check_owner(*, by_owner: bool) -> None:
@@ -75,6 +106,13 @@ class LossFiles:
             return source.decode()
         except UnicodeDecodeError as error:
             raise TrainingError(f"{name} is not UTF-8: {error}", hint=_AGAIN) from error
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _is_private(state: os.stat_result) -> bool:
