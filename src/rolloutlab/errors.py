@@ -40,6 +40,11 @@ class RolloutlabError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def with_hint(self) -> str:
+        """Message and hint in one line."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
     def _render_traceback_(self) -> list[str]:
         """Two lines instead of a traceback; IPython calls this."""
         lines = [f"{type(self).__name__}: {self.message}"]

@@ -674,8 +674,8 @@ class Session:
             return self._fine_tune(wanted, wait=wait, say=say)
         submission = prepare(select(self.store, names), options or {}, self.selected, self._models.text_only)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
-        model, address = self._models.register(self.selected), self._connector.address()
-        submission = with_prediction(submission.beginning(self._models.newest_step()), self._connector)
+        model, address = self._models.for_training(self.selected), self._connector.address()
+        submission = with_prediction(submission.beginning(self._models.start()), self._connector)
         for line in submission.report():
             say(line)
         job = self.job(submit(submission, self.store.jobs, self._connector, address, str(model.id)))
@@ -683,7 +683,7 @@ class Session:
 
     def _fine_tune(self, wanted: FineTuning, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
-        model, address, http = self._models.register(self.selected), self._connector.address(), self._connector.http
+        model, address, http = self._models.for_training(self.selected), self._connector.address(), self._connector.http
         uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)))
         uploaded.check()
         for line in uploaded.report():
@@ -704,6 +704,7 @@ class Session:
         """
         if check_sft(sft=sft, where=where):
             wanted = fine_tuning(self.store, lambda: self.index, names, options or {}, where, self.selected)
+            self._models.for_training(self.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address())
         submission = gather_for(self._models, select(self.store, names), options or {})
         return DryRun(with_prediction(submission, self._connector))

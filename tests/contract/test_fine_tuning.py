@@ -8,8 +8,10 @@ import httpx
 import pytest
 
 from rolloutlab.errors import RefusedError
+from rolloutlab.policy.model import load_policy
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.service.uploaded_files import KEPT_SECONDS, UploadedFiles
+from rolloutlab.settings import ModelSettings
 from tests.conftest import TOKEN
 
 FILES, JOBS = "/v1/preview/files", "/v1/preview/sft-training-jobs"
@@ -220,10 +222,105 @@ def test_the_job_of_an_unknown_model_is_not_found(upload, post):
     assert post(JOBS, json.dumps(body).encode())[0] == 404
 
 
-def test_too_few_learning_rates_fail_the_job(service, upload, create):
-    events = service.ended(create(upload(LINE, LINE)["url"], batch_size=1, learning_rate=[1e-3]))
-    assert events[-1].type == "training_failed"
-    assert "1 learning rates for 2 gradient steps" in events[-1].data["error_message"]
+def test_too_few_learning_rates_are_refused_before_there_is_a_job(service, upload, post):
+    body = {"model_id": str(service.register("rates").id), "training_data_url": upload(LINE, LINE, LINE)["url"]}
+    for config, message in (
+        ({"batch_size": 1, "learning_rate": [1e-3]}, "1 learning rate for 3 gradient steps: one number, or 3 of them"),
+        ({"batch_size": 1, "learning_rate": [1, 0]}, "2 learning rates for 3 gradient steps: one number, or 3 of them"),
+        ({"batch_size": 2, "learning_rate": [1e-3]}, "1 learning rate for 2 gradient steps: one number, or 2 of them"),
+    ):
+        status, answer = post(JOBS, json.dumps({**body, "config": config}).encode())
+        assert status == 422
+        assert answer["detail"] == [{"loc": ["body", "config", "learning_rate"], "msg": message, "type": "too_short"}]
+    assert service.call("GET", "/v1/preview/models/{model_id}/checkpoints".format(**body))["data"][1:] == []
+
+
+def test_as_many_learning_rates_as_steps_are_enough_whatever_is_left_out(service, upload, create):
+    file = upload(LINE, {"messages": [ASKED]}, LINE, LINE)
+    for batch_size, rates in ((None, [1e-3]), (2, [1e-3, 0]), (1, [0, 0, 0]), (1, [0, 0, 0, 0])):
+        events = service.ended(create(file["url"], batch_size=batch_size, learning_rate=rates))
+        steps = data(events, "gradient_step")
+        assert [step["learning_rate"] for step in steps] == rates[: len(steps)]
+        assert len(steps) == (3 if batch_size == 1 else len(rates))
+
+
+def test_learning_rates_for_data_of_before_a_restart_are_counted_too(start):
+    service = start()
+    url = service.call("POST", FILES, content="\n".join(map(json.dumps, [LINE, LINE])))["url"]
+    body = {"model_id": str(service.register().id), "training_data_url": url}
+    again = start()
+    with pytest.raises(RefusedError, match=r"422 .*1 learning rate for 2 gradient steps"):
+        again.call("POST", JOBS, json={**body, "config": {"batch_size": 1, "learning_rate": [1e-3]}})
+    job_id = again.call("POST", JOBS, json={**body, "config": {"batch_size": 1, "learning_rate": [0, 0]}})["id"]
+    assert again.ended(job_id)[-1].type == "training_ended"
+
+
+def test_a_job_of_a_model_with_other_adapters_is_refused_before_it_is_created(start, tiny_policy):
+    service = start()
+    model = str(service.register().id)
+    service = start(load_policy(str(tiny_policy), ModelSettings(lora_rank=4, lora_alpha=4)))
+    body = {"model_id": model, "training_data_url": service.call("POST", FILES, content=json.dumps(LINE))["url"]}
+    with pytest.raises(RefusedError, match="409 lab/first was made with the default settings, and this service runs"):
+        service.call("POST", JOBS, json=body)
+    registered = {"project": "lab", "name": "first", "return_existing": True}
+    assert "--lora-rank=4" in service.call("POST", "/v1/preview/models", json=registered)["conflict"]
+    assert not service.jobs.busy()
+    assert list((service.folder / "jobs").iterdir()) == []
+    again = start()
+    assert "conflict" not in again.call("POST", "/v1/preview/models", json=registered)
+    assert again.ended(again.call("POST", JOBS, json=body)["id"])[-1].type == "training_ended"
+
+
+def test_a_line_that_is_too_long_is_refused_with_its_number(post, monkeypatch):
+    monkeypatch.setattr(sft_upload, "MAX_LINE_BYTES", 1000)
+    longer = {"messages": [{**ASKED, "content": "x" * 1000}, TOLD]}
+    status, answer = post(FILES, "\n".join(map(json.dumps, [LINE, longer])).encode())
+    assert status == 422
+    [error] = answer["detail"]
+    assert error["loc"] == ["body", "line 2"]
+    assert error["msg"] == "a line is longer than 1,000 bytes: shorten or leave out its conversation"
+
+
+def _remove(body):
+    body.unlink()
+
+
+def _replace_by_a_folder(body):
+    body.unlink()
+    body.mkdir()
+
+
+def _cut_short(body):
+    body.write_bytes(body.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (_remove, "the job's data was removed: "),
+        (_replace_by_a_folder, "the job's data cannot be read: "),
+        (_cut_short, "the job's data is damaged: "),
+    ],
+)
+def test_a_job_whose_data_is_gone_when_it_starts_fails_with_what_to_do(
+    service, upload, create, monkeypatch, change, what
+):
+    read = sft_upload.read
+
+    def changed(body):
+        change(body)
+        return read(body)
+
+    url = upload(LINE)["url"]
+    monkeypatch.setattr(sft_upload, "read", changed)
+    [failed] = data(service.ended(create(url)), "training_failed")
+    message = failed["error_message"]
+    assert message.startswith(what)
+    assert message.endswith(" (submit the job again)")
+    assert str(service.folder / "jobs") in message
+    assert "Errno" not in message
+    monkeypatch.undo()
+    assert service.ended(create(url))[-1].type == "training_ended"
 
 
 def test_data_that_expires_while_its_job_is_created_is_refused_as_expired_data_is(service, post, upload, monkeypatch):

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from rolloutlab.api.wire import fine_tuning as wire
 from rolloutlab.errors import InputError
 from rolloutlab.search.field_notation import F
+from rolloutlab.service.endpoints import sft_upload
+from rolloutlab.training import fine_tuning
 
 LINE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "fox"}]}
 
@@ -113,6 +116,49 @@ def test_what_cannot_be_is_an_error_with_what_to_type(scored, cell, message):
     error = scored.error(cell)
     assert message in error
     assert list(scored.lab.jobs().index) == before
+
+
+def test_too_few_learning_rates_are_reported_before_there_is_a_job(scored, file):
+    before = list(scored.lab.jobs().index)
+    cell = f'%%train capitals "{file}" --sft{{}}\nbatch_size: 4\nlearning_rate: [1e-3, 1e-3]'
+    lines = scored.run(cell.format(" --dry-run")).report()
+    hint = "learning_rate: one number, or 3 of them"
+    assert lines[:2] == [lines[0], f"no job can begin: 2 learning rates for 3 gradient steps -> {hint}"]
+    assert lines[0].endswith(" in 3 rows")
+    assert scored.error(cell.format("")).splitlines() == [
+        "InputError: 2 learning rates for 3 gradient steps",
+        f"  -> {hint}",
+    ]
+    assert list(scored.lab.jobs().index) == before
+
+
+def test_nothing_is_uploaded_for_a_model_with_other_adapters(scored, service, file):
+    scored.run("%model lab/of_another_rank")
+    with service.database.write() as connection:
+        connection.execute("UPDATE models SET base = base || ' --lora-rank=64' WHERE name = 'of_another_rank'")
+    files, jobs = set(service.folder.glob("files/*")), list(scored.lab.jobs().index)
+    for cell in (f"%%train {file} --sft", f"%%train {file} --sft --dry-run", "%%train capitals"):
+        error = scored.error(cell)
+        assert "ConflictError: lab/of_another_rank was made with --lora-rank=64, and this service runs with" in error
+        assert "rolloutlab serve --policy" in error
+    assert set(service.folder.glob("files/*")) == files
+    assert list(scored.lab.jobs().index) == jobs
+    scored.run("%model lab/practice")
+
+
+def test_a_conversation_that_no_service_reads_is_named_with_its_line(notebook, file, monkeypatch):
+    monkeypatch.setattr(fine_tuning, "MAX_LINE_BYTES", 1000)
+    longer = {"messages": [{"role": "user", "content": "x" * 1000}, LINE["messages"][1]]}
+    file.write_text("\n".join(map(json.dumps, [LINE, longer])))
+    for cell in (f"%%train {file} --sft", f"%%train {file} --sft --dry-run"):
+        error = notebook.error(cell)
+        assert "facts.jsonl, line 2: 1," in error
+        assert "bytes in one conversation, and a service reads at most 1,000" in error
+        assert "shorten this conversation, or leave it out" in error
+
+
+def test_both_sides_have_one_limit_of_a_line():
+    assert fine_tuning.MAX_LINE_BYTES is sft_upload.MAX_LINE_BYTES is wire.MAX_LINE_BYTES
 
 
 def test_a_collection_without_answers_to_learn_is_an_error(notebook, tmp_path):

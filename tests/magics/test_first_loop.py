@@ -145,3 +145,15 @@ def test_a_quoted_text_is_read_as_python_reads_it(notebook):
     shown = notebook.run('%%chat x --system "Be brief." --stop "\\n" --stop ; --dry-run\nuser: hello')
     assert shown.request.messages[0].content == "Be brief."
     assert shown.request.stop == ["\n", ";"]
+
+
+def test_answers_of_another_model_on_the_same_base_are_its_own_until_one_of_both_is_trained(notebook):
+    notebook.run("%model lab/twin")
+    notebook.run("%%chat twins -n 4 --seed 1 --max-tokens 4\nuser: hello")
+    notebook.run("%%reward twins\nreturn float(trajectory.name.endswith('0'))")
+    notebook.run("%model lab/other_twin")
+    assert not any("sampled from" in line for line in notebook.run("%%train twins --dry-run").preflight.warnings)
+    notebook.run("%%train twins")
+    [warning] = [line for line in notebook.run("%%train twins --dry-run").preflight.warnings if "sampled from" in line]
+    assert warning == "4 trajectories sampled from lab/twin, not lab/other_twin -> %model lab/twin"
+    notebook.run("%model lab/practice")

@@ -14,6 +14,7 @@ from rolloutlab.objective.advantages import token_weights
 from rolloutlab.objective.option_docs import OPTIONS
 from rolloutlab.objective.options import settle
 from rolloutlab.store.lab import Lab
+from rolloutlab.training.models import Start
 from rolloutlab.training.submission import checked_config, gather, prepare
 from rolloutlab.trajectories.collection import Collection, members_of
 from tests.labs import lab_with
@@ -56,9 +57,11 @@ def lab(tmp_path):
 def collect(lab):
     """Makes a collection out of the rewards of each group, None for an unscored trajectory."""
 
-    def make(*groups: list[float | None], name: str = "capitals", tokens: int = 2, **sampling: Any) -> Collection:
+    def make(
+        *groups: list[float | None], name: str = "capitals", tokens: int = 2, step: int = 0, **sampling: Any
+    ) -> Collection:
         answers = [[choice(tokens)] * len(rewards) for rewards in groups]
-        options = {"name": name, "rewards": chain(*groups), "model": MODEL, "sampling": sampling}
+        options = {"name": name, "rewards": chain(*groups), "model": MODEL, "step": step, "sampling": sampling}
         return Collection(lab, lab_with(lab, *answers, **options))
 
     return make
@@ -248,6 +251,20 @@ def test_nothing_at_all_trains_nothing():
 def test_completions_of_another_model_than_the_one_that_trains_are_warned_of(collect):
     (warning,) = prepare([collect([1.0, 0.0])], {}, "lab/other").check.warnings
     assert warning == "2 trajectories sampled from lab/practice, not lab/other -> %model lab/practice"
+
+
+def test_completions_of_a_checkpoint_that_is_the_same_as_the_one_of_the_start_are_not_warned_of(collect):
+    fresh, same = gather([collect([1.0, 0.0])], {}, "lab/other"), frozenset({MODEL, "lab/other"})
+    assert fresh.beginning(Start(0, same)).check.warnings == ()
+    assert fresh.beginning(Start(0, same)).under({"epsilon": 0.1}).check.warnings == ()
+    for start in (None, Start(0), Start(0, frozenset({"lab/other"})), Start(1, same)):
+        [warning] = fresh.beginning(start).check.warnings
+        assert "2 trajectories sampled from lab/practice, not lab/other" in warning
+
+
+def test_completions_of_a_trained_checkpoint_of_another_model_are_warned_of(collect):
+    later = gather([collect([1.0, 0.0], step=1)], {}, "lab/other").beginning(Start(0, frozenset({MODEL, "lab/other"})))
+    assert "2 trajectories sampled from lab/practice, not lab/other" in later.check.warnings[0]
 
 
 def test_completions_that_were_not_sampled_at_one_are_warned_of(collect):

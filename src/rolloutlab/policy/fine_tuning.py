@@ -175,9 +175,8 @@ def _rates(config: SFTTrainingConfig, policy: Policy, rows: int) -> list[float]:
     given = max(policy.learning_rate, _LEAST_RATE) if config.learning_rate is None else config.learning_rate
     if not isinstance(given, list):
         return [given] * rows
-    if len(given) < rows:
-        hint = f"learning_rate: one number, or {rows} of them"
-        raise TrainingError(f"{len(given)} learning rates for {rows} gradient steps", hint=hint)
+    if lack := config.lacks_rates(rows):
+        raise TrainingError(lack, hint=f"learning_rate: one number, or {rows} of them")
     return given[:rows]
 
 

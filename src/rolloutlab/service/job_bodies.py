@@ -8,14 +8,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rolloutlab.errors import LabError
+import pydantic
+
+from rolloutlab.errors import LabError, TrainingError
 from rolloutlab.fsutil import remove
+from rolloutlab.service.endpoints.body import InvalidBodyError
+from rolloutlab.service.endpoints.json_stream import MalformedJsonError
 from rolloutlab.service.quarantine import UNLISTED, note_of, set_aside
 from rolloutlab.store.sqlite import Database
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DRAFT = re.compile(rf"\.{_UUID}\.draft")
 _BODY = re.compile(rf"(?P<id>{_UUID})\.json")
+_AGAIN = "submit the job again"
+
+
+@contextmanager
+def reading(body: Path) -> Iterator[None]:
+    """What trains while it reads the body of a job.
+
+    Raises:
+        TrainingError: the body cannot be read, or is damaged.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TrainingError(f"the job's data was removed: {body}", hint=_AGAIN) from error
+    except OSError as error:
+        what = f"{error.strerror or error}: {body}"
+        raise TrainingError(f"the job's data cannot be read: {what}", hint=_AGAIN) from error
+    except (InvalidBodyError, MalformedJsonError, pydantic.ValidationError) as error:
+        raise TrainingError(f"the job's data is damaged: {body}", hint=_AGAIN) from error
 
 
 class Bodies:

@@ -20,7 +20,7 @@ from rolloutlab.policy.fine_tuning import fine_tune
 from rolloutlab.policy.trainer import train
 from rolloutlab.service.endpoints import job_upload, sft_upload
 from rolloutlab.service.endpoints.body import invalid_option
-from rolloutlab.service.job_bodies import Bodies
+from rolloutlab.service.job_bodies import Bodies, reading
 from rolloutlab.service.loss_files import LossFiles
 from rolloutlab.service.model_registry import Registry
 from rolloutlab.service.uploaded_files import UploadedFiles
@@ -92,8 +92,8 @@ class Jobs:
 
         Raises:
             InvalidBodyError: the draft is not a job, or names no checkpoint or loss of here. HTTPException: 403, a
-            `custom_loss` that is not the owner's. NotFoundError: there is no such model. ConflictError: the key was
-            used with another body.
+            `custom_loss` that is not the owner's. NotFoundError: there is no such model. ConflictError: the model
+            was made on another base policy or with other adapters, or the key was used with another body.
         """
         job_id = _new_id(key)
         if present := self.existing(key, digest):
@@ -103,6 +103,8 @@ class Jobs:
             body = job_upload.check(draft)
             model_id = str(body.model_id)
             self._check_options(model_id, body.experimental_config, by_owner=by_owner)
+        if conflict := self._registry.conflict(model_id):
+            raise conflict
         moved = None
         try:
             with self._changed, self._database.write() as connection:
@@ -247,7 +249,7 @@ class Jobs:
         except Cancelled:
             return None if self._closed else _Outcome("cancelled", "training_cancelled", {})
         except RolloutlabError as error:
-            message = f"{error.message} ({error.hint})" if error.hint else error.message
+            message = error.with_hint
         except BaseException as error:  # noqa: BLE001 - the thread must go on, and the error is the job's outcome
             message = f"{type(error).__name__}: {error}"
         return _failed(message)
@@ -272,16 +274,17 @@ class Jobs:
 
         stop = partial(self._should_stop, job_id)
         policy, body = self._registry.policy, self.bodies.path(job_id)
-        if row["kind"] == "sft":
-            job, conversations = sft_upload.read(body)
-            state = fine_tune(policy, self._model, start, conversations, job.config, step, report, stop)
-        else:
-            config, groups = job_upload.read(body)
-            source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
-            kl_step = config.kl_ref_step if config else None
-            reference = self._registry.state(model_id, kl_step).adapter if kl_step else None
-            running = partial(self._losses.running, job_id)
-            state = train(policy, self._model, start, groups, config, step, report, stop, reference, source, running)
+        with reading(body):
+            if row["kind"] == "sft":
+                job, conversations = sft_upload.read(body)
+                state = fine_tune(policy, self._model, start, conversations, job.config, step, report, stop)
+            else:
+                config, groups = job_upload.read(body)
+                source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
+                kl_step = config.kl_ref_step if config else None
+                reference = self._registry.state(model_id, kl_step).adapter if kl_step else None
+                run = partial(self._losses.running, job_id)
+                state = train(policy, self._model, start, groups, config, step, report, stop, reference, source, run)
         self._raise_if_stopped(job_id)
         new_step = self._registry.next_step(model_id)
         self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)

@@ -73,7 +73,10 @@ class Registry:
             rows = self._database.read(sql, entity, *name)
             if rows and not request.return_existing:
                 raise InputError(f"the model {'/'.join(name)} exists", hint="return_existing: true")
-            return _model(rows[0]) if rows else self._create(entity, *name)
+            if not rows:
+                return self._create(entity, *name)
+            conflict = self._conflict(rows[0])
+            return _model(rows[0]).model_copy(update={"conflict": conflict.with_hint} if conflict else {})
 
     def model(self, model_id: str) -> Model:
         """The model with this id, or NotFoundError."""
@@ -212,8 +215,8 @@ class Registry:
         short = model_id
         for row in self._database.read("SELECT * FROM models WHERE id = ?", model_id):
             short = f"{row['project']}/{row['name']}"
-            if not self._serves(row["base"]):
-                raise self._other_base(short, row)
+            if conflict := self._conflict(row):
+                raise conflict
         try:
             return read_checkpoint(self._path(model_id, step))
         except CheckpointError as error:
@@ -230,7 +233,14 @@ class Registry:
         adapters = [option for option in bound if not option.startswith("--dtype")]
         return base in {self._base, " ".join([self._base.split()[0], *adapters]), *([] if adapters else [None])}
 
-    def _other_base(self, short: str, row: Row) -> ConflictError:
+    def conflict(self, model_id: str) -> ConflictError | None:
+        """Why a model can be neither sampled nor trained here; NotFoundError when there is no such model."""
+        return self._conflict(self._row(model_id))
+
+    def _conflict(self, row: Row) -> ConflictError | None:
+        if self._serves(row["base"]):
+            return None
+        short = f"{row['project']}/{row['name']}"
         made = (row["base"] or "").split()[1:]
         if made == list(self.policy.bound_options):
             base = f"on {row['base_model']!r} as it was when the model was registered"
@@ -325,4 +335,4 @@ def _card(name: str, **columns: Any) -> ModelCard:
 
 
 def _model(row: Row) -> Model:
-    return Model.model_validate({name: row[name] for name in Model.model_fields})
+    return Model.model_validate({name: row[name] for name in Model.model_fields if name != "conflict"})

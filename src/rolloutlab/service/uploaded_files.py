@@ -4,6 +4,7 @@ import re
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from rolloutlab.fsutil import flush, remove
 
@@ -13,13 +14,21 @@ _SCHEME = "rolloutlab-file:///"
 _URL = re.compile(re.escape(_SCHEME) + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
+class FileSize(NamedTuple):
+    """Conversations of a file that a job would learn from, and the rows that they fill."""
+
+    trainable: int
+    rows: int
+
+
 class UploadedFiles:
     """Files `ID.jsonl`. folder: `files` in the service's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._sizes: dict[Path, FileSize] = {}
 
-    def keep(self, draft: Path) -> tuple[str, str, int]:
+    def keep(self, draft: Path, size: FileSize | None = None) -> tuple[str, str, int]:
         """Keep a draft, which is on the same file system: its id, its URL, and when it expires, in seconds.
 
         Raises:
@@ -30,6 +39,8 @@ class UploadedFiles:
         file_id = str(uuid.uuid4())
         moved = draft.replace(self._folder / f"{file_id}.jsonl")
         flush(self._folder)
+        if size:
+            self._sizes[moved] = size
         return file_id, f"{_SCHEME}{file_id}", int(moved.stat().st_mtime) + KEPT_SECONDS
 
     def path(self, url: str) -> Path | None:
@@ -38,11 +49,16 @@ class UploadedFiles:
         path = self._folder / f"{match[1]}.jsonl" if match else None
         return path if path and path.is_file() and not _expired(path) else None
 
+    def size(self, path: Path) -> FileSize | None:
+        """What was counted in a file when it was uploaded; None where that was before this service started."""
+        return self._sizes.get(path)
+
     def clean_up(self) -> None:
         """Remove expired files; at the start of the service and with each upload."""
         for path in self._folder.glob("*.jsonl"):
             if _expired(path):
                 remove(path)
+                self._sizes.pop(path, None)
 
 
 def _expired(path: Path) -> bool:

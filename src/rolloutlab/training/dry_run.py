@@ -1,12 +1,11 @@
 """Dry run of a training job: a report, and the advantage of each trajectory."""
 
-import math
 from typing import TYPE_CHECKING
 
 from rolloutlab.api.training import upload
 from rolloutlab.api.wire.fine_tuning import UploadedFile
 from rolloutlab.connection import Connector
-from rolloutlab.errors import NothingTrainsError
+from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.preflight import count, explained
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
@@ -60,7 +59,7 @@ class DryRun:
 class FineTuningCheck:
     """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
 
-    file: the service's report. batch_size: conversations of a gradient step, if given.
+    file: the service's report. batch_size: conversations of a gradient step, if given. steps: how many the job has.
     """
 
     def __init__(self, wanted: FineTuning, file: UploadedFile) -> None:
@@ -69,27 +68,36 @@ class FineTuningCheck:
         self._warnings = wanted.warnings()
         self.file = file
         self.batch_size = wanted.config.batch_size
+        self.steps = wanted.config.steps(file.trainable, file.rows)
+        self._lack = wanted.config.lacks_rates(self.steps)
 
     def report(self) -> list[str]:
         """`412 conversations, 38,000 tokens in 17 rows`, then a line per reason for the rest, then warnings."""
         file = self.file
-        rows = math.ceil(file.trainable / self.batch_size) if self.batch_size else file.rows
-        lines = [f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')} in {count(rows, 'row')}"]
+        what = f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')}"
+        lines = [f"{what} in {count(self.steps, 'row')}"]
         for reason, number in file.reasons.items():
             why, _ = explained(reason, self._names)
             names = file.skipped.get(reason, [])
             which = ", ".join(names[:3]) + f" and {number - 3} more" * (number > 3)
             what = f": {'; '.join(list(file.unreadable)[:3])}" if reason == "unreadable" and file.unreadable else ""
             lines.append(f"{number:,} left out: {why}{what} ({which})")
-        return [*lines, *file.warnings, *self._warnings]
+        lacks = [f"no job can begin: {self._lack} -> {self._rates_hint}"] if self._lack else []
+        return [*lines, *lacks, *file.warnings, *self._warnings]
+
+    @property
+    def _rates_hint(self) -> str:
+        return f"learning_rate: one number, or {self.steps} of them"
 
     def check(self) -> None:
-        """NothingTrainsError where nothing would be learned."""
+        """NothingTrainsError where nothing would be learned; InputError where a gradient step has no learning rate."""
         if not self.file.trainable:
             why = "; ".join(self.report()[1:])
             raise NothingTrainsError(
                 f"nothing in {self._names} would train: {why}", hint="%%train NAME --sft --dry-run"
             )
+        if self._lack:
+            raise InputError(self._lack, hint=self._rates_hint)
 
     @property
     def _title(self) -> str:

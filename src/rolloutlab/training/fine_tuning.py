@@ -12,7 +12,13 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from rolloutlab.api.training import create_once, create_sft_job
-from rolloutlab.api.wire.fine_tuning import Conversation, CreateSFTTrainingJob, SFTTrainingConfig, UploadedFile
+from rolloutlab.api.wire.fine_tuning import (
+    MAX_LINE_BYTES,
+    Conversation,
+    CreateSFTTrainingJob,
+    SFTTrainingConfig,
+    UploadedFile,
+)
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NothingTrainsError
 from rolloutlab.objective.preflight import count
@@ -59,7 +65,11 @@ class FineTuning:
         return ", ".join([*(each.name for each in self.collections), *(path.name for path in self.files)])
 
     def __iter__(self) -> Iterator[bytes]:
-        """The lines to upload, read some groups at a time; InputError where one of a file is no conversation."""
+        """The lines to upload, read some groups at a time.
+
+        Raises:
+            InputError: a line of a file is no conversation, or is longer than a service reads.
+        """
         for collection in self.collections:
             label = collection.label
             for trajectory in collection.each_trajectory():
@@ -68,13 +78,12 @@ class FineTuning:
                     for history in trajectory.histories():
                         tools = [tool.to_wire() for tool in history.tools or ()]
                         rest = {"name": trajectory.name, **({"tools": tools} if tools else {})}
-                        yield (
-                            f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'.encode()
-                            + (json.dumps(rest)[1:] + "\n").encode()
-                        )
+                        items = f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'
+                        yield _line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
             for place, value in documents(path):
-                yield (checked(Conversation, value, place).model_copy(update={"name": place}).to_json() + "\n").encode()
+                conversation = checked(Conversation, value, place).model_copy(update={"name": place})
+                yield _line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:
         """About prompts that are kept to compare on."""
@@ -135,6 +144,15 @@ def _chosen(index: "Index", collection: Collection, condition: Where | None) -> 
     own = (F.collection == name) & (F.generation == int(generation))
     answer = index.search(build_search(None, index.fields(), own if condition is None else condition & own, k=0))
     return frozenset(hit.id for hit in answer.outcome.hits)
+
+
+def _line(text: str, place: str) -> bytes:
+    """A line to upload; InputError where it is too long."""
+    line = f"{text}\n".encode()
+    if len(line) > MAX_LINE_BYTES:
+        message = f"{place}: {len(line):,} bytes in one conversation, and a service reads at most {MAX_LINE_BYTES:,}"
+        raise InputError(message, hint="shorten this conversation, or leave it out")
+    return line
 
 
 def sft_config(options: Mapping[str, Any]) -> SFTTrainingConfig:

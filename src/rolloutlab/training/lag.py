@@ -39,7 +39,7 @@ def with_prediction(submission: Submission, connector: Connector) -> Submission:
         return submission
     with suppress(RolloutlabError):
         if address := connector.running():
-            model = f"{submission.model}@{submission.begins}"
+            model = f"{submission.model}@{submission.first_step}"
             chosen = _affordable(submission.read(_spread(stale)))
             gaps = connector.http.run(_score(connector, address, model, chosen))
             return submission.with_warnings(_lines(gaps, submission, stale))
@@ -105,5 +105,5 @@ def _lines(gaps: Sequence[Sequence[Sequence[float]]], submission: Submission, st
         return []
     mean, largest = math.fsum(ratios) / len(ratios), max(ratios)
     sample = f"{len(gaps):,} of {count(len(stale), 'trajectory')}"
-    lag = lag_of([submission.origins[name].step for name in stale], submission.begins or 0)
+    lag = lag_of([submission.origins[name].step for name in stale], submission.first_step)
     return [f"{lag}: importance ratio {mean:.3g} on average, {largest:.3g} at most, predicted from {sample}"]

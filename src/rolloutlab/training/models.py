@@ -11,7 +11,7 @@ from uuid import UUID
 from rolloutlab.api import inference, training
 from rolloutlab.api.wire.training import LostCheckpoint, Model, ModelCard, RegisterModel
 from rolloutlab.connection import Connector
-from rolloutlab.errors import InputError, NotFoundError, NotOfferedError, RolloutlabError
+from rolloutlab.errors import ConflictError, InputError, NotFoundError, NotOfferedError, RolloutlabError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import Address
@@ -71,6 +71,23 @@ class SelectedModel:
             return f"model {self.name}: {_NO_STEPS}"
         steps = "checkpoint 0" if len(self.steps) == 1 else f"{len(self.steps)} checkpoints, newest {self.newest}"
         return escape_control_chars(f"model {self.name}{self.base and f' on {self.base}'}: {steps}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a job starts from. same_base: models of which checkpoint 0 is the same as of its model."""
+
+    step: int
+    same_base: frozenset[str] = frozenset()
+
+
+def _start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start | None:
+    """That of a job of the selected model, by the models that a service lists."""
+    for card in selected:
+        if card.newest_step is not None:
+            base = card.base_model
+            return Start(card.newest_step, frozenset(c.id for c in cards if base and base in {c.base_model, c.id}))
+    return None
 
 
 def as_id(name: str) -> UUID | None:
@@ -186,6 +203,13 @@ class Models:
         self._registered.add((address.base_url, name))
         return model
 
+    def for_training(self, name: str) -> Model:
+        """As `register`; ConflictError where the service cannot train it, so that no data is sent for nothing."""
+        model = self.register(name)
+        if model.conflict:
+            raise ConflictError(model.conflict)
+        return model
+
     def ensure_registered(self, name: str, address: Address) -> None:
         """Register a model at a service unless this session has done so before."""
         if (address.base_url, name) not in self._registered:
@@ -202,13 +226,13 @@ class Models:
         types = {"base": "string", "newest": "Int64", "checkpoints": "Int64"}
         return data_frame(columns, [card.id for card in cards], "model", types=types)
 
-    def newest_step(self) -> int | None:
-        """The newest checkpoint of the selected model, where a job would start; None if no service runs or answers."""
+    def start(self) -> Start | None:
+        """Where a job of the selected model would start; None if no service runs or answers, or has no such step."""
         if address := self._connector.running():
             http = self._connector.http
             with suppress(RolloutlabError):
                 cards = http.run(inference.models(http, address, timeout=_TIMEOUT, retry=False))
-                return next((card.newest_step for card in cards if card.id == self.selected), None)
+                return _start([card for card in cards if card.id == self.selected], cards)
         return None
 
     def delete_checkpoint(self, name: str) -> SelectedModel:

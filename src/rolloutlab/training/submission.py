@@ -30,7 +30,7 @@ from rolloutlab.sampling.split import HELD_OUT
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.models import Group, StoredTrajectory, SubmittedJob, now
-from rolloutlab.training.models import Models
+from rolloutlab.training.models import Models, Start
 from rolloutlab.trajectories.collection import Collection, members_of, unscored_names
 
 
@@ -48,9 +48,10 @@ class Submission:
 
     names: the present names of the collections; `collections` are their labels, which no newer generation takes.
     seats: their trajectories in their groups. groups: what is sent of them, read from the lab as it is sent. members:
-    their scored trajectories. warnings: about how they were sampled. sampled: how many scored trajectories of this
-    model have their oldest answer from each of its checkpoints; origins: where each of these is, by its name. begins:
-    the step that the job would start from, if known. embedded: whether the embedded service is in use.
+    their scored trajectories. warnings: about how they were sampled. sources: how many are of each model, and whether
+    of its checkpoint 0 alone. sampled: how many scored trajectories of this model have their oldest answer from each of
+    its checkpoints; origins: where each of these is, by its name. begins: the checkpoint that the job would start from,
+    if known. embedded: whether the embedded service is in use.
     """
 
     model: str
@@ -61,10 +62,11 @@ class Submission:
     groups: "ScoredTrajectories"
     members: list[list[Member]]
     warnings: tuple[str, ...]
+    sources: Counter[tuple[str, bool]]
     sampled: Counter[int]
     check: Preflight
     origins: Mapping[str, Origin]
-    begins: int | None = None
+    begins: Start | None = None
     embedded: bool = False
 
     def report(self) -> list[str]:
@@ -75,9 +77,9 @@ class Submission:
         """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
         return self._checked(checked_config(options), self.begins)
 
-    def beginning(self, step: int | None) -> "Submission":
+    def beginning(self, start: Start | None) -> "Submission":
         """The same for a job that starts from this checkpoint; None where it is not known."""
-        return self._checked(self.config, step)
+        return self._checked(self.config, start)
 
     def with_loss(self, digest: str) -> "Submission":
         """The same with a loss of the user's own, by the hash of its source; InputError: it replaces a given option."""
@@ -85,19 +87,25 @@ class Submission:
         _check_together(config.to_wire())
         return self._checked(config, self.begins)
 
-    def _checked(self, config: ExperimentalTrainingConfig, begins: int | None) -> "Submission":
-        settled, warnings = settle(config), [*self.warnings, *honoured(config, embedded=self.embedded)]
+    def _checked(self, config: ExperimentalTrainingConfig, begins: Start | None) -> "Submission":
+        settled = settle(config)
+        warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
+        warnings += honoured(config, embedded=self.embedded)
         if begins is not None:
             recomputes = settled.precalculate_logprobs and not settled.truncated_importance_sampling
-            warnings += lag_warnings(self.sampled, begins, self.names[0], recomputes=recomputes)
+            warnings += lag_warnings(self.sampled, begins.step, self.names[0], recomputes=recomputes)
         check = preflight(self.members, settled, self.check.unscored, warnings)
         return replace(self, config=config, check=check, begins=begins)
 
     def stale(self) -> list[str]:
         """The names of what would train of older checkpoints than the one that the job starts from."""
         trained = (share.member.name for share in self.check.all_shares() if share.reason is None)
-        begins = self.begins or 0
-        return [name for name in trained if name in self.origins and self.origins[name].step < begins]
+        return [name for name in trained if name in self.origins and self.origins[name].step < self.first_step]
+
+    @property
+    def first_step(self) -> int:
+        """The step of the checkpoint that the job would start from; 0 where it is not known."""
+        return self.begins.step if self.begins else 0
 
     def read(self, names: Iterable[str]) -> list[StoredTrajectory]:
         """Trajectories by name, from the lab; NotFoundError when one was deleted."""
@@ -143,7 +151,8 @@ class _Read:
     unscored: list[str] = field(default_factory=list)
     rewards: dict[int, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
     settings: Counter[str] = field(default_factory=Counter)
-    sources: Counter[str] = field(default_factory=Counter)
+    sources: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Models, and whether all answers are of checkpoint 0."""
     sampled: Counter[int] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -154,7 +163,7 @@ class _Read:
         self.unscored += unscored_names([group])
         for t in group.trajectories:
             source = t.model.partition("@")[0]
-            self.sources[source] += 1
+            self.sources[source, set(t.steps) == {0}] += 1
             if not text_only and no_text(t.histories()):
                 self.odd.append(t.name)
             if t.reward is not None:
@@ -163,6 +172,18 @@ class _Read:
                 if source == model and (steps := t.steps):
                     self.sampled.update([min(steps)])
                     self.origins[t.name] = Origin(collection, group.position, min(steps))
+
+
+def _source_warnings(sources: Mapping[tuple[str, bool], int], model: str, begins: Start | None) -> list[str]:
+    """About trajectories of other models, but for those of a checkpoint that is the same as the one of the start."""
+    others: Counter[str] = Counter()
+    for (source, is_initial), number in sources.items():
+        same = is_initial and begins is not None and begins.step == 0 and source in begins.same_base
+        if source not in {model, ""} and not same:
+            others[source] += number
+    return [
+        f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}" for n, number in others.items()
+    ]
 
 
 def _seat(trajectory: StoredTrajectory) -> Seat:
@@ -237,11 +258,6 @@ def gather(
             read.add(collection, group, model, text_only=text_only)
     warnings = setting_warnings(read.settings)
     warnings += [
-        f"{count(number, 'trajectory')} sampled from {n}, not {model} -> %model {n}"
-        for n, number in read.sources.items()
-        if n not in {model, ""}
-    ]
-    warnings += [
         f"{count(missing, 'trajectory')} of {c.name} not sampled yet -> %%chat {c.name} --resume"
         for c in collections
         if (missing := c.missing)
@@ -256,18 +272,17 @@ def gather(
     if read.odd:
         what = f"{count(len(read.odd), 'trajectory')} with parts other than text ({read.odd[0]})"
         warnings.append(f"{what}: a policy that reads text alone leaves it out")
-    honours = honoured(config, embedded=text_only)
-    check = preflight(read.members, settle(config), read.unscored, [*warnings, *honours])
+    warned = (*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only))
+    check = preflight(read.members, settle(config), read.unscored, warned)
     names, labels = tuple(c.name for c in collections), tuple(c.label for c in collections)
     groups = ScoredTrajectories(collections, read.rewards)
-    warned = tuple(warnings)
-    gathered = read.seats, groups, read.members, warned, read.sampled, check, read.origins
+    gathered = read.seats, groups, read.members, tuple(warnings), read.sources, read.sampled, check, read.origins
     return Submission(model, names, labels, config, *gathered, embedded=text_only)
 
 
 def gather_for(models: Models, collections: Sequence[Collection], options: Mapping[str, Any]) -> Submission:
     """As `gather`, for a job of the selected model that starts from its newest checkpoint; starts no service."""
-    return gather(collections, options, models.selected, models.text_only).beginning(models.newest_step())
+    return gather(collections, options, models.selected, models.text_only).beginning(models.start())
 
 
 def submit(submission: Submission, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str) -> str:

@@ -1,5 +1,6 @@
 """Supervised fine-tuning: its data, and its jobs as the serverless client of openpipe-art 0.5.18 creates them."""
 
+import math
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -10,6 +11,8 @@ from rolloutlab.api.wire.base import Integer, Number, Wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionDefinition, FunctionTool, MessageOrChoice
 
 _Rate = Annotated[Number, Field(ge=0)]
+MAX_LINE_BYTES = 64_000_000
+"""Limit of a line of fine-tuning data, which a service reads as a whole; a client checks it before it sends a line."""
 
 
 class Conversation(Wire):
@@ -54,6 +57,17 @@ class SFTTrainingConfig(Wire):
 
     batch_size: Integer | None = Field(default=None, ge=1)
     learning_rate: _Rate | Annotated[list[_Rate], Field(min_length=1)] | None = None
+
+    def steps(self, trainable: int, rows: int) -> int:
+        """Gradient steps of a job on `trainable` conversations, which fill `rows` rows without a `batch_size`."""
+        return math.ceil(trainable / self.batch_size) if self.batch_size else rows
+
+    def lacks_rates(self, steps: int) -> str | None:
+        """What is wrong where there are fewer learning rates than gradient steps."""
+        if not isinstance(self.learning_rate, list) or len(self.learning_rate) >= steps:
+            return None
+        number = len(self.learning_rate)
+        return f"{number} learning rate{'s' * (number > 1)} for {steps} gradient steps"
 
 
 class CreateSFTTrainingJob(Wire):

@@ -98,7 +98,10 @@ class RegisterModel(Wire):
 
 
 class Model(Wire):
-    """A registered, trainable policy."""
+    """A registered, trainable policy.
+
+    The embedded service adds `conflict` where it can neither sample nor train the model: why, and what to type.
+    """
 
     id: UUID
     entity: str
@@ -106,6 +109,7 @@ class Model(Wire):
     name: str
     base_model: str
     run_id: str | None = None
+    conflict: str | None = None
 
 
 class Checkpoint(Wire):

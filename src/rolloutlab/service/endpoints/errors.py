@@ -75,7 +75,7 @@ def _located(item: dict[str, Any], body: object) -> ValidationError:
 
 async def _known_error(request: Request, error: errors.RolloutlabError) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    message = error.with_hint
     if _is_chat_side(request):
         return _chat_problem(400 if status == 422 else status, message, code=_code(error))
     if status == 422:

@@ -12,13 +12,14 @@ from fastapi import APIRouter, Depends, Header, Request
 from starlette.concurrency import run_in_threadpool
 
 from rolloutlab.api.wire.errors import ValidationError
-from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, UploadedFile
+from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, SFTTrainingConfig, UploadedFile
 from rolloutlab.api.wire.training import TrainingJobResponse
 from rolloutlab.policy.fine_tuning import read_conversations
 from rolloutlab.policy.model import Policy
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.service.endpoints.body import InvalidBodyError, describe, reads, spool
 from rolloutlab.service.job_queue import Jobs
+from rolloutlab.service.uploaded_files import FileSize
 
 _MAX_NAMES = 20
 """Names of conversations that are listed for a reason."""
@@ -36,7 +37,8 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
             report = await run_in_threadpool(_report, draft, policy)
             kept: dict[str, Any] = {}
             if not dry_run:
-                file_id, url, expires_at = await run_in_threadpool(jobs.files.keep, draft)
+                size = FileSize(report["trainable"], report["rows"])
+                file_id, url, expires_at = await run_in_threadpool(jobs.files.keep, draft, size)
                 kept = {"id": UUID(file_id), "url": url, "expires_at": expires_at}
         return UploadedFile(object="file", **kept, **report)
 
@@ -53,6 +55,8 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
             raise _not_issued()
         with jobs.bodies.draft() as draft:
             try:
+                if body.config and isinstance(body.config.learning_rate, list):
+                    _check_rates(body.config, jobs.files.size(data) or _size(data, policy))
                 sft_upload.write(body, data, draft)
             except FileNotFoundError as error:
                 if data.exists():  # the draft's folder is missing
@@ -66,6 +70,21 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
 def _not_issued() -> InvalidBodyError:
     message = "not a URL of POST /v1/preview/files, or expired; no other URL is fetched"
     return InvalidBodyError([ValidationError(loc=["body", "training_data_url"], msg=message, type="url")])
+
+
+def _size(data: Path, policy: Policy) -> FileSize:
+    read = read_conversations(sft_upload.conversations(data), policy)
+    return FileSize(len(read.sequences), len(read.rows(policy)))
+
+
+def _check_rates(config: SFTTrainingConfig, size: FileSize) -> None:
+    """InvalidBodyError where there are fewer learning rates than the job has gradient steps."""
+    steps = config.steps(*size)
+    if lack := config.lacks_rates(steps):
+        error = ValidationError(
+            loc=["body", "config", "learning_rate"], msg=f"{lack}: one number, or {steps} of them", type="too_short"
+        )
+        raise InvalidBodyError([error])
 
 
 def _report(draft: Path, policy: Policy) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rolloutlab.api.wire.errors import ValidationError
-from rolloutlab.api.wire.fine_tuning import Conversation, CreateSFTTrainingJob
+from rolloutlab.api.wire.fine_tuning import MAX_LINE_BYTES, Conversation, CreateSFTTrainingJob
 from rolloutlab.fsutil import flush
-from rolloutlab.service.endpoints.body import MAX_BYTES, InvalidBodyError, parse
+from rolloutlab.service.endpoints.body import InvalidBodyError, parse
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -46,11 +46,11 @@ def _after_job(body: Path) -> Iterator[tuple[str, Conversation]]:
 
 def _lines(file: BinaryIO) -> Iterator[tuple[str, Conversation]]:
     number = 0
-    while text := file.readline(MAX_BYTES + 1):
+    while text := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         place = f"line {number}"
-        if len(text) > MAX_BYTES:
-            message = f"a line is longer than {MAX_BYTES:,} bytes"
+        if len(text) > MAX_LINE_BYTES:
+            message = f"a line is longer than {MAX_LINE_BYTES:,} bytes: shorten or leave out its conversation"
             raise InvalidBodyError([ValidationError(loc=["body", place], msg=message, type="too_long")])
         text = text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
         if text.strip():
