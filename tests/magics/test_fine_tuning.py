@@ -40,6 +40,22 @@ def test_rejection_sampling_fine_tuning_is_one_cell(scored, capsys):
     assert job.step >= 1
 
 
+def test_what_is_learned_is_chosen_by_the_text_of_reasoning(notebook, tmp_path, capsys):
+    thoughts = "carry\nthe one", "borrow", None
+    rows = [
+        {"messages_and_choices": [
+            {"role": "user", "content": f"hello {i}"},
+            {"role": "assistant", "content": "carry", "reasoning_content": thought},
+        ], "reward": 0.0}
+        for i, thought in enumerate(thoughts)
+    ]  # fmt: skip
+    (tmp_path / "thoughts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    notebook.run(f"%import {tmp_path / 'thoughts.jsonl'} thoughts")
+    job = notebook.run("%%train thoughts --sft --where \"'carry' in reasoning_text\"")
+    assert "1 conversation," in capsys.readouterr().out
+    assert list(job.metrics()["num_trajectories"]) == [1]
+
+
 def test_the_loss_is_that_of_the_sampled_logprobs(scored):
     """Completions of the checkpoint that is trained: their recorded logprobs are those of the loss."""
     notebook = scored

@@ -83,7 +83,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str, str]] = {
         '{"$and": [{"a": {"$nin": [true]}}, {"a": {"$nin": [1]}}]}',
     ),
     "an expression on a field": (
-        where({"model": {"$regex": "a+"}}), "where.model.$regex", "#document only", '{"#document": {"$regex": "a+"}}',
+        where({"model": {"$regex": "a+"}}), "where.model.$regex", "#document and reasoning_text only",
+        '{"#document": {"$regex": "a+"}}',
     ),
     "an expression that is none": (
         where({"#document": {"$regex": "a("}}), "where.#document.$regex", "not a regular expression",

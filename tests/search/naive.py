@@ -41,7 +41,8 @@ def qualifies(where: Where, record: Record) -> bool:
     if isinstance(where, Among):
         return where.negated != any(_equal(value, other) for other in where.values)
     if isinstance(where, Contains):
-        inside = where.value in value if where.field == "#document" and isinstance(value, str) else False
+        texts = where.field in ("#document", "reasoning_text") and isinstance(where.value, str)
+        inside = texts and isinstance(value, str) and where.value in value
         return where.negated != (inside or (isinstance(value, list) and any(_equal(v, where.value) for v in value)))
     if isinstance(where, Matches):
         return where.negated != (isinstance(value, str) and re.search(where.pattern, value) is not None)
@@ -55,7 +56,12 @@ def qualifies(where: Where, record: Record) -> bool:
 
 
 def _value(record: Record, field: str) -> Any:
-    own = {"#id": record.id, "#document": record.document}
+    reasoning = [(record.document or "")[begin:end] for begin, end in record.reasoning]
+    own = {
+        "#id": record.id,
+        "#document": record.document,
+        "reasoning_text": "\n\n".join(reasoning) if reasoning else None,
+    }
     value = own[field] if field in own else record.metadata.get(field)
     return _ABSENT if value is None else value
 

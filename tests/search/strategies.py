@@ -32,7 +32,8 @@ LEAVES: st.SearchStrategy[Where] = st.one_of(
     st.builds(Contains, st.just(DOCUMENT), WORDS, st.booleans()),
     st.builds(Compare, st.just(ID), st.sampled_from(["$eq", "$ne"]), st.text(max_size=6)),
     st.builds(Among, st.just(ID), st.lists(WORDS, min_size=1, max_size=3).map(tuple), st.booleans()),
-    st.builds(Matches, PATTERNS, st.booleans()),
+    st.builds(Contains, st.just("reasoning_text"), SCALARS, st.booleans()),
+    st.builds(Matches, PATTERNS, st.booleans(), st.sampled_from([DOCUMENT, "reasoning", "reasoning_text"])),
 )
 WHERES: st.SearchStrategy[Where] = st.recursive(
     LEAVES,

@@ -57,6 +57,39 @@ def test_tool_calls_are_lines_of_the_document_and_their_names_metadata(entry):
     assert (record.metadata["tools"], record.metadata["turns"]) == (["look_up"], 2)
 
 
+def reasoning_of(record):
+    return [record.document[begin:end] for begin, end in record.reasoning]
+
+
+def test_reasoning_is_a_part_of_the_document_in_every_turn(entry):
+    call = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    thoughts = "2 + 2: carry\n\nassistant: none 🤔", "Two lines\nmore", "\ud83e\udd14 é"
+    items = [
+        {
+            "message": {"role": "assistant", "reasoning_content": thoughts[0], "content": None, "tool_calls": [call]},
+            "finish_reason": "tool_calls",
+        },
+        {"role": "tool", "content": "<think>not mine</think>", "tool_call_id": "1"},
+        {
+            "message": {"role": "assistant", "content": f"<think>\n{thoughts[1]}\n</think>\n\n4"},
+            "finish_reason": "stop",
+        },
+        {"role": "user", "content": "🤔?"},
+        {"role": "assistant", "reasoning": thoughts[2], "content": "4"},
+        {"role": "assistant", "reasoning": "", "content": "4"},
+    ]
+    record = record_of(entry(items=items))
+    assert reasoning_of(record) == list(thoughts)
+    assert record.metadata["reasoning"] == sum(map(len, thoughts))
+
+
+@pytest.mark.parametrize("content", ["Paris", "", None, "<think></think>Paris", "<think>\n\n</think>\n\nParis"])
+def test_no_reasoning_is_no_part_of_the_document(entry, content):
+    items = [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]
+    record = record_of(entry(items=items))
+    assert (record.reasoning, record.metadata.get("reasoning")) == ((), None)
+
+
 def test_metadata_is_what_is_known_and_what_fits_of_the_row(entry):
     assert record_of(entry(step=None), job="01ab").metadata == {
         "collection": "capitals",

@@ -105,7 +105,7 @@ def test_text_says_conditions(text, where):
         ("model.startswith('a')", "startswith", 0, ""),
         ("document.regx('a')", "regx", 0, "document.regex('paris')"),
         ("regex(document, '(')", "not a regular expression", 16, r"document.regex('\\(')"),
-        ("model.regex('a')", "#document only", 12, "document.regex('a')"),
+        ("model.regex('a')", "#document and reasoning_text only", 12, "document.regex('a')"),
         ("regex(document)", "and one value", 0, "document.regex('paris')"),
         ("model.is_in('a')", "and a list", 0, "model.is_in(['a', 'b'])"),
         ("id == 3", "an id is a text", 6, "id == '3'"),

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from rolloutlab.api.wire.chat import Choice, UserMessage
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.search import Knn, Search, background
+from rolloutlab.search import F, Knn, Search, background
 from rolloutlab.search.embedding import Embedder
 from rolloutlab.search.engine import vectors
 from rolloutlab.search.engine.records import MIGRATIONS, discard
@@ -497,29 +497,74 @@ def without_renewal(records):
         yield id_, OLD if document == NEW else document, json.dumps(had)
 
 
-@pytest.fixture
-def old_index(put, index, tmp_path):
-    """The file of an index that an earlier version made of three answers, one of which has reasoning; with vectors."""
+def made_by_version(version, as_it_was, put, index, path):
+    """The file of an index that a version made of three answers, one of which has reasoning; with vectors.
+
+    version: how many scripts it has. as_it_was: what it wrote of a record's id, document and metadata.
+    """
     put("cities", THOUGHT, "Lyon", "Nice")
     mine = index(letters)
     mine.refresh()
     mine.search(Search(rank=Knn("lyon")))
     mine.close()
-    path = tmp_path / "search.db"
     made = sqlite3.connect(path)
     records = made.execute("SELECT id, document, metadata FROM records ORDER BY row").fetchall()
     vectors_of = made.execute("SELECT row, vector FROM vectors ORDER BY row").fetchall()
     state = made.execute("SELECT name, value FROM state").fetchall()
     made.close()
     discard(path)
-    database = Database(path, MIGRATIONS[:2])
+    database = Database(path, MIGRATIONS[:version])
     with database.write() as connection:
         sql = "INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, 1)"
-        connection.executemany(sql, without_renewal(records))
+        connection.executemany(sql, as_it_was(records))
         connection.executemany("INSERT INTO vectors VALUES (?, ?)", vectors_of)
         connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", state)
     database.close()
     return path
+
+
+@pytest.fixture
+def old_index(put, index, tmp_path):
+    """One whose documents have reasoning in the answer."""
+    return made_by_version(2, without_renewal, put, index, tmp_path / "search.db")
+
+
+@pytest.fixture
+def index_of_lengths(put, index, tmp_path):
+    """One that knows how long reasoning is, and not where."""
+    return made_by_version(3, list, put, index, tmp_path / "search.db")
+
+
+def test_an_index_that_knows_the_length_of_reasoning_alone_learns_where_it_is(index_of_lengths, index):
+    mine, shown = index(letters), []
+    mine.refresh(lambda *step: shown.append(step))
+    assert shown == [("renewing the index of", 0, 1)]
+    assert names(mine, Search(where=F.reasoning_text.contains("Seine"))) == ["cities:1/0/0"]
+    assert mine.status().embedded == 3
+    mine.refresh(lambda *step: shown.append(step))
+    assert len(shown) == 1
+
+
+@pytest.mark.parametrize("spans", ["{", "7", "[[1]]", '[["a", "b"]]'])
+def test_reasoning_at_a_place_that_is_none_is_damage(put, index, tmp_path, spans):
+    put("cities", THOUGHT)
+    mine = index()
+    mine.refresh()
+    file = sqlite3.connect(tmp_path / "search.db")
+    file.execute("UPDATE records SET reasoning = ?", (spans,))
+    file.commit()
+    file.close()
+    with pytest.raises(LabError, match="where reasoning is cannot be read") as damage:
+        names(mine, Search(where=F.reasoning_text.contains("Seine")))
+    assert damage.value.hint == "%search --reindex"
+    assert names(mine, Search(where=F.document.contains("Seine"))) == ["cities:1/0/0"]
+
+
+def test_reasoning_of_more_records_than_are_read_at_a_time_is_read(put, index, monkeypatch):
+    monkeypatch.setattr("rolloutlab.search.engine.in_memory.CHUNK", 2)
+    put("cities", THOUGHT, "Seine", f"{THOUGHT}!", "Lyon", "<think>Rhône</think>Lyon", THOUGHT)
+    thought = [f"cities:1/0/{i}" for i in (0, 2, 5)]
+    assert names(index(), Search(where=F.reasoning_text.contains("Seine"))) == thought
 
 
 def test_an_index_of_an_earlier_version_is_renewed_by_the_next_search(old_index, index):

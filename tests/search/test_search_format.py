@@ -46,6 +46,9 @@ def test_an_example_is_a_search(kind, block):
     assert parse(dump(search)) == search
 
 
+QUESTION = "Which is the capital of France? "
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     """Two dozen records that have every field of the page, each value in some of them."""
@@ -54,7 +57,7 @@ def records(tmp_path_factory):
     records.upsert(
         Record(
             id=str(i),
-            document=f"Which is the capital of France? {cities[i % 3]}",
+            document=f"{QUESTION}{cities[i % 3]}",
             metadata={
                 "reward": i / 24,
                 "reward.exact match": i % 3,
@@ -63,11 +66,13 @@ def records(tmp_path_factory):
                 "advantage_sign": i % 3 - 1,
                 "turns": i % 5,
                 "tokens": 30 * i,
+                "reasoning": len(cities[i % 3]),
                 "tools": [["look"], ["add", "look"], ["add"]][i // 4 % 3],
                 "collection": ["letters", "capitals"][i % 2],
             },
             embedding=embedded(cities[i % 3] * (i + 1)),
             sparse={"topics": SparseVector((3, 17), (i / 24, 0.5))},
+            reasoning=[(len(QUESTION), len(QUESTION) + len(cities[i % 3]))],
         )
         for i in range(24)
     )

@@ -58,6 +58,7 @@ def test_numbers_alone_are_said_to_find_nothing():
     ("search", "line"),
     [
         (Search(F.id.is_in(["a", "b"])), "Records in which the id is one of 'a', 'b'."),
+        (Search(F.reasoning_text.contains("a")), "Records in which the text of reasoning contains 'a'."),
         (Search(F.step.not_in(range(10))), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more (or is missing)."),
         (Search(F.document.contains("paris")), "Records in which the text contains 'paris'."),
         (Search(F.document.not_regex("a+")), "Records in which the text does not match the expression 'a+'."),

@@ -65,6 +65,7 @@ class SearchMagics(LabMagics):
 
             %search "answers in the wrong language" --where "reward < 0.5" --group-by collection
             %search --where "advantage_sign == -1 and step > 3" -k 20 -o worst
+            %search --where "'carry' in reasoning_text" --select reward,reasoning_text
 
             %%search -o worst
             {"where": {"advantage_sign": -1}, "rank": {"$knn": {"query": "wrong language"}}, "limit": 20}

@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutlab.api.wire.base import moment
 from rolloutlab.api.wire.reasoning import reasoning_of
 from rolloutlab.objective.advantages import group_advantages
-from rolloutlab.search.engine.records import Record
+from rolloutlab.search.engine.records import PARAGRAPH, Record, Span
+from rolloutlab.search.where import REASONING, REASONING_TEXT, All, AnyOf, Contains, Matches, Where
 from rolloutlab.store.changes import Entry, RewardChange
 from rolloutlab.store.models import plain_text
 
@@ -26,15 +28,18 @@ FIELDS = {
     "finish_reason": "why the last completion ended: stop, length or tool_calls",
     "turns": "how many times the policy answered",
     "tokens": "how many tokens were sampled",
-    "reasoning": "how many characters of reasoning; its text is in the document, after `assistant reasons:`",
+    REASONING: "how many characters of reasoning; `in` and `regex` search its text, as with reasoning_text",
+    REASONING_TEXT: "the reasoning of all turns, a blank line between two; in the document after `assistant reasons:`",
     "tools": "names of the tools that were called, a list",
     "time": "when it was sampled, seconds since 1970",
 }
-"""Metadata of every trajectory that has it. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`."""
+"""Fields of every trajectory that has them. Besides: the parts of a reward as `reward.PART`, a row as `row.COLUMN`.
+
+All are metadata but `reasoning_text`, which is a part of the document and selected by its name."""
 PART, COLUMN = "reward.", "row."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
 """Fields that change when a reward does, as do all that begin with `PART`."""
-OF_DOCUMENT = ("reasoning",)
+OF_DOCUMENT = (REASONING,)
 """Fields that change where documents are written in another format."""
 _LONG = 2**63
 """Where the integers of a file end."""
@@ -43,6 +48,7 @@ _LONG = 2**63
 def record_of(entry: Entry, job: str | None = None) -> Record:
     """The record of a trajectory, without its reward (see `rewards_of`)."""
     messages: list[Mapping[str, Any]] = [*entry.prompt, *(item.get("message", item) for item in entry.items)]
+    document, reasoning = document_of(messages)
     known = {
         "collection": entry.collection,
         "generation": entry.generation,
@@ -53,13 +59,13 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
         "finish_reason": entry.finish_reason,
         "turns": sum("message" in item or item.get("role") == "assistant" for item in entry.items),
         "tokens": entry.tokens,
-        "reasoning": sum(len(_reasoned(message)[0]) for message in messages) or None,
+        REASONING: sum(end - begin for begin, end in reasoning) or None,
         "tools": sorted({name for message in messages for name, _ in _calls(message)}) or None,
         "time": moment(entry.created_at).timestamp(),
         **{f"{COLUMN}{name}": value for name, value in entry.row.items() if _is_field(value)},
     }
     metadata = {name: value for name, value in known.items() if value is not None}
-    return Record(id=entry.name, document=document_of(messages), metadata=metadata)
+    return Record(id=entry.name, document=document, metadata=metadata, reasoning=reasoning)
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
@@ -81,17 +87,36 @@ def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
     }
 
 
-def document_of(messages: Iterable[Mapping[str, Any]]) -> str:
-    """A conversation as text: a paragraph per message, starting with its role, and a line per tool call."""
-    return "\n\n".join("\n".join(_lines(message)) for message in messages)
+def in_text(where: Where) -> Where:
+    """A condition that reads the text of reasoning for `'carry' in reasoning` and `reasoning.regex('carr(y|ied)')`."""
+    if isinstance(where, All | AnyOf):
+        return type(where)(tuple(map(in_text, where.parts)))
+    if isinstance(where, Matches) or (isinstance(where, Contains) and isinstance(where.value, str)):
+        return replace(where, field=REASONING_TEXT) if where.field == REASONING else where
+    return where
 
 
-def _lines(message: Mapping[str, Any]) -> Iterable[str]:
+def document_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, tuple[Span, ...]]:
+    """A conversation as text, and where its reasoning is in it.
+
+    It has a paragraph per message, starting with its role, reasoning before the answer, and a line per tool call.
+    """
+    paragraphs: list[str] = []
+    spans: list[Span] = []
+    at = 0
+    for message in messages:
+        role, (reasoning, text) = message.get("role", ""), _reasoned(message)
+        thought = f"{role} reasons: {reasoning}" if reasoning else ""
+        if thought:
+            spans.append((at + len(thought) - len(reasoning), at + len(thought)))
+        paragraphs.append("\n".join([*([thought] if thought else []), *_lines(message, text, bool(thought))]))
+        at += len(paragraphs[-1]) + len(PARAGRAPH)
+    return PARAGRAPH.join(paragraphs), tuple(spans)
+
+
+def _lines(message: Mapping[str, Any], text: str, reasons: bool) -> Iterator[str]:
     role, calls = message.get("role", ""), list(_calls(message))
-    reasoning, text = _reasoned(message)
-    if reasoning:
-        yield f"{role} reasons: {reasoning}"
-    if text or not (calls or reasoning):
+    if text or not (calls or reasons):
         yield f"{role}: {text}"
     for name, arguments in calls:
         yield f"{role} calls {name}({arguments})"

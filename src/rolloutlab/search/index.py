@@ -14,7 +14,7 @@ from rolloutlab.errors import InputError, LabError
 from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
 from rolloutlab.search.background import Background
-from rolloutlab.search.documents import FIELDS, OF_DOCUMENT, OF_REWARD, PART, record_of, rewards_of
+from rolloutlab.search.documents import FIELDS, OF_DOCUMENT, OF_REWARD, PART, in_text, record_of, rewards_of
 from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.explain import Breakdown, breakdown
@@ -134,6 +134,8 @@ class Index:
             InputError: a query is none for this index, or its model is another than that of the vectors.
             LabError: the index is damaged; `rebuild` makes it anew.
         """
+        if search.where is not None:
+            search = replace(search, where=in_text(search.where))
         with self._background.stopped():
             notes = self._query_notes(search, progress)
         executed = resolved(search, self._embedder)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rolloutlab.search.rank import EMBEDDING, Applied, Combined, Difference, FieldTerm, Knn, Rank, Ratio, terms_of
-from rolloutlab.search.where import DOCUMENT, Among, Compare, Contains, Where, conditions_of
+from rolloutlab.search.where import REASONING_TEXT, TEXTS, Among, Compare, Contains, Where, conditions_of
 
 SCORE, METADATA = "#score", "#metadata"
 SHOWN = ("#id", "#document", "#embedding", METADATA, SCORE)
@@ -76,12 +76,13 @@ def _names(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_of(search: Search) -> list[str]:
-    """Metadata fields that the conditions, the rank and the groups use, each once."""
+    """Metadata fields that the conditions, the rank and the groups use, each once; no texts."""
     filtered = [each.field for each in conditions_of(search.where) if isinstance(each, Compare | Among | Contains)]
     ranked = [term.key for term in terms_of(search.rank) if isinstance(term, FieldTerm)]
     groups = search.group_by
     grouped = groups.keys + groups.aggregate.keys if groups else ()
-    return [name for name in dict.fromkeys([*filtered, *ranked, *grouped]) if not name.startswith("#")]
+    names = dict.fromkeys([*filtered, *ranked, *grouped])
+    return [name for name in names if name != REASONING_TEXT and not name.startswith("#")]
 
 
 WORDS = "bm25"
@@ -96,9 +97,9 @@ def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
 
 
 def search_texts(search: Search) -> list[str]:
-    """The texts to highlight in results: queries of the rank and `$contains` of documents."""
+    """The texts to highlight in results: queries of the rank and `$contains` of documents and reasoning."""
     contains = [each for each in conditions_of(search.where) if isinstance(each, Contains) and not each.negated]
-    contained = [each.value for each in contains if each.field == DOCUMENT and isinstance(each.value, str)]
+    contained = [each.value for each in contains if each.field in TEXTS and isinstance(each.value, str)]
     return list(dict.fromkeys([*texts_of(search.rank), *contained]))
 
 

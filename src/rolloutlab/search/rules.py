@@ -9,10 +9,26 @@ from typing import Any
 
 from rolloutlab.errors import InputError
 from rolloutlab.search.json_cursor import DEEPEST, LARGEST, LONGEST, encodable, name_problem, plain, too_deep
-from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
+from rolloutlab.search.where import (
+    DOCUMENT,
+    ID,
+    REASONING,
+    TEXTS,
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Contains,
+    Matches,
+    Where,
+)
 
 Violation = tuple[str, Where]
 """The reason, and a valid condition to suggest."""
+
+
+MATCHED = (*TEXTS, REASONING)
+"""Fields for regular expressions; the lab's index reads `reasoning` there as its text."""
 
 
 def check_where(where: Where, depth: int = 0) -> Where:
@@ -86,8 +102,8 @@ def _values(where: Where) -> Violation | None:
 def _record(where: Where) -> Violation | None:
     """Conditions on the id and the document of a record."""
     match where:
-        case Matches(field=field) if field != DOCUMENT:
-            return "regular expressions are for #document only", replace(where, field=DOCUMENT)
+        case Matches(field=field) if field not in MATCHED:
+            return "regular expressions are for #document and reasoning_text only", replace(where, field=DOCUMENT)
         case Compare("#document", operator, value):
             contains = Contains(DOCUMENT, str(value) or "text", operator == "$ne")
             return "a document is compared by what it contains", contains

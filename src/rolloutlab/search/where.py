@@ -14,6 +14,10 @@ COMPARISONS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "
 """Operators that compare a field with one value, and how Python writes them."""
 OPPOSITE = {"$eq": "$ne", "$ne": "$eq", "$gt": "$lte", "$lte": "$gt", "$lt": "$gte", "$gte": "$lt"}
 ID, DOCUMENT = "#id", "#document"
+REASONING, REASONING_TEXT = "reasoning", "reasoning_text"
+"""Fields of the lab's index: the characters of reasoning, a number, and its text, which is a part of the document."""
+TEXTS = DOCUMENT, REASONING_TEXT
+"""Fields whose texts are read from the file when a condition needs them."""
 
 
 class Where:
@@ -70,7 +74,7 @@ class Among(Where):
 
 @dataclass(frozen=True)
 class Contains(Where):
-    """A document that contains a text (case-sensitive), or a list field that contains a value."""
+    """A field of `TEXTS` that contains a text (case-sensitive), or a list field that contains a value."""
 
     field: str
     value: Scalar
@@ -86,7 +90,7 @@ class Contains(Where):
 
 @dataclass(frozen=True)
 class Matches(Where):
-    """A document that a regular expression matches somewhere."""
+    """A field of `TEXTS` that a regular expression matches somewhere."""
 
     pattern: str
     negated: bool = False

@@ -8,13 +8,14 @@ from rolloutlab.search import rank as ranks
 from rolloutlab.search.dictionary import parse
 from rolloutlab.search.query import SCORE, GroupBy, Limit, MaxK, Search, Select
 from rolloutlab.search.rank import EMBEDDING, Combined, FieldTerm, Knn, Rank, SparseVector, Val
-from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
+from rolloutlab.search.where import DOCUMENT, ID, REASONING_TEXT, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 COMPARED = {
     "$eq": "is", "$ne": "is not", "$gt": "is above", "$gte": "is at least", "$lt": "is below", "$lte": "is at most",
 }  # fmt: skip
 CALLED = {
     ID: "the id", DOCUMENT: "the text", EMBEDDING: "the embedding", "#metadata": "all metadata", SCORE: "the score",
+    REASONING_TEXT: "the text of reasoning",
 }  # fmt: skip
 _LONGEST = 60
 

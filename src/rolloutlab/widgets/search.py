@@ -37,7 +37,11 @@ def text(head: Sequence[str], rows: Sequence[Shown], terms: Sequence[str], total
     lines = []
     for i, row in enumerate(rows[:MAX_TEXT_ROWS]):
         cells = [f"{i:>3}", *([f"{row.score:>9.4f}"] if row.score is not None else []), row.name]
-        cells += [f"{field} {cell(value)}" for field, value in row.values.items() if value is not None]
+        values = {field: cell(value) for field, value in row.values.items() if value is not None}
+        cells += [
+            f"{field} {passage(value, terms, _TEXT_PASSAGE_CHARS) if _is_long(value) else value}"
+            for field, value in values.items()
+        ]
         lines.append(f"{'  '.join(cells)}\n       {passage(row.document, terms, _TEXT_PASSAGE_CHARS)}")
     return "\n".join([*map(escape_control_chars, [*head, *lines]), *more(total - len(lines), _REST)])
 
@@ -84,11 +88,20 @@ def cell(value: Any) -> str:
 
 def _row(i: int, row: Shown, fields: Sequence[str], terms: Sequence[str], ranked: bool) -> list[Cell]:
     score = ["" if row.score is None else f"{row.score:.4f}"] if ranked else []
-    marked = _marked(passage(row.document, terms), terms)
-    whole = row.document[:_DOCUMENT_CHARS] + ("…" if len(row.document) > _DOCUMENT_CHARS else "")
-    details = f"<details><summary>{marked}</summary><pre>{escape(whole)}</pre></details>" if row.document else ""
-    values = [cell(row.values.get(field)) for field in fields]
-    return [i, Words(code(row.name)), *score, *values, Words(Html(details))]
+    texts = {field: cell(row.values.get(field)) for field in fields}
+    values = [Words(_opened(text, terms)) if _is_long(text) else text for text in texts.values()]
+    return [i, Words(code(row.name)), *score, *values, Words(_opened(row.document, terms))]
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > _PASSAGE_CHARS or "\n" in text
+
+
+def _opened(text: str, terms: Sequence[str]) -> Html:
+    """A text that opens below its passage."""
+    whole = text[:_DOCUMENT_CHARS] + ("…" if len(text) > _DOCUMENT_CHARS else "")
+    marked = _marked(passage(text, terms), terms)
+    return Html(f"<details><summary>{marked}</summary><pre>{escape(whole)}</pre></details>" if text else "")
 
 
 def _marked(text: str, terms: Sequence[str]) -> Html:

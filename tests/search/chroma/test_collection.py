@@ -81,3 +81,14 @@ def test_hits_of_elsewhere_are_no_trajectories_of_the_lab(lab, kept):
         lab.search(k=1, into="mine")
     with pytest.raises(InputError, match="is not a trajectory name"):
         lab.branch(lab.search(k=1)[0])
+
+
+def test_the_text_of_reasoning_is_a_field_of_the_labs_index_alone(lab, kept):
+    lab.connect(search=f"{kept.url}/rollouts")
+    with pytest.raises(InputError, match="#document only") as refused:
+        lab.search(where="reasoning_text.regex('carr(y|ied)')")
+    assert refused.value.hint == "F.document.regex('carr(y|ied)')"
+    result = lab.search(where="'carry' in reasoning_text", select="reasoning_text")
+    assert any("is a text in the lab's index, and a list at" in note for note in result.notes)
+    assert any("F.document.contains('carry')" in note for note in result.notes)
+    assert kept.bodies("get")[0]["where"] == {"reasoning_text": {"$contains": "carry"}}

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,18 @@ sparse = st.dictionaries(st.integers(0, 4), halves, max_size=3).map(lambda d: Sp
 documents = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
 
 
+def reasoning(record: Record, spans: list[tuple[int, int]]) -> Record:
+    """The record with some parts of its document as reasoning."""
+    return record if record.document is None else replace(record, reasoning=spans)
+
+
 def record(id_: str) -> st.SearchStrategy[Record]:
+    return st.builds(
+        reasoning, conversation(id_), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=2)
+    )
+
+
+def conversation(id_: str) -> st.SearchStrategy[Record]:
     return st.builds(
         Record,
         st.just(id_),
@@ -41,18 +53,20 @@ def record(id_: str) -> st.SearchStrategy[Record]:
 
 ids = st.integers(0, 15).map(str)
 fields = st.sampled_from((*FIELDS, "none"))
+filtered = fields | st.just("reasoning_text")
 alike = st.lists(st.booleans(), min_size=1, max_size=3) | st.lists(numbers, min_size=1, max_size=3)
 alike |= st.lists(texts, min_size=1, max_size=3)
 negated = st.booleans()
+texts_fields = st.sampled_from(["#document", "reasoning_text"])
 conditions: st.SearchStrategy[Where] = st.recursive(
-    st.builds(Compare, fields, st.sampled_from(["$eq", "$ne"]), scalars)
-    | st.builds(Compare, fields, st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), numbers)
-    | st.builds(Among, fields, alike.map(tuple), negated)
+    st.builds(Compare, filtered, st.sampled_from(["$eq", "$ne"]), scalars)
+    | st.builds(Compare, filtered, st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), numbers)
+    | st.builds(Among, filtered, alike.map(tuple), negated)
     | st.builds(Among, st.just("#id"), st.lists(ids, min_size=1, max_size=5).map(tuple), negated)
     | st.builds(Compare, st.just("#id"), st.sampled_from(["$eq", "$ne"]), ids)
-    | st.builds(Contains, fields, scalars, negated)
-    | st.builds(Contains, st.just("#document"), st.sampled_from(["at", "Cat", "t d", "%"]), negated)
-    | st.builds(Matches, st.sampled_from(["^cat", "c.t$", "(?i)CAT", "[dx]"]), negated),
+    | st.builds(Contains, filtered, scalars, negated)
+    | st.builds(Contains, texts_fields, st.sampled_from(["at", "Cat", "t d", "%"]), negated)
+    | st.builds(Matches, st.sampled_from(["^cat", "c.t$", "(?i)CAT", "[dx]"]), negated, texts_fields),
     lambda inner: st.builds(All, st.tuples(inner, inner)) | st.builds(AnyOf, st.tuples(inner, inner)),
     max_leaves=4,
 )

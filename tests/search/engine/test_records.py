@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolloutlab.errors import InputError, LabError
-from rolloutlab.search import FieldTerm, Knn, Limit, Search, Select, SparseVector
+from rolloutlab.search import F, FieldTerm, Knn, Limit, Search, Select, SparseVector
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.records import Record, Records, discard
 from rolloutlab.search.where import Compare, Contains
@@ -296,3 +296,17 @@ def test_a_wrong_query_of_ours_is_not_called_damage(damaged: Callable[[str], Rec
     assert "damaged" not in caught.value.message
     assert caught.value.hint != "%search --reindex"
     records.close()
+
+
+def test_reasoning_is_where_it_was_after_characters_that_cannot_be_stored(fill, find):
+    document = "\ud83e\udd14 \ud83e \x00 🤔 carry, and\ud800 more"
+    begin, middle, end = (document.index(part) for part in ("carry", "and", " more"))
+    fill(Record("a", document, reasoning=[(begin, begin + 5), (middle, end)]), Record("b", "carry"))
+    (hit,) = find(F.reasoning_text.contains("carry"), None, None, None, "reasoning_text").hits
+    assert hit.metadata == {"reasoning_text": "carry\n\nand?"}
+
+
+def test_a_record_that_is_written_again_has_its_new_reasoning_alone(fill, ids):
+    fill(Record("a", "carry", reasoning=[(0, 5)]), Record("b", "carry", reasoning=[(0, 5)]))
+    fill(Record("a", "carry"))
+    assert ids(F.reasoning_text.contains("carry")) == "b"

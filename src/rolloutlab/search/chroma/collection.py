@@ -1,6 +1,6 @@
 """A Chroma collection with the interface of the lab's index."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from rolloutlab.errors import InputError
@@ -10,7 +10,7 @@ from rolloutlab.search.engine.explain import Breakdown, breakdown
 from rolloutlab.search.query import METADATA, SCORE, Search, Select, resolved, texts_of
 from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.search.result import Answer
-from rolloutlab.search.where import Among
+from rolloutlab.search.where import DOCUMENT, REASONING_TEXT, Among, Contains, Matches, conditions_of
 
 Told = Callable[[str, int, int], None]
 
@@ -40,6 +40,7 @@ class ChromaCollection:
         Raises:
             InputError: the search has a text and there is no embedding model, or what only the lab's engine knows.
         """
+        notes = list(_conditions_of_texts(search, self.url))
         texts = texts_of(search.rank, EMBEDDING)
         if texts and self._embedder is None:
             hint = "%search --embed-with MODEL, the model that its vectors are from"
@@ -47,7 +48,8 @@ class ChromaCollection:
         executed = resolved(search, self._embedder)
         outcome = self._served.search(replace(executed, select=search.select.beside(SCORE, METADATA)))
         named = self._embedder.name if self._embedder else ""
-        return Answer(outcome, executed, search, (f"texts are compared by meaning: {named}",) if texts else ())
+        notes += [f"texts are compared by meaning: {named}"] if texts else []
+        return Answer(outcome, executed, search, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
         """Documents of some records, if they have one."""
@@ -61,3 +63,18 @@ class ChromaCollection:
         if isinstance(self._served, ChromaCloud):
             raise InputError(f"{self.url} does not report the parts of its scores", hint="%connect --search lab")
         return breakdown(executed, self._served, name)
+
+
+def _conditions_of_texts(search: Search, url: str) -> Iterator[str]:
+    """Notes on conditions that read a text in the lab's index and a list in Chroma.
+
+    Raises:
+        InputError: a regular expression for metadata, which Chroma does not match.
+    """
+    for each in conditions_of(search.where):
+        if isinstance(each, Matches) and each.field != DOCUMENT:
+            hint = repr(replace(each, field=DOCUMENT))
+            raise InputError(f"{each!r}: regular expressions are for #document only at {url}", hint=hint)
+        if isinstance(each, Contains) and each.field == REASONING_TEXT:
+            document = replace(each, field=DOCUMENT)
+            yield f"{each!r}: {REASONING_TEXT} is a text in the lab's index, and a list at {url} -> {document!r}"

@@ -10,11 +10,12 @@ from rolloutlab.search.dictionary.parse import HIGHEST_INDEX, SPARSE, TAG
 from rolloutlab.search.json_cursor import LARGEST, LONGEST, SINGLE
 from rolloutlab.search.query import SCORE, SHOWN
 from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST
-from rolloutlab.search.where import DOCUMENT, ID
+from rolloutlab.search.where import DOCUMENT, ID, REASONING, REASONING_TEXT
 
 Schema = dict[str, Any]
 FIELD = {"type": "string", "pattern": "^[^$#]", "description": "the name of a metadata field"}
 TEXT = {"type": "string", "minLength": 1}
+REASONED = REASONING, REASONING_TEXT
 NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
 SCORED = {"type": "number", "minimum": -SINGLE, "maximum": SINGLE}
 
@@ -46,13 +47,15 @@ def _where() -> Schema:
     parts = {"type": "array", "items": _ref("where"), "minItems": 1}
     text, regex = {"type": "string"}, {**TEXT, "format": "regex"}
     id_ = {"anyOf": [text, _single({"$eq": text, "$ne": text, "$in": _list(text), "$nin": _list(text)})]}
-    document = _single({"$contains": TEXT, "$not_contains": TEXT, "$regex": regex, "$not_regex": regex})
+    matches = {"$regex": regex, "$not_regex": regex}
+    document = _single({"$contains": TEXT, "$not_contains": TEXT, **matches})
+    reasoning = {"anyOf": [_ref("field"), _single(matches)]}
     return {
         "description": "conditions; several in one object must all hold",
         "type": "object",
         "minProperties": 1,
-        "properties": {"$and": parts, "$or": parts, ID: id_, DOCUMENT: document},
-        "patternProperties": {FIELD["pattern"]: _ref("field")},
+        "properties": {"$and": parts, "$or": parts, ID: id_, DOCUMENT: document, **dict.fromkeys(REASONED, reasoning)},
+        "patternProperties": {f"^(?!({'|'.join(REASONED)})$)[^$#]": _ref("field")},
         "additionalProperties": False,
     }
 

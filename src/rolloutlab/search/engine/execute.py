@@ -15,7 +15,7 @@ from rolloutlab.search.engine.backend import MISSING, Backend, Places, Snapshot
 from rolloutlab.search.engine.plan_text import ExecutionPlan, ServerPlan, warnings
 from rolloutlab.search.query import METADATA, SCORE, SHOWN, GroupBy, MaxK, Search
 from rolloutlab.search.rank import EMBEDDING, Knn, Rank, terms_of
-from rolloutlab.search.where import DOCUMENT, ID
+from rolloutlab.search.where import DOCUMENT, ID, REASONING_TEXT
 
 _KINDS = {bool: 1, int: 2, float: 3, str: 4}
 _LIST = 5
@@ -150,14 +150,16 @@ def _grouped(group_by: GroupBy, snapshot: Snapshot, places: Places, scores: Scor
 
 def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:
     select = search.select.keys or (SCORE,)
-    fields = [] if METADATA in select else [key for key in select if key not in SHOWN]
+    apart = (REASONING_TEXT,) if METADATA in select else select
+    fields = [key for key in select if key in apart and key not in SHOWN]
     keys = [ID, *fields, *(key for key in (DOCUMENT, EMBEDDING, METADATA) if key in select)]
     columns = snapshot.get(places, keys)
     scores_K = scores.tolist() if scores is not None and SCORE in select else [None] * len(places)
     for i, score in enumerate(scores_K):
         metadata = _value(columns, METADATA, i)
         if fields:
-            metadata = {key: columns[key][i] for key in fields if columns[key][i] is not MISSING}
+            chosen = {key: columns[key][i] for key in fields if columns[key][i] is not MISSING}
+            metadata = {**(metadata or {}), **chosen}
         yield Hit(columns[ID][i], score, _value(columns, DOCUMENT, i), _value(columns, EMBEDDING, i), metadata)
 
 

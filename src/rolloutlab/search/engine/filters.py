@@ -12,17 +12,20 @@ from rolloutlab.search import where as conditions
 from rolloutlab.search.engine.backend import Places
 from rolloutlab.search.engine.columns import BOOL, FLOAT, INT, TEXT, Column, Columns, Mask, mask_of
 from rolloutlab.search.engine.patterns import TimedSearch
-from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
+from rolloutlab.search.where import DOCUMENT, ID, TEXTS, All, Among, AnyOf, Compare, Contains, Matches, Scalar, Where
 
 
 class Texts(Protocol):
-    """Reads ids and documents, which are not held in memory."""
+    """Reads ids and texts, which are not held in memory."""
 
     def with_ids(self, ids: Iterable[str]) -> Places:
         """Records with one of the ids."""
 
     def documents(self, within: Places) -> Iterator[tuple[int, str]]:
         """Documents of records that have one, with their places."""
+
+    def reasonings(self, within: Places) -> Iterator[tuple[int, str]]:
+        """The reasoning in documents of records that have some, with their places."""
 
 
 class Filter:
@@ -32,7 +35,7 @@ class Filter:
         self._columns, self._alive_N, self._texts, self._find = columns, alive_N, texts, find
 
     def mask(self, where: Where, within_N: Mask | None = None) -> Mask:
-        """The matching records among `within_N`. Documents are read for these only."""
+        """The matching records among `within_N`. Texts are read for these only."""
         within_N = self._alive_N if within_N is None else within_N
         if isinstance(where, All):
             cheap_first = sorted(where.parts, key=_reads)
@@ -48,11 +51,12 @@ class Filter:
     def _met(self, where: Where, within_N: Mask) -> Mask:
         """Where a condition holds, ignoring its negation."""
         if isinstance(where, Matches):
-            documents = self._texts.documents(np.flatnonzero(within_N))
-            return mask_of(list(self._find(where.pattern, documents)), self._total)
+            return mask_of(list(self._find(where.pattern, self._texts_of(where.field, within_N))), self._total)
         if isinstance(where, Contains):
-            if where.field == DOCUMENT:
-                return self._read(lambda text: str(where.value) in text, within_N)
+            if where.field in TEXTS:
+                return self._read(
+                    where.field, lambda text: isinstance(where.value, str) and where.value in text, within_N
+                )
             return self._has(where.field, where.value)
         if isinstance(where, Among):
             return self._among(where.field, where.values, within_N)
@@ -66,8 +70,8 @@ class Filter:
     def _among(self, field: str, values: tuple[Scalar, ...], within_N: Mask) -> Mask:
         if field == ID:
             return mask_of(self._texts.with_ids(value for value in values if isinstance(value, str)), len(within_N))
-        if field == DOCUMENT:
-            return self._read(set(values).__contains__, within_N)
+        if field in TEXTS:
+            return self._read(field, set(values).__contains__, within_N)
         return self._where(field, lambda column: equal(column, values))
 
     def _has(self, field: str, value: Scalar) -> Mask:
@@ -75,9 +79,12 @@ class Filter:
         lists = {} if column is None else column.lists
         return mask_of([place for place, values in lists.items() if any(same(v, value) for v in values)], self._total)
 
-    def _read(self, meets: Callable[[str], bool], within_N: Mask) -> Mask:
-        documents = self._texts.documents(np.flatnonzero(within_N))
-        return mask_of([place for place, text in documents if meets(text)], self._total)
+    def _read(self, field: str, meets: Callable[[str], bool], within_N: Mask) -> Mask:
+        return mask_of([place for place, text in self._texts_of(field, within_N) if meets(text)], self._total)
+
+    def _texts_of(self, field: str, within_N: Mask) -> Iterator[tuple[int, str]]:
+        read = self._texts.documents if field == DOCUMENT else self._texts.reasonings
+        return read(np.flatnonzero(within_N))
 
     def _where(self, field: str, test: Callable[[Column], Mask]) -> Mask:
         """Where a column passes a test, without the column's spare capacity."""
@@ -158,5 +165,5 @@ def _negated(where: Where) -> bool:
 
 
 def _reads(where: Where) -> bool:
-    """Whether a condition reads documents."""
-    return any(getattr(each, "field", None) == DOCUMENT for each in conditions.conditions_of(where))
+    """Whether a condition reads texts."""
+    return any(getattr(each, "field", None) in TEXTS for each in conditions.conditions_of(where))

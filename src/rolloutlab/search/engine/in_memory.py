@@ -79,6 +79,19 @@ class Table:
             if document is not None:
                 yield row, document
 
+    def reasonings(self, within: Places) -> Iterator[tuple[int, str]]:
+        if len(within) > CHUNK:  # by an index, without the documents of others
+            rows = self._database.read("SELECT row FROM records WHERE reasoning IS NOT NULL")
+            within = np.intersect1d(within, self.places([row for (row,) in rows]))
+        for place, document, spans in self.passing("row, document, reasoning", within):
+            if spans is None:
+                continue
+            try:
+                parts = [document[begin:end] for begin, end in json.loads(spans)]
+            except (TypeError, ValueError) as error:
+                raise damaged(self._database, f"where reasoning is cannot be read: {error}") from error
+            yield place, PARAGRAPH.join(parts)
+
     def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
         """Some columns of some records; the first is `row`, and is replaced by the place."""
         wanted_N = mask_of(within, len(self.rows_N))
@@ -194,6 +207,8 @@ def damaged(database: Database, what: str) -> LabError:
     return LabError(f"{database.path} is damaged: {what}", hint=REBUILD)
 
 
+PARAGRAPH = "\n\n"
+"""Between messages of a document, and between the reasoning of two turns."""
 REBUILD = "%search --reindex"
 """The command that rebuilds a damaged index."""
 _decode = json.JSONDecoder().decode

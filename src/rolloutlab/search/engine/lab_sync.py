@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from rolloutlab.search.engine.records import UNEMBED, Record, Records, metadata_json, text
+from rolloutlab.search.engine.records import UNEMBED, Record, Records, metadata_json, spans_json, text
 
 _LAST = "\U0010ffff"
 """The largest code point, for prefix ranges."""
@@ -118,16 +118,17 @@ class MirroredRecords(Records):
 
         def write(connection: Connection, revision: int) -> None:
             for record in records:
-                sql = "SELECT document, metadata FROM records WHERE id = ?"
-                for document, metadata in connection.execute(sql, (record.id,)).fetchall():
+                spans = spans_json(record.reasoning)
+                sql = "SELECT document, metadata, reasoning FROM records WHERE id = ?"
+                for document, metadata, reasoning in connection.execute(sql, (record.id,)).fetchall():
                     now = None if record.document is None else text(record.document, "document")
                     rest = {name: value for name, value in json.loads(metadata).items() if name not in fields}
                     rest |= {name: value for name, value in record.metadata.items() if name in fields}
                     if now != document:
                         connection.execute(UNEMBED, (record.id,))
-                    if (now, rest) != (document, json.loads(metadata)):
-                        values = now, metadata_json(record.id, rest), revision, record.id
-                        sql = "UPDATE records SET document = ?, metadata = ?, revision = ? WHERE id = ?"
+                    if (now, rest, spans) != (document, json.loads(metadata), reasoning):
+                        values = now, metadata_json(record.id, rest), spans, revision, record.id
+                        sql = "UPDATE records SET document = ?, metadata = ?, reasoning = ?, revision = ? WHERE id = ?"
                         connection.execute(sql, values)
                 connection.execute("UPDATE records SET outdated = 0 WHERE id = ?", (record.id,))
 

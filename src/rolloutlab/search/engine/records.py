@@ -13,7 +13,7 @@ import numpy as np
 
 from rolloutlab.errors import InputError, LabError
 from rolloutlab.search.engine.backend import Snapshot
-from rolloutlab.search.engine.in_memory import REBUILD, Table
+from rolloutlab.search.engine.in_memory import PARAGRAPH, REBUILD, Table
 from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.snapshot import BM25, TableSnapshot
 from rolloutlab.search.engine.vectors import Space, coordinates
@@ -21,13 +21,15 @@ from rolloutlab.search.rank import EMBEDDING, SparseVector
 from rolloutlab.store.file_thread import Turns
 from rolloutlab.store.sqlite import Database
 
-__all__ = ["EmbeddingModel", "Record", "Records", "discard"]
+__all__ = ["PARAGRAPH", "EmbeddingModel", "Record", "Records", "Span", "discard"]
 T = TypeVar("T")
 _ENDS = 10_000
 """Deletions that are kept for incremental readers; beyond that they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
 _WHOLE = 2**63
+Span = tuple[int, int]
+"""Begin and end of a part of a document, in characters."""
 _HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
 
 
@@ -35,7 +37,8 @@ _HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
 class Record:
     """A record. metadata: strings, numbers, booleans and lists of them; None counts as absent.
 
-    embedding: a number per dimension. sparse: vectors by key.
+    embedding: a number per dimension. sparse: vectors by key. reasoning: parts of the document, which are together the
+    field `reasoning_text`.
     """
 
     id: str
@@ -43,6 +46,7 @@ class Record:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     embedding: Sequence[float] | None = None
     sparse: Mapping[str, SparseVector] = field(default_factory=dict)
+    reasoning: Sequence[Span] = ()
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,8 @@ class Records:
         sparse = [(key, *sparse_blobs(vector, f"record {id_!r}"), id_) for id_, key, vector in keyed]
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
-            connection.executemany(UNEMBED, [(id_,) for id_, _, _ in rows if id_ not in vectors])
-            connection.executemany(_UNSPARSE, [(id_,) for id_, _, _ in rows])
+            connection.executemany(UNEMBED, [(id_,) for id_, *_ in rows if id_ not in vectors])
+            connection.executemany(_UNSPARSE, [(id_,) for id_, *_ in rows])
             connection.executemany(_UPSERT, [(*row, revision) for row in rows])
             connection.executemany("INSERT INTO sparse SELECT row, ?, ?, ? FROM records WHERE id = ?", sparse)
             self._set_vectors(connection, vectors)
@@ -241,14 +245,19 @@ def discard(path: Path) -> None:
 
 UNEMBED = "DELETE FROM vectors WHERE row = (SELECT row FROM records WHERE id = ?)"
 _UNSPARSE = "DELETE FROM sparse WHERE row = (SELECT row FROM records WHERE id = ?)"
-_UPSERT = """INSERT INTO records (id, document, metadata, revision) VALUES (?, ?, ?, ?)
+_UPSERT = """INSERT INTO records (id, document, metadata, reasoning, revision) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET document = excluded.document, metadata = excluded.metadata,
-    revision = excluded.revision"""
+    reasoning = excluded.reasoning, revision = excluded.revision"""
 
 
-def _row(record: Record) -> tuple[str, str | None, str]:
+def _row(record: Record) -> tuple[str, str | None, str, str | None]:
     document = None if record.document is None else text(record.document, "document")
-    return text(record.id, "id"), document, metadata_json(record.id, record.metadata)
+    return text(record.id, "id"), document, metadata_json(record.id, record.metadata), spans_json(record.reasoning)
+
+
+def spans_json(spans: Sequence[Span]) -> str | None:
+    """Parts of a document as they are stored; None if there are none."""
+    return json.dumps(spans) if spans else None
 
 
 def _sparse(record: Record) -> Iterator[tuple[str, Any]]:
@@ -367,8 +376,15 @@ ALTER TABLE records ADD COLUMN outdated INTEGER NOT NULL DEFAULT 0;
 UPDATE records SET outdated = 1;
 CREATE INDEX records_outdated ON records (outdated) WHERE outdated;
 """,
+    """
+ALTER TABLE records ADD COLUMN reasoning TEXT;
+CREATE INDEX records_reasoning ON records (row) WHERE reasoning IS NOT NULL;
+UPDATE records SET outdated = 1 WHERE instr(metadata, '"reasoning"');
+""",
 )
 """`revision` counts transactions; a row has that of its last change, and a row of `gone` that of its end. Readers older
 than `horizon`, up to which ends are forgotten, read everything anew. `row` grows and is never used twice. `left_out`
 has what could not be made a record, or not wholly. `outdated` marks records of an earlier version, whose documents have
-reasoning in the answer; a later format of documents repeats the third script's UPDATE."""
+reasoning in the answer or do not know where it is; a later format of documents repeats the third script's UPDATE.
+`reasoning` has the parts of the document that are reasoning, as `[[begin, end], ...]` in characters: its text is not
+stored twice."""

@@ -16,7 +16,7 @@ from rolloutlab.search.engine.patterns import TimedSearch
 from rolloutlab.search.engine.vectors import Space, coordinates, rounded
 from rolloutlab.search.query import METADATA
 from rolloutlab.search.rank import EMBEDDING, Knn, SparseVector
-from rolloutlab.search.where import DOCUMENT, ID, Where
+from rolloutlab.search.where import DOCUMENT, ID, REASONING_TEXT, Where
 from rolloutlab.store.sqlite import Database
 
 BM25 = "bm25"
@@ -56,6 +56,9 @@ class TableSnapshot:
         return {key: stored[key] if key in stored else self._column(key, places) for key in keys}
 
     def _column(self, key: str, places: Places) -> list[Any]:
+        if key == REASONING_TEXT:
+            texts = dict(self._table.reasonings(places))
+            return [texts.get(place, MISSING) for place in places.tolist()]
         if key != EMBEDDING:
             return self._table.columns.values(key, places)
         vectors = self._table.vectors

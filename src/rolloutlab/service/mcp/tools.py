@@ -101,7 +101,7 @@ _TOOLS = (
          ' better), a passage and metadata. Examples: {"rank": {"$knn": {"query": "answers in the wrong language"}},'
          ' "limit": 5}; {"where": {"$and": [{"reward": {"$lt": 0.5}}, {"#document": {"$contains": "Paris"}}]}}.'
          " Metadata: collection, group, model, step, reward, source, job, finish_reason, turns, tokens, tools, time,"
-         " row.COLUMN."),
+         " reasoning (its length), row.COLUMN. The text of reasoning is reasoning_text, for $contains and $regex."),
     Tool("get_trajectory", _GetTrajectory, lambda lab, trajectory, _caller: lab.trajectory(trajectory.id),
          "One whole conversation with its reward: messages, model, checkpoint, the row it was sampled for."),
     Tool("list_groups", _ListGroups, _list,
