@@ -24,7 +24,6 @@ from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDER
-from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.policy.trainer import State, train
 
@@ -52,7 +51,7 @@ Groups = list[list[Trajectory]]
 
 def sampled(policy: Policy, groups: int, words: int, tokens: int) -> tuple[Groups, dict[str, Any]]:
     """Groups of eight completions of just so many tokens; as trajectories, and as TRL's peer script reads them."""
-    renderer, random = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary), Random(0)
+    renderer, random = policy.renderer(), Random(0)
     sampler, adapter = Sampler(Policy(**{**vars(policy), "end_ids": frozenset()})), read_adapter(policy.lora_copy())
     found: Groups = []
     rows: dict[str, Any] = {"group_size": 8, "prompt_ids": [], "completion_ids": [], "advantages": [], "logprobs": []}

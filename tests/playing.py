@@ -48,9 +48,8 @@ class Player:
 
     def __post_init__(self) -> None:
         from rolloutlab.policy.parsing import CompletionParser
-        from rolloutlab.policy.rendering import Renderer
 
-        self.renderer = Renderer(self.policy.tokenizer, self.policy.end_ids, self.policy.vocabulary)
+        self.renderer = self.policy.renderer()
         self.parser = CompletionParser(self.policy.tokenizer, self.renderer, self.policy.end_ids)
 
     def play(self, script: Sequence[Any], tools: Sequence[Item] = (), seed: int = 1) -> list[Item]:

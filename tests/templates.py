@@ -48,8 +48,12 @@ def policy_with(template: str, folder: Path, ends: tuple[str, ...], special: tup
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=wrapped.convert_tokens_to_ids(list(ends)))
     model.save_pretrained(folder)
-    policy = load_policy(str(folder))
-    for weight in policy.base.parameters():  # what an untrained model answers hardly depends on what it reads
+    return emphatic(load_policy(str(folder)))
+
+
+def emphatic(policy: "Policy") -> "Policy":
+    """The policy with larger weights: what an untrained model answers hardly depends on what it reads."""
+    for weight in policy.base.parameters():
         if weight.dim() > 1:
             weight.data.mul_(4)
     return policy

@@ -91,6 +91,7 @@ def test_an_address_that_is_none_for_a_document_is_refused(url, capsys):
     ("option", "problem", "hint"),
     [
         ("--lora-rank=0", "--lora-rank: must be greater than 0, not '0'", "--lora-rank=16"),
+        ("--template-date=today", "--template-date: 'today' cannot be used", "--template-date=2025-01-31"),
         ("--device=gpu", "--device: must be 'cuda', 'mps' or 'cpu', not 'gpu'", "--device=cpu"),
         ("--gradient-checkpointing=perhaps", "--gradient-checkpointing: must be a valid boolean", "=True"),
     ],

@@ -1,6 +1,7 @@
 """Where the lab lives and which service it talks to, from the environment and the settings file."""
 
 import dataclasses
+from datetime import date
 from pathlib import Path
 
 import platformdirs
@@ -229,6 +230,11 @@ BROKEN = {
     "project = 'mine'": (1, "project: 'mine' is not a project name", 'project = "TEAM/PROJECT"'),
     "lora_rank = 0": (1, "lora_rank: must be greater than 0, not 0", "lora_rank = 16"),
     "dtype = 'int8'": (1, "dtype: must be 'float32' or 'bfloat16', not 'int8'", 'dtype = "bfloat16"'),
+    "template_date = 2025": (
+        1,
+        "template_date: '2025' cannot be used: Invalid isoformat string: '2025'",
+        "template_date = 2025-01-31",
+    ),
     "device = 3": (1, "device: must be 'cuda', 'mps' or 'cpu', not 3", 'device = "cpu"'),
     "lora_targets = []": (1, "lora_targets: must be a non-empty text, not []", 'lora_targets = "..."'),
     "[profiles.a]\nurl = 'http://a'\ndevice = 'x'": (3, "unknown setting 'device'", "one of url"),
@@ -381,7 +387,13 @@ def test_a_file_may_begin_with_a_byte_order_mark(with_file):
 
 
 MODEL = ModelSettings(
-    lora_rank=4, lora_alpha=9, lora_targets="q_proj", dtype="bfloat16", device="cpu", gradient_checkpointing=True
+    lora_rank=4,
+    lora_alpha=9,
+    lora_targets="q_proj",
+    dtype="bfloat16",
+    device="cpu",
+    gradient_checkpointing=True,
+    template_date=date(2025, 1, 31),
 )
 
 
@@ -393,14 +405,17 @@ def test_how_a_policy_is_loaded_is_read_from_the_file_and_from_variables(with_fi
         dtype = "bfloat16"
         device = "cpu"
         gradient_checkpointing = true
+        template_date = 2025-01-31
     """
     assert with_file(text).model == MODEL
+    assert with_file(text.replace("2025-01-31", '"2025-01-31"')).model == MODEL
     variables = {f"ROLLOUTLAB_{name.upper()}": str(value) for name, value in MODEL.model_dump().items()}
     settings = read_settings(variables)
     assert settings.model == MODEL
     assert settings.origins["lora_rank"] == "ROLLOUTLAB_LORA_RANK"
     assert with_file(text, ROLLOUTLAB_LORA_RANK="8").model == MODEL.model_copy(update={"lora_rank": 8})
     assert read_settings({}).model == ModelSettings()
+    assert "--template-date=2025-01-31" in MODEL.arguments
 
 
 @pytest.mark.parametrize(
@@ -411,3 +426,10 @@ def test_a_wrong_variable_of_how_a_policy_is_loaded_is_an_error_with_an_example(
     with pytest.raises(InputError, match=rf"ROLLOUTLAB_{name}: must .*, not '{value}'") as refused:
         read_settings({f"ROLLOUTLAB_{name}": value})
     assert refused.value.hint == f"ROLLOUTLAB_{name}={hint}"
+
+
+@pytest.mark.parametrize("value", ["today", "2025", "2025-02-30", "1738281600", "2025-01-31 08:00"])
+def test_a_template_date_that_is_no_day_is_an_error_with_an_example(value):
+    with pytest.raises(InputError, match=f"ROLLOUTLAB_TEMPLATE_DATE: '{value}' cannot be used") as refused:
+        read_settings({"ROLLOUTLAB_TEMPLATE_DATE": value})
+    assert refused.value.hint == "ROLLOUTLAB_TEMPLATE_DATE=2025-01-31"

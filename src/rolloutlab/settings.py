@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rolloutlab.api.http.secrecy import Bearers
 
 EMBEDDED = "embedded"  # the service whose address changes with every start
+PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning"}  # policies: folders in rolloutlab.policy.practice
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,7 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every request besides its token."""
-        # the specification leaves the brand out of the header's name; OpenAI's clients send the second
+        """Headers besides the token: the first as in the specification, without a brand; the second as OpenAI's."""
         return {"Vendor-Project": self.project, "OpenAI-Project": self.project} if self.project else {}
 
 
@@ -79,8 +80,7 @@ def _path(value: Any) -> str:
 
 
 def _amount(value: Any, unit: str, example: str) -> float:
-    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):  # as a variable holds it
-        value = float(value)
+    value = float(value) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else value  # of a variable
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
         raise InputError(f"must be a number of {unit} ≥ 0, not {value!r}", hint=example)
     return float(value)
@@ -129,7 +129,7 @@ def _document_url(value: Any) -> str:
     return parts.geturl()
 
 
-def _checked_by(check: Callable[[Any], Any]) -> PlainValidator:
+def _checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValidator:
     """A validator whose error carries message and hint of an InputError, to which pydantic adds the path."""
 
     def validate(value: Any) -> Any:
@@ -137,8 +137,8 @@ def _checked_by(check: Callable[[Any], Any]) -> PlainValidator:
             return check(value)
         except InputError as error:
             context = {"error": error.message, "hint": error.hint}
-        except (ValueError, OverflowError, RuntimeError) as error:  # no URL; too large; no such user in ~user
-            context = {"error": f"{str(value)[:100]!r} cannot be used: {error}", "hint": "..."}
+        except (ValueError, OverflowError, RuntimeError) as error:  # no URL, no date; too large; no such user in ~user
+            context = {"error": f"{str(value)[:100]!r} cannot be used: {error}", "hint": example}
         raise PydanticCustomError("setting", "{error}", context)
 
     return PlainValidator(validate)
@@ -149,6 +149,7 @@ _ServiceUrl = Annotated[str, _checked_by(service_url)]
 _InferenceUrl = Annotated[str, _checked_by(inference_url)]
 _Project = Annotated[str, _checked_by(project_name)]
 _Variable = Annotated[str, _checked_by(variable_name)]
+_Date = Annotated[date, _checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
 _Seconds = Annotated[float, _checked_by(lambda value: _amount(value, "seconds", "60"))]
 _Dollars = Annotated[float, _checked_by(lambda value: _amount(value, "dollars", "0.5"))]
 
@@ -174,7 +175,7 @@ class Profile:
 
 
 class ModelSettings(BaseModel):
-    """How the embedded service loads a policy, and its adapters; None: by the policy's size and the machine."""
+    """How the embedded service loads a policy, its adapters, its template; None: by the policy's size, the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     lora_rank: PositiveInt | None = Field(None, examples=[16])
@@ -183,6 +184,7 @@ class ModelSettings(BaseModel):
     dtype: Literal["float32", "bfloat16"] | None = Field(None, examples=["bfloat16"])
     device: Literal["cuda", "mps", "cpu"] | None = Field(None, examples=["cpu"])
     gradient_checkpointing: bool = Field(False, examples=[True])
+    template_date: _Date | None = None
 
     @property
     def arguments(self) -> list[str]:
@@ -297,9 +299,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 
 def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
     """The address of a profile, with the key that its variable holds now; `project` where it has none."""
-    key = environment.get(profile.api_key_env) if profile.api_key_env else None
-    url, inference = profile.url, profile.inference_url or f"{profile.url}/v1"
-    return Address(url, inference, key or None, profile.project or project, profile.api_key_env)
+    key, inference = environment.get(profile.api_key_env or "") or None, profile.inference_url or f"{profile.url}/v1"
+    return Address(profile.url, inference, key, profile.project or project, profile.api_key_env)
 
 
 def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
@@ -310,8 +311,8 @@ def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
 
 def named_policy(name: str, model: ModelSettings) -> str:
     """A policy's full name, which is the real path of a folder, and how it is loaded."""
-    path, packaged = Path(name).expanduser(), name in {"practice", "practice-reasoning"}
-    return " ".join([str(path.resolve()) if not packaged and path.is_dir() else name, *model.arguments])
+    path = Path(name).expanduser()
+    return " ".join([str(path.resolve()) if name not in PACKAGED and path.is_dir() else name, *model.arguments])
 
 
 def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:
@@ -383,18 +384,17 @@ def _read_file(path: Path, *, required: bool) -> _Values:
 def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     """Keys, message and hint for one of pydantic's errors in a settings file."""
     keys, kind = tuple(map(str, error["loc"])), error["type"]
-    name, table = keys[-1], ".".join(keys)
+    name = keys[-1]
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
         message, example = explained(error)
         return keys, f"{name}: {message}", f"{name} = {example if str(example)[0].isdigit() else json.dumps(example)}"
     if kind == "missing":
         return keys[:-1], f"{'.'.join(keys[:-1])} has no {name}", f"{name} = ..."
     if kind in {"dict_type", "dataclass_type"}:
-        return keys, f"{table} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
+        return keys, f"{'.'.join(keys)} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
     if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
         problem = "a key must not be in a file; name the environment variable that holds it"
         return keys, f"{name}: {problem}", 'api_key_env = "ROLLOUTLAB_API_KEY"'
-    tables = {"profiles": Profile, "prices": Price}
-    names = list(_Values.model_fields) if len(keys) == 1 else [each.name for each in fields(tables[keys[0]])]
-    close = get_close_matches(name, names, n=1)
-    return keys, f"unknown setting {name!r}", close[0] if close else f"one of {', '.join(names)}"
+    table = Price if keys[0] == "prices" else Profile
+    names = [each.name for each in fields(table)] if keys[1:] else list(_Values.model_fields)
+    return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]

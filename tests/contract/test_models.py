@@ -1,8 +1,10 @@
 """Registering models and listing checkpoints, as a client sees it."""
 
 import copy
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -10,6 +12,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
 from rolloutlab.policy.model import load_policy
 from rolloutlab.settings import ModelSettings
+from tests.templates import emphatic
 
 
 @pytest.fixture
@@ -98,6 +101,42 @@ def test_a_model_keeps_to_the_adapters_that_it_was_made_with(start, tiny_policy,
         service.chat(model="lab/first")
     assert "rolloutlab serve --policy tiny --lora-rank=4 --lora-targets=q_proj" in str(refused.value)
     assert start(other).chat(model="lab/first").model == "lab/first@1"
+
+
+def test_a_model_keeps_to_the_date_that_its_template_prints(start, tiny_policy, tmp_path):
+    """Its prompts are then the same for the sampler and the trainer, on any day and after any restart."""
+    folder = tmp_path / "dated"
+    shutil.copytree(tiny_policy, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y') }}" + template.read_text())
+    older, dated = (
+        emphatic(load_policy(str(folder), ModelSettings(template_date=day))) for day in (None, date(2025, 1, 31))
+    )
+    asked = {"role": "user", "content": "what day is it?"}
+    policies = {"26 Jul 2024": older, "31 Jan 2025": dated}
+    for day, policy in policies.items():
+        service = start(policy)
+        model = service.register(day[-4:])
+        choices = service.chat(messages=[asked], model=f"lab/{day[-4:]}", n=2, max_tokens=6).choices
+        group = {
+            "trajectories": [
+                {"messages_and_choices": [asked, choice.to_wire()], "reward": float(i)}
+                for i, choice in enumerate(choices)
+            ]
+        }
+        job = CreateTrainingJob.model_validate({"model_id": str(model.id), "trajectory_groups": [group]})
+        step = next(event.data for event in service.ended(service.train(job)) if event.type == "gradient_step")
+        assert step["ratio_max"] == pytest.approx(1, abs=1e-3)
+    with pytest.raises(
+        RefusedError, match=r"409 lab/2024 was made with the default settings, and .* --template-date=2025"
+    ):
+        service.chat(model="lab/2024")
+    with pytest.raises(RefusedError, match="rolloutlab serve --policy dated --template-date=2025-01-31"):
+        start(older).chat(model="lab/2025")
+
+
+def test_a_date_that_no_template_prints_binds_no_model(tiny_policy):
+    assert load_policy(str(tiny_policy), ModelSettings(template_date=date(2025, 1, 31))).bound_options == ()
 
 
 def test_a_model_of_another_entity_is_listed_under_a_name_that_can_be_sampled(service):

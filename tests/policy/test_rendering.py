@@ -1,7 +1,7 @@
 """Conversations become token ids as they were sampled, or are refused."""
 
 import copy
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -53,10 +53,10 @@ def renderer(policy) -> Renderer:
 
 @pytest.fixture
 def with_template(policy):
-    def make(template: str) -> Renderer:
+    def make(template: str, **options: Any) -> Renderer:
         tokenizer = copy.deepcopy(policy.tokenizer)
         tokenizer.chat_template = template
-        return Renderer(tokenizer, policy.end_ids)
+        return Renderer(tokenizer, policy.end_ids, **options)
 
     return make
 
@@ -559,9 +559,11 @@ def test_a_template_that_prints_the_date_gives_the_same_prompt_on_another_day(wi
             return cls.day
 
     monkeypatch.setattr(chat_template_utils, "datetime", Clock)
-    renderer = with_template(template)
+    renderer, another = with_template(template), with_template(template, day=date(2025, 1, 31))
     as_transformers_prints_it = renderer._tokenizer.apply_chat_template([user()], tokenize=False)
     assert renderer.render([user()], begin=False) == as_transformers_prints_it
+    Clock.day = date(2025, 1, 31)
+    assert another.render([user()], begin=False) == renderer._tokenizer.apply_chat_template([user()], tokenize=False)
     Clock.day = datetime(2027, 1, 2, 3, 4)
     assert renderer._tokenizer.apply_chat_template([user()], tokenize=False) != as_transformers_prints_it
     assert renderer.render([user()], begin=False) == as_transformers_prints_it

@@ -83,6 +83,7 @@ def _add_model_options(serve: argparse.ArgumentParser, defaults: ModelSettings) 
         default=defaults.gradient_checkpointing,
         help="train in less memory, and for a third longer",
     )
+    serve.add_argument("--template-date", default=defaults.template_date, help="printed by chat templates (2024-07-26)")
 
 
 def _model_settings(options: argparse.Namespace) -> ModelSettings:

@@ -69,7 +69,7 @@ def read_conversations(
     conversations: Iterable[tuple[str, Conversation]], policy: Policy, progress: Callable[[int], None] = lambda _: None
 ) -> ReadConversations:
     """Read named conversations once, in order; `progress` is called after each with their number so far."""
-    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
+    renderer = policy.renderer(policy.context)
     digest, number = hashlib.sha256(), 0
     read = ReadConversations([], 0, {}, {}, [], b"")
     foreign: dict[str, None] = {}

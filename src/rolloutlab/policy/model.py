@@ -5,6 +5,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,8 @@ from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.template_date import DATE, prints_date
 from rolloutlab.settings import ModelSettings
 
 Adapter = dict[str, Tensor]
@@ -40,8 +43,9 @@ class Policy:
     context: maximum tokens of a conversation, prompt and completion together. end_ids: tokens that end a turn.
     learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence has
     more. workers: threads, each with a batch, during training.
-    bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale.
-    gradient_checkpointing: see `training_copy`.
+    bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another scale, or
+    prompts another date.
+    gradient_checkpointing: see `training_copy`. template_date: what the chat template prints as the current date.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Policy:
     probe: Probe
     bound_options: tuple[str, ...] = ()
     gradient_checkpointing: bool = False
+    template_date: date = DATE
 
     @property
     def device(self) -> torch.device:
@@ -93,6 +98,10 @@ class Policy:
         model = previous or self.lora_copy()
         write_adapter(model, adapter)
         return model
+
+    def renderer(self, context: int | None = None) -> Renderer:
+        """A renderer of conversations for this policy; context: see `Renderer`."""
+        return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date)
 
     @property
     def vocabulary(self) -> int:
@@ -155,6 +164,8 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
     lora = _lora(small, base, settings)
     if settings.gradient_checkpointing and not _checkpointed_layers(base):
         raise PolicyError(f"the layers of {name!r} have no gradient checkpointing", hint="leave the setting out")
+    # without effect, a date binds no model
+    day = settings.template_date if prints_date(str(tokenizer.chat_template)) else None
     budget = 1024 if small else 2048  # of a row: a multiple of the context, if it fits more than once
     policy = Policy(
         name=name if name in practice.FOLDERS or not Path(name).exists() else Path(name).resolve().name,
@@ -167,8 +178,9 @@ def load_policy(name: str, settings: ModelSettings | None = None) -> Policy:
         row_tokens=budget // context * context or budget,
         workers=min(torch.get_num_threads(), _MAX_WORKERS) if small and device == "cpu" else 1,
         probe=Probe(base),
-        bound_options=_bound_options(lora, small, _targets(settings), dtype),
+        bound_options=_bound_options(lora, small, _targets(settings), dtype, day or DATE),
         gradient_checkpointing=settings.gradient_checkpointing,
+        template_date=day or DATE,
     )
     _check_sampling(policy)
     return policy
@@ -252,12 +264,15 @@ def _targets(settings: ModelSettings) -> list[str]:
     return [] if names == {"all-linear"} else sorted(names)
 
 
-def _bound_options(lora: LoraConfig, small: bool, targets: Sequence[str], dtype: torch.dtype) -> tuple[str, ...]:
+def _bound_options(
+    lora: LoraConfig, small: bool, targets: Sequence[str], dtype: torch.dtype, day: date
+) -> tuple[str, ...]:
     options = {
         f"--lora-rank={lora.r}": lora.r != (16 if small else 8),
         f"--lora-alpha={lora.lora_alpha}": lora.lora_alpha != 2 * lora.r,
         f"--lora-targets={','.join(targets)}": bool(targets),
         "--dtype=bfloat16": dtype == torch.bfloat16,
+        f"--template-date={day}": day != DATE,
     }
     return tuple(option for option, bound in options.items() if bound)
 

@@ -7,6 +7,7 @@ its text is not tokenized again. Sampler and trainer build the prompt of a turn 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache, cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
@@ -21,7 +22,7 @@ from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools
 from rolloutlab.policy.sampled_text import is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns
-from rolloutlab.policy.template_date import with_fixed_date
+from rolloutlab.policy.template_date import DATE, with_date
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
@@ -63,7 +64,7 @@ class Renderer:
     """Renders conversations with a tokenizer's own chat template.
 
     vocabulary: size of the policy's, often more than its tokenizer's. context: refuse texts that cannot fit without
-    tokenizing them, which takes minutes and gigabytes for a text of megabytes.
+    tokenizing them, which takes minutes and gigabytes for a text of megabytes. day: what the template prints as today.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Renderer:
         end_ids: frozenset[int],
         vocabulary: int | None = None,
         context: int | None = None,
+        day: date = DATE,
     ) -> None:
         self._context = context
+        self._day = day
         self._tokenizer = tokenizer
         self._token = lru_cache(_CACHED_TOKENS)(self._read_token)
         self._end_ids = end_ids
@@ -202,7 +205,7 @@ class Renderer:
                 tools=definitions,
                 add_generation_prompt=begin,
                 tokenize=False,
-                chat_template=with_fixed_date(self._tokenizer.get_chat_template(tools=definitions)),
+                chat_template=with_date(self._tokenizer.get_chat_template(tools=definitions), self._day),
             )
         except Exception as error:  # a template is a program, and may fail in any way
             raise RenderingError(f"the chat template refuses this conversation: {error}") from error

@@ -1,25 +1,29 @@
 """The date that chat templates print as the current one: the same on each day.
 
-A prompt is then the same when its completion is sampled, continued and trained. It is the date that templates of Llama
-3 have where they cannot know another.
+A prompt is then the same when its completion is sampled, continued and trained.
 """
 
-from datetime import datetime
+from datetime import date
 from functools import lru_cache
 
-DATE = datetime(2024, 7, 26)
+DATE = date(2024, 7, 26)
+"""Unless the settings name another: what templates of Llama 3 print where they cannot know the date."""
 _DIRECTIVES = "aAbBcdGHIjmMpSuUVwWxXyYZ%"
 
 
+def prints_date(template: str) -> bool:
+    return "strftime_now" in template
+
+
 @lru_cache(maxsize=8)
-def with_fixed_date(template: str) -> str:
+def with_date(template: str, day: date) -> str:
     """The template with its own `strftime_now`; unchanged where it has none.
 
     A macro, since transformers passes no functions to templates; its replacements are the directives of `strftime`.
     """
-    if "strftime_now" not in template:
+    if not prints_date(template):
         return template
-    values = {f"%{each}": DATE.strftime(f"%{each}") for each in _DIRECTIVES}
+    values = {f"%{each}": day.strftime(f"%{each}") for each in _DIRECTIVES}
     values |= {f"%-{name[1]}": value.lstrip("0") or "0" for name, value in values.items() if value.isdigit()}
     replaced = "".join(f"|replace('{name}', '{value}')" for name, value in values.items())
     return f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro +%}}{template}"

@@ -27,7 +27,7 @@ from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.rows import Row, TrainingSequence, pack, recorded, tokens_of
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
@@ -73,7 +73,7 @@ def train(
     options = _in_fp32(settle(config))
     loss = checked_loss(loss_source, cancelled, loss_running) if loss_source is not None else None
     learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
-    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
+    renderer = policy.renderer()
     job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))
     check = preflight(job.members, options, warnings=job.warnings)
     rows = list(pack(_training_sequences(check, job.sequences), policy.row_tokens))

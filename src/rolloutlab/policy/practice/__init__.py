@@ -6,7 +6,9 @@ Importing this package imports neither torch nor transformers.
 
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "weights"
-"""Weights, tokenizer and chat template, as `transformers` loads them."""
-FOLDERS = {"practice": FOLDER, "practice-reasoning": Path(__file__).parent / "reasoning"}
-"""By the name of the policy; the second writes its reasoning before an answer."""
+from rolloutlab.settings import PACKAGED
+
+FOLDERS = {name: Path(__file__).parent / folder for name, folder in PACKAGED.items()}
+"""Weights, tokenizer and chat template, as `transformers` loads them, by the name of the policy."""
+FOLDER = FOLDERS["practice"]
+"""The other one, `practice-reasoning`, writes its reasoning before an answer."""

@@ -20,7 +20,6 @@ from rolloutlab.api.wire.training import ModelCardList, UsageEntry, UsageList
 from rolloutlab.errors import ContextError, InputError, RenderingError
 from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
 from rolloutlab.policy.parsing import CompletionParser
-from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.endpoints.completion_format import CompletionOptions, Text, Writer, usage
@@ -106,7 +105,7 @@ class Completer:
         self._registry = registry
         self._sampler = sampler
         self._ledger = ledger
-        self._renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
+        self._renderer = policy.renderer(policy.context)
         self._parser = CompletionParser(policy.tokenizer, self._renderer, policy.end_ids)
         self._writer = Writer(self._renderer, self._parser)
 

@@ -31,7 +31,7 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     """
     routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
     policy, limiter = registry.policy, CapacityLimiter(1)  # requests queue here, without holding a shared thread
-    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary, policy.context)
+    renderer = policy.renderer(policy.context)
 
     extra = describe(LogprobsRequest)
 
