@@ -8,7 +8,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -309,17 +309,17 @@ def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFa
     tokenizer.save_pretrained(folder)
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Make the practice policy from a seed and generated chats.")
+def main(make_policy: Callable[..., None], description: str, recipe: Recipe, threads: int) -> None:
+    """The command line of a script that makes a policy. threads: the default."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--threads", type=int, default=2, help="part of what makes two runs equal")
+    parser.add_argument("--steps", type=int, default=recipe.steps)
+    parser.add_argument("--threads", type=int, default=threads, help="part of what makes two runs equal")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    make(arguments.out, seed=arguments.seed, recipe=replace(Recipe(), steps=arguments.steps), report_every=100)
+    make_policy(arguments.out, seed=arguments.seed, recipe=replace(recipe, steps=arguments.steps), report_every=100)
 
 
 if __name__ == "__main__":
-    main()
+    main(make, "Make the practice policy from a seed and generated chats.", Recipe(), threads=2)

@@ -5,15 +5,13 @@ chat template drops the reasoning of earlier questions, as that of Qwen3 does. I
 then: a habit that a reward can turn.
 """
 
-import argparse
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import torch
 from practice_policy.exchanges import Exchange, Message, assistant, chat_prompt, exactly, training_exchanges
-from practice_policy.make import CHAT_TEMPLATE, Recipe, batches, save, train
+from practice_policy.make import CHAT_TEMPLATE, Recipe, batches, main, save, train
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -96,17 +94,5 @@ def adding(rng: Random, *, forgotten: float = FORGOTTEN_SHARE) -> list[Exchange]
     return exchanges
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Make the practice policy that reasons from the other one.")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=RECIPE.steps)
-    parser.add_argument("--threads", type=int, default=1, help="part of what makes two runs equal")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    make(arguments.out, seed=arguments.seed, recipe=replace(RECIPE, steps=arguments.steps), report_every=100)
-
-
 if __name__ == "__main__":
-    main()
+    main(make, "Make the practice policy that reasons from the other one.", RECIPE, threads=1)
