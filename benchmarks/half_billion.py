@@ -13,12 +13,13 @@ from pathlib import Path
 
 import torch
 from goals import Goal, conclude
-from measure import forget_peak, peak_memory
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from measure import ROOT, forget_peak, peak_memory
 
 from rolloutlab.session import Session
 from rolloutlab.settings import ModelSettings, Settings
+
+sys.path.insert(0, str(ROOT))
+from tests.policies import byte_tokenizer, save_policy
 
 GIB = 1 << 30
 LIMIT = 16 * GIB
@@ -31,34 +32,11 @@ TEMPLATE = (
 
 def write_policy(folder: Path) -> int:
     """Write the policy; its number of parameters."""
-    special = ["<|im_start|>", "<|im_end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*special, *alphabet, *(f"w{i}" for i in range(VOCABULARY - len(alphabet) - len(special)))]
-    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", additional_special_tokens=special
-    )
-    wrapped.chat_template = TEMPLATE
-    wrapped.save_pretrained(folder)
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        max_position_embeddings=32_768,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=1,
-        dtype=torch.bfloat16,
-    )
-    model = Qwen2ForCausalLM(config)
-    model.save_pretrained(folder)
+    tokenizer = byte_tokenizer([], VOCABULARY, ["<|im_start|>", "<|im_end|>"])
+    names = {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
+    sizes = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+    sizes |= {"max_position_embeddings": 32_768, "tie_word_embeddings": True, "dtype": torch.bfloat16}
+    model = save_policy(folder, tokenizer, TEMPLATE, names, "qwen2", **sizes)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -19,6 +19,7 @@ from rolloutlab.api.wire.training import ENDINGS, CreateTrainingJob, Event, Mode
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Settings
 from rolloutlab.store.sqlite import Database
+from tests.policies import byte_tokenizer, save_policy
 
 if TYPE_CHECKING:
     from rolloutlab.policy.model import Policy
@@ -142,40 +143,15 @@ class Service:
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny untrained policy whose tokenizer and template are nothing like the practice policy's."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("policies") / "tiny"
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "</s>", "[ask]", "[tell]"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog"], trainer)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    wrapped.chat_template = (
+    template = (
         "<s>{% for m in messages %}{% if m.role == 'assistant' %}[tell]{{ m.content }}</s>"
         "{% else %}[ask]{{ m.role }} {{ m.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}[tell]{% endif %}"
     )
-    wrapped.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(wrapped),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        bos_token_id=wrapped.bos_token_id,
-        eos_token_id=wrapped.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    text, special = ["the quick brown fox jumps over the lazy dog"], ["<s>", "</s>", "[ask]", "[tell]"]
+    names, sizes = {"bos_token": "<s>", "eos_token": "</s>"}, {"intermediate_size": 64, "max_position_embeddings": 128}
+    save_policy(folder, byte_tokenizer(text, 300, special), template, names, "llama", **sizes)
     return folder
 
 
@@ -186,9 +162,7 @@ def worded_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Its tokens are pieces of words that carry their spaces, its vocabulary has entries that the tokenizer does not know,
     its embeddings are tied, and its template writes tools and calls.
     """
-    import torch
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     folder = tmp_path_factory.mktemp("policies") / "worded"
     tokenizer = Tokenizer(models.Unigram())
@@ -200,32 +174,16 @@ def worded_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text += [*map(chr, range(33, 127)), "[TOOL_CALLS]", '[{"name": "f", "arguments": {"a": 1}}]']
     trainer = trainers.UnigramTrainer(vocab_size=220, special_tokens=special, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(text, trainer)
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<begin>", eos_token="<end>", unk_token="<unk>", pad_token="<unk>"
-    )
-    wrapped.chat_template = (
+    names = {"bos_token": "<begin>", "eos_token": "<end>", "unk_token": "<unk>", "pad_token": "<unk>"}
+    template = (
         "<begin>{% if tools %}[TOOLS]{{ tools | tojson }}{% endif %}{% for m in messages %}"
         "{% if m.role == 'assistant' %}{% if m.tool_calls %}[TOOL_CALLS] ["
         "{% for call in m.tool_calls %}{{ call.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]"
         "{% else %} {{ m.content }}{% endif %}<end>"
         "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
     )
-    wrapped.save_pretrained(folder)
-    torch.manual_seed(1)
-    config = Qwen3Config(
-        vocab_size=len(wrapped) + 11,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        bos_token_id=wrapped.bos_token_id,
-        eos_token_id=wrapped.eos_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    sizes = {"max_position_embeddings": 256, "tie_word_embeddings": True}
+    save_policy(folder, tokenizer, template, names, seed=1, unknown=11, **sizes)
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rolloutlab.errors import RolloutlabError
 from tests.playing import CALL, TOOL, Player, Sampled, Written
-from tests.templates import policy_with
+from tests.policies import policy_with
 
 ROOT = Path(__file__).parents[2]
 TRL, AXOLOTL = "trl/chat_templates", "axolotl/utils/chat_templates/templates"

@@ -12,7 +12,7 @@ from rolloutlab.api.wire.training import CreateTrainingJob
 from rolloutlab.errors import NotFoundError, RefusedError
 from rolloutlab.policy.model import load_policy
 from rolloutlab.settings import ModelSettings
-from tests.templates import emphatic
+from tests.policies import emphatic
 
 
 @pytest.fixture

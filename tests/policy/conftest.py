@@ -12,15 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from rolloutlab.policy.model import Adapter, Policy, load_policy, read_adapter
 from rolloutlab.policy.rendering import TokenSequence
-
-
-def emphatic(policy: Policy) -> Policy:
-    """An untrained model says nearly the same whatever it reads; this one does not."""
-    policy.base.to("cpu", torch.float32)  # also where there is an accelerator
-    for weight in policy.base.parameters():
-        if weight.dim() > 1:
-            weight.data.mul_(4)
-    return policy
+from tests.policies import emphatic
 
 
 @pytest.fixture(scope="module")

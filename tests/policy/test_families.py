@@ -14,7 +14,7 @@ from rolloutlab.policy.harmony import parse
 from rolloutlab.policy.parsing import HarmonyStream
 from tests.conftest import TOKEN, _service
 from tests.playing import CALL, TOOL, Player, Sampled, Written
-from tests.templates import policy_with
+from tests.policies import policy_with
 
 # drops the reasoning of turns before the last question, and writes an empty one into the last answer
 DROPS = r"""
