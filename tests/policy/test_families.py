@@ -329,6 +329,23 @@ def test_a_call_that_was_changed_is_read_as_changed_and_not_as_its_tokens(player
         assert (function["name"] if "75" not in function["arguments"] else "75") in prompt
 
 
+@pytest.mark.parametrize("family", BESIDE)
+@pytest.mark.parametrize("place", ["before the calls", "after the calls"])
+def test_token_ids_with_text_that_is_not_in_a_message_with_calls_are_refused(player_of, family, place):
+    player = player_of(family)
+    [asked, choice] = player.play([user("a"), Written(BESIDE[family])], [TOOL])
+    sampled = [token["token_id"] for token in choice["logprobs"]["content"]]
+    ended = sampled[-1] in player.policy.end_ids
+    ids, end = (sampled[:-1], sampled[-1:]) if ended else (sampled, [])
+    more = player.policy.tokenizer("and more", add_special_tokens=False)["input_ids"]
+    ids = [*more, *ids, *end] if place == "before the calls" else [*ids, *more, *end]
+    for calls in (choice["message"]["tool_calls"], choice["message"]["tool_calls"] * 2):
+        messages = [asked, {**choice["message"], "tool_calls": calls, "token_ids": ids}, RESULT]
+        request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [TOOL]})
+        with pytest.raises(RenderingError, match="these are not the tokens of the message"):
+            player.renderer.prompt(request.messages, request.tools)
+
+
 def headers(service, body):
     """The headers of a chat completion."""
 

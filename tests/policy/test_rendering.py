@@ -403,6 +403,10 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
         ({"content": ""}, "no"),
         ({"content": "yes", "tool_calls": [CALL]}, "no"),
         ({"content": "yes", "reasoning_content": "hm"}, "<think>no</think>yes"),
+        ({"content": "yes"}, "yes and no"),
+        ({"content": "yes"}, "<think>hm</think>yes and no"),
+        ({"content": "yes", "reasoning_content": "hm"}, "<think>hm</think>yes and no"),
+        ({"content": "", "reasoning_content": "hm"}, "<think>hm</think>yes"),
     ],
 )
 def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, message, ids):
@@ -414,7 +418,6 @@ def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, m
 @pytest.mark.parametrize(
     ("message", "ids"),
     [
-        ({"content": "yes"}, "yes STOP"),
         ({"content": "yes"}, "<think>hm</think>\n\nyes"),
         ({"content": "yes", "reasoning_content": "hm"}, "<think>\nhm\n</think>\n\nyes"),
         ({"content": "yes", "reasoning_content": "hm"}, "hm</think>yes"),
@@ -427,6 +430,20 @@ def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
     ids = [*encode(ids), end]
     given = {"role": "assistant", **message, "token_ids": ids}
     assert renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids") == ids
+
+
+@pytest.mark.parametrize(
+    ("message", "ids"),
+    [
+        ({"content": "yes"}, "yes STOP"),
+        ({"content": "yes", "reasoning_content": "hm"}, "<think>hm</think>yes STOP"),
+        ({"content": "", "reasoning_content": "hm"}, "<think>hm STOP"),
+        ({"content": "yes", "tool_calls": [CALL]}, 'yes<tool_call>{"name": "add", "arguments": {}}</tool_call> STOP'),
+    ],
+)
+def test_what_a_stop_string_cut_off_may_follow_a_turn_without_its_end(renderer, encode, end, message, ids):
+    given = {"role": "assistant", **message, "token_ids": encode(ids)}
+    assert renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids") == encode(ids)
 
 
 def test_white_space_that_the_template_writes_before_an_answer_was_not_read(with_template, encode, say, end):

@@ -26,6 +26,10 @@ class MarkedCalls:
     closing: str
     read: Read
 
+    def split(self, text: str) -> tuple[str, list[Call]]:
+        """As `parse`; values are texts where no tool has a type for them."""
+        return self.parse(text)
+
     def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
         before, *rest = text.split(self.opening)

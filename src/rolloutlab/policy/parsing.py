@@ -9,11 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from rolloutlab.api.wire.chat import FunctionTool, UserMessage
 from rolloutlab.api.wire.reasoning import CLOSING, FIELDS, OPENING, split_reasoning
-from rolloutlab.errors import InputError, RenderingError
+from rolloutlab.errors import InputError
 from rolloutlab.policy import harmony
-from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.rendering import Renderer
-from rolloutlab.policy.tool_calls import Call, CallExample, ToolCallFormat, call_example, valid_call
+from rolloutlab.policy.tool_calls import Call, valid_call
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 Decode = Callable[[Sequence[int]], str]
@@ -165,9 +164,9 @@ class CompletionParser:
             return self._parsed(whole, prompt, tools) or ParsedMessage(reasoning, answer, [])
         if self._harmony and (parsed := harmony.parse(whole, bool(tools))):
             return ParsedMessage(*parsed)
-        if not tools or not self._format:
+        if not tools or not self._renderer.call_form:
             return ParsedMessage(reasoning, answer, [])
-        content, calls = self._format.parse(split_reasoning(whole, begun)[1], tools)
+        content, calls = self._renderer.call_form.parse(split_reasoning(whole, begun)[1], tools)
         return ParsedMessage(reasoning, content if calls else answer, calls)
 
     def check(self, tools: Sequence[FunctionTool]) -> None:
@@ -178,7 +177,7 @@ class CompletionParser:
         """
         if tools and self._renderer.prompt(_USER, tools) == self._renderer.prompt(_USER):
             raise InputError("the policy's chat template does not render tools", hint="leave tools out")
-        if tools and not self._template and not self._harmony and not self._format:
+        if tools and not self._template and not self._harmony and not self._renderer.call_form:
             raise InputError("the policy's format of tool calls is not supported", hint="leave tools out")
 
     def forced(self, function: str | None) -> tuple[int, ...]:
@@ -187,9 +186,9 @@ class CompletionParser:
         Raises:
             InputError: the format of calls is not known.
         """
-        if self._example is None:
+        if self._renderer.call_example is None:
             raise InputError("this policy does not support required calls", hint='tool_choice: "auto"')
-        beginning, rest = self._example.beginning(function)
+        beginning, rest = self._renderer.call_example.beginning(function)
         whole: list[int] = self._tokenizer(beginning + rest, add_special_tokens=False)["input_ids"]
         # only whole tokens of the beginning: one that extends into the rest is sampled
         texts = (str(self._tokenizer.decode(whole[:n], skip_special_tokens=False)) for n in range(1, len(whole)))
@@ -233,18 +232,6 @@ class CompletionParser:
     def _call_marker(self) -> str:
         """The beginning of a call in streamed text; empty, which holds back all text, if none is visible in it."""
         parsed_whole = self._template or self._harmony
-        marker = self._format.opening if self._format and not parsed_whole else ""
+        marker = self._renderer.call_form.opening if self._renderer.call_form and not parsed_whole else ""
         visible = self._renderer.text(self._tokenizer(marker, add_special_tokens=False)["input_ids"])
         return marker if marker in visible else ""
-
-    @cached_property
-    def _format(self) -> ToolCallFormat | MarkedCalls | None:
-        example = self._example
-        return infer_call_form(example, str(self._tokenizer.eos_token or "")) if example else None
-
-    @cached_property
-    def _example(self) -> CallExample | None:
-        try:
-            return call_example(self._renderer.render)
-        except RenderingError:
-            return None

@@ -18,11 +18,13 @@ from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
+from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools
 from rolloutlab.policy.sampled_text import is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns
 from rolloutlab.policy.template_date import DATE, with_date
+from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, call_example
 
 _UNCHECKED_CHARS = 100_000
 """Texts up to this length are tokenized without a check whether they can fit."""
@@ -295,14 +297,46 @@ class Renderer:
         ids = message.token_ids or []
         if any(not 0 <= token_id < self._vocabulary for token_id in ids):
             raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
-        if not self._are_of(ids, message):
+        if not self._are_of(ids, message, ended=self._is_ended(ids)):
             raise RenderingError(f"{path}: these are not the tokens of the message", hint="leave token_ids out")
         return ids
 
-    def _are_of(self, ids: Sequence[int], message: AssistantMessage | CompletionMessage) -> bool:
-        """Whether token ids are those of a message: of one turn, and of its text; calls are compared where placed."""
+    def _are_of(
+        self, ids: Sequence[int], message: AssistantMessage | CompletionMessage, *, ended: bool = False
+    ) -> bool:
+        """Whether token ids are those of a message: of one turn, and of its text; calls are compared where placed.
+
+        ended: whether nothing may follow, as no stop string has cut the turn.
+        """
         one_turn = all(token_id not in self._end_ids for token_id in ids[:-1])
-        return one_turn and is_text_of(self.text(ids), self._text_without_end(ids), message)
+        whole = self._text_without_end(ids)
+        return one_turn and is_text_of(self.text(ids), whole, message, ended=ended, around_calls=self._around_calls)
+
+    def _is_ended(self, ids: Sequence[int]) -> bool:
+        """Whether the end of a turn was sampled: then no stop string cut it. False where a text can have other parts.
+
+        A tokenizer's own `response_template` may leave any of them out of a message.
+        """
+        return bool(self._end_ids.intersection(ids[-1:])) and not getattr(self._tokenizer, "response_template", None)
+
+    def _around_calls(self, text: str) -> list[str]:
+        """The text around the calls in a text, with and without special tokens; nothing where it has no calls."""
+        around, calls = self.call_form.split(text) if self.call_form else ("", [])
+        return [around, self.text(self._encode(around))] if calls else []
+
+    @cached_property
+    def call_form(self) -> ToolCallFormat | MarkedCalls | None:
+        """The form of calls that the chat template writes; None if that is not known."""
+        example = self.call_example
+        return infer_call_form(example, str(self._tokenizer.eos_token or "")) if example else None
+
+    @cached_property
+    def call_example(self) -> CallExample | None:
+        """A call as the chat template writes it; None if it writes none."""
+        try:
+            return call_example(self.render)
+        except RenderingError:
+            return None
 
     def _ids(self, sampled: Sequence[TokenLogprob], path: str) -> list[int]:
         """The ids of the sampled tokens of a Choice at a path."""

@@ -1,24 +1,51 @@
 """Whether sampled tokens are those of a message, by their text: a client sends both, and may have another tokenizer."""
 
+import re
+from collections.abc import Callable
+
 from rolloutlab.api.wire.chat import AssistantMessage, CompletionMessage, FunctionToolCall
 from rolloutlab.api.wire.reasoning import CLOSING, reasoning_of
-from rolloutlab.policy.harmony import CHANNEL
+from rolloutlab.policy import harmony
 from rolloutlab.policy.messages import content_of
 from rolloutlab.policy.splicing import words
 
+_MARK = re.compile(r"(?:<[^<>]+>|\[[^\[\]]+\])?")
+"""One mark, such as the end of reasoning in any format, or nothing."""
+AroundCalls = Callable[[str], list[str]]
+"""The text around the calls in a text: with special tokens, and without; nothing where it has no calls."""
 
-def is_text_of(text: str, whole: str, message: AssistantMessage | CompletionMessage) -> bool:
+
+def is_text_of(
+    text: str,
+    whole: str,
+    message: AssistantMessage | CompletionMessage,
+    *,
+    ended: bool = False,
+    around_calls: AroundCalls = lambda _: [],
+) -> bool:
     """Whether a text is that of a message, but for white space.
 
-    text: without special tokens; whole: with these, except the end. What a stop string cut off may follow the content,
-    as services do not return it; nothing may where there is no content. Calls may be other ones: see `names_calls`.
+    text: without special tokens; whole: with these, except the end. ended: whether the end of the turn was sampled;
+    else what a stop string cut off may follow the content, as services do not return it. Nothing may where there is no
+    content. around_calls: for calls of the policy's form; text beside those of another form may be any that has the
+    content. Calls may be other ones: see `names_calls`.
     """
-    reasoning, content = reasoning_of(message.to_wire(), content_of(message))
-    texts = words(text), words(whole)
-    if _names(message) or CHANNEL in whole:  # the content is between calls, or the headers of messages
-        return _is_subsequence(words(content), texts[1])
-    marked = texts[0] != texts[1]  # special tokens may be headers of reasoning in any format, before the content
-    return any(_is_answer_in(each, words(reasoning), words(content), marked) for each in texts)
+    reasoning, content = (words(each) for each in reasoning_of(message.to_wire(), content_of(message)))
+    if harmony.CHANNEL in whole and (harmony.parse(whole) or _names(message)):  # the content is between headers
+        return _is_in_harmony(whole, content, ended)
+    if _names(message):
+        before, _, after = whole.rpartition(CLOSING)
+        in_before = reasoning in words(before)
+        texts = [(around_calls(after), "" if in_before else reasoning), (around_calls(whole), reasoning)]
+        if not ended or not any(around for around, _ in texts):
+            return _is_subsequence(content, words(whole))
+        return any(
+            _is_answer_in(words(each), reasoned, content, words(around[0]) != words(around[1]), ended)
+            for around, reasoned in texts
+            for each in around
+        )
+    marked = words(text) != words(whole)  # special tokens may be headers of reasoning in any format, before the content
+    return any(_is_answer_in(words(each), reasoning, content, marked, ended) for each in (text, whole))
 
 
 def names_calls(whole: str, message: AssistantMessage | CompletionMessage) -> bool:
@@ -26,15 +53,26 @@ def names_calls(whole: str, message: AssistantMessage | CompletionMessage) -> bo
     return all(name in words(whole) for name in _names(message))
 
 
-def _is_answer_in(text: str, reasoning: str, content: str, marked: bool) -> bool:
+def _is_answer_in(text: str, reasoning: str, content: str, marked: bool, ended: bool) -> bool:
     """Whether the content is the text, or what follows reasoning there; all without white space."""
     if reasoning:
         _, begins, answer = text.partition(reasoning)
-        return bool(begins) and content in answer  # which other formats begin in other ways than `CLOSING`
+        if not begins or not ended:
+            return bool(begins) and content in answer  # which other formats begin in other ways than `CLOSING`
+        return answer.endswith(content) if content else _MARK.fullmatch(answer) is not None
     if not content:
         return not text or text.endswith(CLOSING)
     answers = text, text.rpartition(CLOSING)[2]  # a client may have left the reasoning out
-    return any(answer.startswith(content) for answer in answers) or (marked and text.endswith(content))
+    whole = content in answers if ended else any(answer.startswith(content) for answer in answers)
+    return whole or (marked and text.endswith(content))
+
+
+def _is_in_harmony(whole: str, content: str, ended: bool) -> bool:
+    """Whether the content is that of harmony's messages; calls are among them only where there were functions."""
+    if not ended:
+        return _is_subsequence(content, words(whole))
+    parsed = [harmony.parse(whole, tools) for tools in (True, False)]
+    return any(words(each[1]) == content for each in parsed if each)
 
 
 def _names(message: AssistantMessage | CompletionMessage) -> list[str]:

@@ -93,6 +93,13 @@ class ToolCallFormat:
 
     def parse(self, text: str, tools: Sequence[FunctionTool] = ()) -> tuple[str, list[Call]]:  # noqa: ARG002 - as others
         """The text around the calls, and the calls; the whole text and no calls if one is malformed."""
+        around, calls = self.split(text)
+        if around and not self.opening:  # an object with text after it is an answer that begins with one
+            return text, []
+        return around, calls
+
+    def split(self, text: str) -> tuple[str, list[Call]]:
+        """As `parse`, but text may follow an object that no mark has opened."""
         before, _, rest = text.partition(self.opening) if self.opening else ("", "", text)
         calls: list[Call] = []
         rest = self._skip_markers(rest)
@@ -102,9 +109,7 @@ class ToolCallFormat:
                 return text, []
             calls.append(call)
             rest = self._skip_markers(rest[end:])
-        if not calls or (rest and not self.opening):  # an object with text after it is an answer that begins with one
-            return text, []
-        return before + rest, calls
+        return (before + rest, calls) if calls else (text, [])
 
     def _read(self, text: str) -> tuple[Call | None, int]:
         try:
