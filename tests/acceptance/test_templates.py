@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rolloutlab.errors import RolloutlabError
+from tests.long_talks import learned_alike
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.policies import policy_with
 
@@ -179,6 +180,11 @@ def test_a_conversation_is_sampled_and_trained_alike_or_refused_in_words(player,
     else:
         unread = ["markbeside"] if family.name in UNREAD else []
         is_sampled_and_trained_alike(player, CASES[case], [TOOL] if case == "calls" else (), unread)
+
+
+def test_a_long_conversation_is_learned_the_same_rendered_once_or_turn_by_turn(player, family):
+    once = learned_alike(player.policy)
+    assert once == dict.fromkeys(once, True) or family.name not in {"Llama 3", "Phi-4", "SmolLM (ChatML)"}
 
 
 def test_reasoning_and_answer_of_a_turn_are_apart_and_train_as_sampled(player, family):

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from rolloutlab.policy.model import Adapter, Policy, load_policy, read_adapter
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 from tests.policies import emphatic
 
 

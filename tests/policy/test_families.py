@@ -13,6 +13,7 @@ from rolloutlab.errors import RefusedError, RenderingError
 from rolloutlab.policy.harmony import parse
 from rolloutlab.policy.parsing import HarmonyStream
 from tests.conftest import TOKEN, _service
+from tests.long_talks import LONG, learned_alike
 from tests.playing import CALL, TOOL, Player, Sampled, Written
 from tests.policies import policy_with
 
@@ -329,6 +330,12 @@ def test_a_call_that_was_changed_is_read_as_changed_and_not_as_its_tokens(player
         assert (function["name"] if "75" not in function["arguments"] else "75") in prompt
 
 
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_a_long_conversation_is_learned_the_same_rendered_once_or_turn_by_turn(player_of, family):
+    once = learned_alike(player_of(family).policy)
+    assert once == {name: family in {"lists", "xml", "python"} for name in LONG}
+
+
 @pytest.mark.parametrize("family", BESIDE)
 @pytest.mark.parametrize("place", ["before the calls", "after the calls"])
 def test_token_ids_with_text_that_is_not_in_a_message_with_calls_are_refused(player_of, family, place):
@@ -339,11 +346,10 @@ def test_token_ids_with_text_that_is_not_in_a_message_with_calls_are_refused(pla
     ids, end = (sampled[:-1], sampled[-1:]) if ended else (sampled, [])
     more = player.policy.tokenizer("and more", add_special_tokens=False)["input_ids"]
     ids = [*more, *ids, *end] if place == "before the calls" else [*ids, *more, *end]
-    for calls in (choice["message"]["tool_calls"], choice["message"]["tool_calls"] * 2):
-        messages = [asked, {**choice["message"], "tool_calls": calls, "token_ids": ids}, RESULT]
-        request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [TOOL]})
-        with pytest.raises(RenderingError, match="these are not the tokens of the message"):
-            player.renderer.prompt(request.messages, request.tools)
+    messages = [asked, {**choice["message"], "token_ids": ids}, RESULT]
+    request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [TOOL]})
+    with pytest.raises(RenderingError, match="these are not the tokens of the message"):
+        player.renderer.prompt(request.messages, request.tools)
 
 
 def headers(service, body):

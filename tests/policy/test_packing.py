@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.policy.packing import Bundle, batches, bundles, collate, parts
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 
 
 def sequence(prompt: int, rest: int, first: int = 7) -> TokenSequence:

@@ -10,8 +10,9 @@ from rolloutlab.api.wire.chat import ChatRequest, FunctionTool, UserMessage
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Policy, load_policy
-from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE
+from rolloutlab.policy.token_sequence import TokenSequence
 
 TOOLS = (
     "<s>{% for t in tools or [] %}[ask]{{ t.function.name }}{% endfor %}"

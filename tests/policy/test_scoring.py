@@ -9,7 +9,7 @@ from rolloutlab.errors import RenderingError
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.model import write_adapter
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 from tests.decoding import decode
 
 

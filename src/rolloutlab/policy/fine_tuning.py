@@ -16,14 +16,16 @@ from peft import PeftModel
 
 from rolloutlab.api.wire.chat import Choice, ChoiceLogprobs, MessageOrChoice, TokenLogprob
 from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
+from rolloutlab.api.wire.reasoning import CLOSING, OPENING
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
 from rolloutlab.policy.model import Policy
-from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.trainer import GradientSteps, Report, State, beat, seed_of, take_steps
 
 _LEAST_RATE = 5e-5
@@ -33,6 +35,13 @@ _REPORTED = (
     "row_tokens", "num_trajectories", "num_trainable_tokens",
 )  # fmt: skip
 """Numbers of a gradient step that mean something here: there is no policy that sampled, and no reward."""
+
+
+_FEW_ANSWERS = 4
+"""A conversation of more is rendered once where that is the same."""
+_TEXT_FIELDS = {"role", "content", "name", "weight"}
+_LEARNED = TokenLogprob.model_construct(token="", logprob=0.0, top_logprobs=[])
+"""A token that is learned, whose logprob is not known."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +125,62 @@ def _sequences(
     if len(items) > context:  # a message has at least one token
         raise ContextError(f"{len(items):,} messages")
     tools, answers = conversation.all_tools(), set(conversation.answers())
+    if once := _rendered_once(items, sorted(answers), renderer, tools):
+        yield once
+        return
     learned = [_with_tokens(items, i, renderer, tools) if i in answers else item for i, item in enumerate(items)]
     history = History.model_construct(messages_and_choices=learned, tools=tools)
     for sequence in renderer.sequences(history):
         if sequence.trained[:1] == b"\1":
             raise RenderingError("messages: the first answer has no context")
         yield replace(sequence, logprobs=array("f", [math.nan]) * len(sequence))
+
+
+def _rendered_once(
+    items: Sequence[MessageOrChoice], answers: Sequence[int], renderer: Renderer, tools: Any
+) -> TokenSequence | None:
+    """The one sequence of texts that alternate, of one rendering instead of some for each answer; None where unsure.
+
+    That a template renders each beginning of a conversation alike is checked at the first two answers, at each power
+    of two and at the last, by the very functions that the others would be rendered with. What a template may treat in
+    other ways, such as reasoning and calls, is left to these.
+    """
+    if len(answers) <= _FEW_ANSWERS or not _are_alternating_texts(items):
+        return None
+    messages: list[Any] = list(items[: answers[-1] + 1])
+    try:
+        turns = renderer.at_once(messages, answers, tools)
+        if turns is None:
+            return None
+        sequence, last = TokenSequence(), len(answers) - 1
+        for n, (i, (context, ids)) in enumerate(zip(answers, turns, strict=True)):
+            sequence.extend(context, (), ())
+            if n in {0, last} or n & (n - 1) == 0:
+                same_prompt = renderer.prompt(messages[:i], tools) == list(sequence.ids)
+                if not same_prompt or renderer.answer(messages[: i + 1], tools) != ids:
+                    return None
+            sequence.extend((), ids, [_LEARNED] * len(ids))
+            messages[i] = messages[i].model_copy(update={"token_ids": ids})
+    except RenderingError:
+        return None
+    return replace(sequence, logprobs=array("f", [math.nan]) * len(sequence))
+
+
+def _are_alternating_texts(items: Sequence[MessageOrChoice]) -> bool:
+    """Whether items are questions and answers in turn, after at most one system message, of nothing but text."""
+    if any(isinstance(item, Choice) for item in items):
+        return False
+    messages = [item.to_wire() for item in items]
+    roles = [message["role"] for message in messages]
+    turns = roles[1:] if roles[0] == "system" else roles
+    return all(role == ("user", "assistant")[n % 2] for n, role in enumerate(turns)) and all(
+        message.keys() <= _TEXT_FIELDS
+        and isinstance(content := message.get("content"), str)
+        and OPENING not in content
+        and CLOSING not in content
+        and content == content.strip()
+        for message in messages
+    )
 
 
 def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, tools: Any) -> Choice:

@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.model import Adapter, Policy, write_adapter
 from rolloutlab.policy.packing import Batch, batches, bundles, collate, parts
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 
 CHUNK = 1 << 22
 """Logits computed at a time: 16 MiB in fp32, and a few times that for intermediate results."""

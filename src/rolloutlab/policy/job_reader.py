@@ -8,7 +8,8 @@ from rolloutlab.api.wire.trajectories import History, Trajectory
 from rolloutlab.errors import RenderingError
 from rolloutlab.objective.advantages import Member
 from rolloutlab.objective.preflight import sampling_warnings
-from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.token_sequence import TokenSequence
 
 
 @dataclass(frozen=True)

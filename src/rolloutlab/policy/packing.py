@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 
 _DOUBLE_COST = 1024
 """The length of a bundle at which a token costs twice that of a single sequence; measured, see `docs/training.md`.

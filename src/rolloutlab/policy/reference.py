@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rolloutlab.policy.forward import Forward
 from rolloutlab.policy.model import Adapter, read_adapter, write_adapter
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 
 _SHARE = 16
 """One token in so many is in the sample: a forward pass costs about a third of a training step."""

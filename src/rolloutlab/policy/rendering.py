@@ -4,9 +4,7 @@ Sampled token ids are read and trained as they are: where the chat template rend
 its text is not tokenized again. Sampler and trainer build the prompt of a turn by the same function.
 """
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, cached_property, lru_cache
 from itertools import takewhile
@@ -22,8 +20,9 @@ from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools
 from rolloutlab.policy.sampled_text import is_text_of, names_calls
-from rolloutlab.policy.splicing import Splicer, Turns
+from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.tool_calls import CallExample, ToolCallFormat, call_example
 
 _UNCHECKED_CHARS = 100_000
@@ -34,32 +33,6 @@ _CACHED_TOKENS = 16_384
 """Texts of tokens that are kept: a large answer repeats a few, and other requests wait while it is written."""
 _ITEMS = "messages_and_choices"
 Encode = Callable[[str], list[int]]
-
-
-@dataclass(frozen=True)
-class TokenSequence:
-    """A tokenized history. All arrays have one entry per token, nine bytes together.
-
-    trained: 1 where the token was sampled and carries a logprob, else 0. logprobs: as sampled, in nats and rounded to
-    fp32; 0 where not trained.
-    """
-
-    ids: "array[int]" = field(default_factory=lambda: array("i"))
-    trained: bytearray = field(default_factory=bytearray)
-    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def trainable(self) -> int:
-        return sum(self.trained)
-
-    def extend(self, context: Sequence[int], ids: Sequence[int], sampled: Sequence[TokenLogprob]) -> None:
-        """Append a turn: its context, and its sampled tokens with their ids."""
-        self.ids.extend([*context, *ids])
-        self.trained.extend([False] * len(context) + [not entry.forced for entry in sampled])
-        self.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
 
 
 class Renderer:
@@ -129,6 +102,39 @@ class Renderer:
         ids = self._encode(answer)
         ends = [i + 1 for i, token_id in enumerate(ids) if token_id in self._end_ids]
         return ids[: ends[0]] if ends else ids
+
+    def at_once(
+        self, messages: Sequence[Message], answers: Sequence[int], tools: Tools = None
+    ) -> list[tuple[list[int], list[int]]] | None:
+        """The token ids before each of these answers, since the one before it, and those of the answer.
+
+        All are of one rendering of the conversation, so that they are those of `prompt` and `answer` only where the
+        template renders shorter ones alike: the caller has to check that. None where an answer is not found in it as it
+        is written, or has no end of its own.
+
+        Raises:
+            RenderingError: as for a prompt. ContextError: it is too long.
+        """
+        plain = self._messages.plain(messages, "messages", tools)
+        whole = self._check_length(self._template(plain, tools, begin=False))
+        texts = self._splicer.between(plain, answers, tools)
+        turns: list[tuple[list[int], list[int]]] = []
+        position, previous = 0, -1
+        for i, before, after in zip(answers, texts, texts[1:], strict=False):
+            in_place = whole.startswith(before, position)
+            position += len(before)
+            content = plain[i]["content"]
+            text = next((t for t in (content, content.strip()) if whole.startswith(t + after, position)), "")
+            ids = self._encode(text + self._splicer.to_end(after))
+            written = words(self._decode(ids[:-1])) == words(text)
+            ended = ids[-1:] and ids[-1] in self._end_ids and not self._end_ids.intersection(ids[:-1])
+            if not in_place or not text or not written or not ended:
+                return None
+            position += len(text)
+            context = self._encode(self._before_sampled(before))
+            turns.append((context[1:] if context[:1] == [previous] else context, ids))
+            previous = ids[-1]
+        return turns if len(turns) == len(answers) else None
 
     def has_own_tokens(self, choice: Choice) -> bool:
         """Whether the sampled tokens of a choice are of this vocabulary, and decode to the text of its message."""

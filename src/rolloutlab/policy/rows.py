@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rolloutlab.policy.packing import trained_positions
-from rolloutlab.policy.rendering import TokenSequence
+from rolloutlab.policy.token_sequence import TokenSequence
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,18 @@ class Splicer:
         """The text of a conversation, split at its sampled turns: a text, the index of a turn, a text, and so on."""
         return self._marks.split(self._with_marks(text, plain, turns, tools) if turns.texts else text)
 
+    def between(self, plain: Sequence[Message], turns: Sequence[int], tools: Tools) -> list[str]:
+        """The texts around turns, in order, of a conversation that ends with the last; none if a turn is missing."""
+        contents = {i: self._mark.format(i) for i in turns}
+        marked = [{**message, "content": contents.get(i, message["content"])} for i, message in enumerate(plain)]
+        texts = self._marks.split(self._template(marked, tools, False))
+        return texts[::2] if texts[1::2] == [str(i) for i in turns] else []
+
+    def to_end(self, text: str) -> str:
+        """A text up to the end of a turn in it; all of it where there is none."""
+        ends = [at + len(end) for end in self._ends if end and (at := text.find(end)) >= 0]
+        return text[: min(ends, default=len(text))]
+
     def _with_marks(self, text: str, plain: Sequence[Message], turns: Turns, tools: Tools) -> str:
         """The text with marks in place of the turns that it has."""
 

@@ -27,8 +27,8 @@ from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.rows import Row, TrainingSequence, pack, recorded, tokens_of
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
 _MAX_OPTION = 1e18

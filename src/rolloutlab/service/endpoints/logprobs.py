@@ -14,7 +14,8 @@ from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
 from rolloutlab.errors import RenderingError
 from rolloutlab.policy.forward import Scorer
-from rolloutlab.policy.rendering import Renderer, TokenSequence
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.endpoints.chat import while_connected
 from rolloutlab.service.model_registry import Registry

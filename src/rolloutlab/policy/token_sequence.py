@@ -1,0 +1,33 @@
+"""A tokenized history: its token ids, and which of them were sampled, with their logprobs."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rolloutlab.api.wire.chat import TokenLogprob
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """A tokenized history. All arrays have one entry per token, nine bytes together.
+
+    trained: 1 where the token was sampled and carries a logprob, else 0. logprobs: as sampled, in nats and rounded to
+    fp32; 0 where not trained.
+    """
+
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    trained: bytearray = field(default_factory=bytearray)
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def trainable(self) -> int:
+        return sum(self.trained)
+
+    def extend(self, context: Sequence[int], ids: Sequence[int], sampled: Sequence[TokenLogprob]) -> None:
+        """Append a turn: its context, and its sampled tokens with their ids."""
+        self.ids.extend([*context, *ids])
+        self.trained.extend([False] * len(context) + [not entry.forced for entry in sampled])
+        self.logprobs.extend([0.0] * len(context) + [0.0 if entry.forced else entry.logprob for entry in sampled])
