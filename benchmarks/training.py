@@ -22,10 +22,12 @@ from models import mid_size
 from rolloutlab.api.wire.chat import UserMessage
 from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.policy.decode import CompletionRequest
-from rolloutlab.policy.model import Policy, limit_threads, load_policy, read_adapter
+from rolloutlab.policy.model import Policy, base_of, limit_threads, load_policy, read_adapter
 from rolloutlab.policy.practice import FOLDER
 from rolloutlab.policy.sampler import Sampler
-from rolloutlab.policy.trainer import State, train
+from rolloutlab.policy.state import State
+from rolloutlab.policy.task import Callbacks, read_task
+from rolloutlab.policy.trainer import take_steps
 
 REPEATS = 3
 WORDS = [
@@ -51,7 +53,7 @@ Groups = list[list[Trajectory]]
 
 def sampled(policy: Policy, groups: int, words: int, tokens: int) -> tuple[Groups, dict[str, Any]]:
     """Groups of eight completions of just so many tokens; as trajectories, and as TRL's peer script reads them."""
-    renderer, random = policy.renderer(), Random(0)
+    renderer, random = base_of(policy).renderer(), Random(0)
     sampler, adapter = Sampler(Policy(**{**vars(policy), "end_ids": frozenset()})), read_adapter(policy.lora_copy())
     found: Groups = []
     rows: dict[str, Any] = {"group_size": 8, "prompt_ids": [], "completion_ids": [], "advantages": [], "logprobs": []}
@@ -89,7 +91,8 @@ def ours(name: str, groups: int, words: int, tokens: int) -> tuple[float, dict[s
 
 def _timed(policy: Policy, model: Any, start: State, job: Groups) -> float:
     moments: list[float] = []
-    train(policy, model, start, job, None, 0, lambda *_: moments.append(time.perf_counter()), lambda: False)
+    callbacks = Callbacks(lambda *_: moments.append(time.perf_counter()))
+    take_steps(policy, model, start, read_task(base_of(policy), job, None, 0, callbacks), callbacks)
     return moments[-1] - moments[1]  # from the preflight to the last step
 
 

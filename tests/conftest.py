@@ -222,7 +222,7 @@ def start(policy: "Policy", tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 
 def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
-    from rolloutlab.policy.sampler import Sampler
+    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.service.app import make_app
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.endpoints.chat import Ledger
@@ -231,19 +231,20 @@ def _service(policy: "Policy", folder: Path, **options: Any) -> Service:
     from rolloutlab.service.model_registry import Registry
     from rolloutlab.service.oauth.server import AuthorizationServer
 
-    database = open_service_database(folder)
+    database, engine = open_service_database(folder), LocalEngine(policy)
     try:
-        registry = Registry(database, folder, policy, **options)
+        registry = Registry(database, folder, engine, **options)
     except BaseException:
         database.close()
+        engine.close()
         raise
-    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
+    jobs = Jobs(database, folder, registry, engine, pause=0.01)
     memory = LabTools(Settings(home=folder.parent))
     authority = AuthorizationServer("http://127.0.0.1", database, b"a key", lambda: PASSCODE)
-    app = make_app(registry, sampler, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
+    app = make_app(registry, engine, jobs, Ledger(database), TOKEN, {"policy": policy.name}, authority, memory)
     http = HttpClient(httpx.ASGITransport(app), backoff=0)
     address = Address("http://127.0.0.1", "http://127.0.0.1/v1", TOKEN)
-    closing = http.close, jobs.close, sampler.close, memory.close, database.close
+    closing = http.close, jobs.close, engine.close, memory.close, database.close
     return Service(http, address, policy.name, folder, database, jobs, closing)
 
 

@@ -47,9 +47,10 @@ class Player:
     prompts: list[tuple[str, list[Item]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        from rolloutlab.policy.model import base_of
         from rolloutlab.policy.parsing import CompletionParser
 
-        self.renderer = self.policy.renderer()
+        self.renderer = base_of(self.policy).renderer()
         self.parser = CompletionParser(self.policy.tokenizer, self.renderer, self.policy.end_ids)
 
     def play(self, script: Sequence[Any], tools: Sequence[Item] = (), seed: int = 1) -> list[Item]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from rolloutlab.engines import local
 from rolloutlab.errors import InputError, JobFailedError
 from rolloutlab.service import job_queue
 from rolloutlab.session import Session
@@ -274,14 +275,14 @@ def test_a_loss_that_changed_after_queueing_ends_the_job_in_words(service, post,
 
 def test_the_source_that_trains_is_the_one_that_was_hashed(service, post, file, held, monkeypatch):
     """Changed after it was read: the file is not read a second time."""
-    trained, train = [], job_queue.train
+    trained, take_steps = [], local.take_steps
 
     def changed_first(*values):
         change(file)
-        trained.append(values[-2])
-        return train(*values)
+        trained.append(values[3].loss_source)
+        return take_steps(*values)
 
-    monkeypatch.setattr(job_queue, "train", changed_first)
+    monkeypatch.setattr(local, "take_steps", changed_first)
     status, text = post({"custom_loss": DIGEST})
     assert status == 200
     held.set()

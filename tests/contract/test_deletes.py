@@ -121,17 +121,17 @@ def test_a_deleted_model_is_gone_with_its_jobs_and_its_name_is_free(service, tra
 
 
 def test_a_running_job_whose_model_is_deleted_ends_quietly(service, body, monkeypatch, caplog):
-    from rolloutlab.service import job_queue as jobs
+    from rolloutlab.engines import local
 
-    train = jobs.train
+    take_steps = local.take_steps
     model, other = service.register(), service.register("other")
 
     def deleted_half_way(*values):
-        monkeypatch.setattr(jobs, "train", train)
+        monkeypatch.setattr(local, "take_steps", take_steps)
         service.call("DELETE", f"/v1/preview/models/{model.id}")
-        return train(*values)
+        return take_steps(*values)
 
-    monkeypatch.setattr(jobs, "train", deleted_half_way)
+    monkeypatch.setattr(local, "take_steps", deleted_half_way)
     service.call("POST", "/v1/preview/training-jobs", json=body(model.id))
     last = service.call("POST", "/v1/preview/training-jobs", json=body(other.id))["id"]
     assert service.ended(last)[-1].type == "training_ended"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
 from rolloutlab.errors import CheckpointError, ServiceError
-from rolloutlab.policy.checkpoints import check_checkpoint, read_checkpoint, read_metadata, write_checkpoint
+from rolloutlab.policy.checkpoints import check_checkpoint, drafted, read_checkpoint, read_metadata, seal
 from rolloutlab.policy.model import Policy, load_policy, read_adapter, write_adapter
-from rolloutlab.policy.trainer import State
+from rolloutlab.policy.state import State, write_state
 
 FILES = ["adapter_model.safetensors", "optimizer.safetensors", "sha256.json"]
 IDS = torch.tensor([[0, 20, 30, 40, 50, 60]])
@@ -43,6 +43,12 @@ def assert_same(found: State, expected: State) -> None:
         for name in a:
             assert torch.equal(a[name], b[name])
             assert a[name].dtype == b[name].dtype
+
+
+def write_checkpoint(folder: Path, state: State, lora: LoraConfig) -> None:
+    with drafted(folder) as draft:
+        write_state(draft, state, lora)
+        seal(draft, folder)
 
 
 def cannot_be_written(policy: Policy) -> State:

@@ -268,8 +268,8 @@ def test_an_end_token_in_the_last_place_is_a_stop(policy):
 def test_a_row_that_nobody_waits_for_leaves_and_the_others_go_on(policy):
     gone: list[bool] = []
     decoder = Decoder(policy.base, NEVER_ENDS)
-    left, stays = request(watch=lambda _: "abandoned" if gone else None, max_tokens=1000), request(prompt=OTHERS[1])
-    decoder.admit([left, stays])
+    left, stays = request(max_tokens=1000), request(prompt=OTHERS[1])
+    decoder.resume([Completion(left, watch=lambda _: "abandoned" if gone else None), Completion(stays)])
     assert decoder.step() == []
     gone.append(True)
     [row] = decoder.step()

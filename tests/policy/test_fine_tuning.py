@@ -7,9 +7,11 @@ import torch
 
 from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
 from rolloutlab.errors import Cancelled, TrainingError
-from rolloutlab.policy.fine_tuning import fine_tune, read_conversations
-from rolloutlab.policy.model import adapter_parameters, read_adapter
-from rolloutlab.policy.trainer import State
+from rolloutlab.policy.fine_tuning import read_conversations, read_fine_tuning
+from rolloutlab.policy.model import adapter_parameters, base_of, read_adapter
+from rolloutlab.policy.state import State
+from rolloutlab.policy.task import Callbacks
+from rolloutlab.policy.trainer import take_steps
 
 
 def conversation(*turns, **further):
@@ -50,17 +52,11 @@ def tune(policy, model):
 
     def run(*conversations, cancelled=lambda: False, **config):
         events = []
-        state = fine_tune(
-            policy,
-            model,
-            State(read_adapter(policy.lora_copy()), {}),
-            [(f"line {i}", each) for i, each in enumerate(conversations, start=1)],
-            SFTTrainingConfig.model_validate(config) if config else None,
-            0,
-            lambda kind, data: events.append((kind, data)),
-            cancelled,
-        )
-        return state, events
+        callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled)
+        named = [(f"line {i}", each) for i, each in enumerate(conversations, start=1)]
+        options = SFTTrainingConfig.model_validate(config) if config else None
+        task = read_fine_tuning(base_of(policy), named, options, 0, callbacks)
+        return take_steps(policy, model, State(read_adapter(policy.lora_copy()), {}), task, callbacks), events
 
     return run
 

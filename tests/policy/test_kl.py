@@ -10,7 +10,7 @@ from rolloutlab.policy import trainer
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import read_adapter
 from rolloutlab.policy.reference import sample
-from rolloutlab.policy.trainer import State
+from rolloutlab.policy.state import State
 from tests.policy.test_trainer import as_job, large_groups, run, same, small_job, steps
 
 

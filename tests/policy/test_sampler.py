@@ -225,7 +225,8 @@ def test_what_a_client_watches_for_ends_its_completion_alone(policy, adapters, s
         return "stop" if len(row.tokens) == 3 else None
 
     sampler = start()
-    rows = sampler.submit(adapters["a"], [*requests(1, watch=third), *requests(2)[1:]]).result(SOON)
+    watch = lambda request: third if request.index == 0 else None  # noqa: E731
+    rows = sampler.submit(adapters["a"], requests(2), watch).result(SOON)
     assert [len(row.tokens) for row in rows] == [3, 6]
     assert (rows[0].finish, rows[0].tokens) == ("stop", seen)
 
@@ -346,7 +347,9 @@ def test_a_request_whose_watch_fails_fails_alone(start, adapters):
     sampler = start()
     other = sampler.submit(adapters["a"], [CompletionRequest(PROMPTS[0], max_tokens=20, seed=1)])
     failed = sampler.submit(
-        adapters["a"], [CompletionRequest(PROMPTS[1], max_tokens=ENDLESS, index=i, watch=broken) for i in (0, 1)]
+        adapters["a"],
+        [CompletionRequest(PROMPTS[1], max_tokens=ENDLESS, index=i) for i in (0, 1)],
+        lambda _: broken,
     )
     with pytest.raises(ZeroDivisionError):
         failed.result(SOON)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 import torch
+from peft import PeftModel
 from torch import Tensor
 
 from rolloutlab.api.wire.training import CreateTrainingJob, ExperimentalTrainingConfig
@@ -22,10 +23,20 @@ from rolloutlab.api.wire.trajectories import Trajectory
 from rolloutlab.errors import Cancelled, TrainingError
 from rolloutlab.policy.decode import CompletionRequest
 from rolloutlab.policy.loss import row_loss
-from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, load_policy, read_adapter, write_adapter
+from rolloutlab.policy.model import (
+    Adapter,
+    Policy,
+    adapter_parameters,
+    base_of,
+    load_policy,
+    read_adapter,
+    write_adapter,
+)
 from rolloutlab.policy.rendering import TokenSequence
 from rolloutlab.policy.rows import TrainingSequence, pack
-from rolloutlab.policy.trainer import State, train
+from rolloutlab.policy.state import State
+from rolloutlab.policy.task import Callbacks, read_task
+from rolloutlab.policy.trainer import take_steps
 from rolloutlab.settings import ModelSettings
 from tests.decoding import decode
 
@@ -100,6 +111,22 @@ def as_job(groups: list[list[Sampled]], **options: Any) -> CreateTrainingJob:
     return CreateTrainingJob.model_validate(body)
 
 
+def train(
+    policy: Policy,
+    model: PeftModel,
+    start: State,
+    groups: Any,
+    config: ExperimentalTrainingConfig | None,
+    step: int,
+    callbacks: Callbacks,
+    reference: Adapter | None = None,
+    loss_source: str | None = None,
+) -> State:
+    """A job from its trajectories to the state after it."""
+    task = read_task(base_of(policy), groups, config, step, callbacks, loss_source=loss_source)
+    return take_steps(policy, model, start, task, callbacks, reference)
+
+
 def run(
     policy: Policy,
     state: State,
@@ -110,9 +137,8 @@ def run(
     events: list[Event] = overrides.pop("events", [])
     model = overrides.pop("model", None) or policy.lora_copy()
     step = overrides.pop("step", 3)
-    report = lambda kind, data: events.append((kind, data))  # noqa: E731
-    end = train(policy, model, state, *parts(job), step, report, cancelled, **overrides)
-    return end, events
+    callbacks = Callbacks(lambda kind, data: events.append((kind, data)), cancelled)
+    return train(policy, model, state, *parts(job), step, callbacks, **overrides), events
 
 
 def parts(job: CreateTrainingJob) -> tuple[Iterator[Iterator[Trajectory]], ExperimentalTrainingConfig | None]:
@@ -713,7 +739,7 @@ def test_a_trajectory_is_let_go_once_it_was_read(policy, start):
             yield found
 
     events: list[Event] = []
-    train(policy, policy.lora_copy(), start, [stream()], None, 0, lambda *event: events.append(event), lambda: False)
+    train(policy, policy.lora_copy(), start, [stream()], None, 0, Callbacks(lambda *event: events.append(event)))
     assert len(seen) == 10
     assert len(steps(events)) == 1
 
@@ -722,7 +748,7 @@ def test_a_long_job_shows_that_it_is_being_read_before_it_starts(policy, start):
     [each] = [Trajectory.model_validate(trajectory(sampled(Random(0), 1.0, 1)))]
     events: list[Event] = []
     groups = [repeat(each, 600), repeat(each, 1500)]
-    train(policy, policy.lora_copy(), start, groups, None, 0, lambda *event: events.append(event), lambda: False)
+    train(policy, policy.lora_copy(), start, groups, None, 0, Callbacks(lambda *event: events.append(event)))
     beats = [("heartbeat", {"trajectories": 1000}), ("heartbeat", {"trajectories": 2000})]
     assert events[:2] == beats
     assert [kind for kind, _ in events[2:]] == ["training_started", "preflight"]
@@ -733,7 +759,7 @@ def test_a_job_can_be_cancelled_while_it_is_read(policy, start):
     rest = repeat(each, 100)
     asked = iter([False] * 9 + [True])
     with pytest.raises(Cancelled):
-        train(policy, policy.lora_copy(), start, [rest], None, 0, lambda *event: None, lambda: next(asked))
+        train(policy, policy.lora_copy(), start, [rest], None, 0, Callbacks(lambda *event: None, lambda: next(asked)))
     assert len(list(rest)) == 90
 
 

@@ -235,7 +235,7 @@ def visits() -> Iterator[Callable[..., Visitor]]:
 @pytest.fixture(scope="session")
 def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
     """What a service has besides who may use it: made once, since nothing here samples or trains."""
-    from rolloutlab.policy.sampler import Sampler
+    from rolloutlab.engines.local import LocalEngine
     from rolloutlab.service.database import open_service_database
     from rolloutlab.service.endpoints.chat import Ledger
     from rolloutlab.service.job_queue import Jobs
@@ -243,10 +243,11 @@ def parts(policy: "Policy", tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     folder = tmp_path_factory.mktemp("parts")
     database = open_service_database(folder)
-    registry = Registry(database, folder, policy)
-    sampler, jobs = Sampler(policy), Jobs(database, folder, registry, pause=0.01)
-    yield registry, sampler, jobs, Ledger(database)
-    for part in (jobs, sampler, database):
+    engine = LocalEngine(policy)
+    registry = Registry(database, folder, engine)
+    jobs = Jobs(database, folder, registry, engine, pause=0.01)
+    yield registry, engine, jobs, Ledger(database)
+    for part in (jobs, engine, database):
         part.close()
 
 

@@ -47,7 +47,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise TrainingError("x" * 50_000)
 
-    monkeypatch.setattr("rolloutlab.service.job_queue.train", fail)
+    monkeypatch.setattr("rolloutlab.engines.local.take_steps", fail)
 
 
 def fill(service):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rolloutlab.errors import ServiceError
-from rolloutlab.policy.trainer import train
+from rolloutlab.policy.trainer import take_steps
 
 JOBS = "/v1/preview/training-jobs"
 LOST = "/v1/preview/lost-checkpoints"
@@ -30,10 +30,10 @@ def copied_while_a_job_runs(monkeypatch, tmp_path):
             with closing(here), closing(there):
                 here.backup(there)
             shutil.copytree(service.folder / "jobs", copy / "jobs")
-            monkeypatch.setattr("rolloutlab.service.job_queue.train", train)
-            return train(*arguments)
+            monkeypatch.setattr("rolloutlab.engines.local.take_steps", take_steps)
+            return take_steps(*arguments)
 
-        monkeypatch.setattr("rolloutlab.service.job_queue.train", copying)
+        monkeypatch.setattr("rolloutlab.engines.local.take_steps", copying)
         return copy
 
     return begin

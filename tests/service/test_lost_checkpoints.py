@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rolloutlab.errors import Cancelled, LabError, NotFoundError, PolicyError
+from rolloutlab.errors import LabError, NotFoundError, PolicyError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
@@ -313,12 +313,11 @@ def test_a_start_that_is_refused_has_removed_nothing(start, trained):
 def unended(monkeypatch):
     """Jobs train until the service stops, and start over with the next."""
 
-    def wait(policy, model, start, groups, config, step, report, cancelled, *_):
-        while not cancelled():
-            pass
-        raise Cancelled
+    def wait(policy, model, start, task, callbacks, *_):
+        while True:
+            callbacks.raise_if_cancelled()
 
-    monkeypatch.setattr("rolloutlab.service.job_queue.train", wait)
+    monkeypatch.setattr("rolloutlab.engines.local.take_steps", wait)
     return monkeypatch.undo
 
 

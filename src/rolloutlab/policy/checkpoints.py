@@ -1,8 +1,7 @@
 """Checkpoints on disk: a folder per step, written atomically and verified by checksums.
 
-`adapter_model.safetensors` and `adapter_config.json` are in peft's format, which inference servers load;
-`optimizer.safetensors` lets training resume exactly; `checkpoint.json` holds model and step, so that the checkpoint can
-be listed again after the loss of the database.
+What lies in it is the engine's: tensors, or where they are. `checkpoint.json` holds model and step, so that the
+checkpoint can be listed again after the loss of the database.
 """
 
 import hashlib
@@ -15,20 +14,17 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-from peft import LoraConfig
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from rolloutlab.api.wire.base import DateTime, Integer, Number, Wire
 from rolloutlab.api.wire.levels import LARGEST_STEP
 from rolloutlab.api.wire.training import LONGEST_NAME, NAME
-from rolloutlab.errors import CheckpointError, LabError, ServiceError
+from rolloutlab.errors import CheckpointError, ServiceError
 from rolloutlab.fsutil import flush
-from rolloutlab.policy.trainer import State
+from rolloutlab.policy.state import State, read_state, writing
 
-_ADAPTER, _OPTIMIZER, _SUMS = "adapter_model.safetensors", "optimizer.safetensors", "sha256.json"
-_METADATA = "checkpoint.json"
+_SUMS, _METADATA = "sha256.json", "checkpoint.json"
 _DELETE = "delete that step: the model continues from the one before"
 _RETRY = "try again; if it stays so, check the disk, and `ulimit -n` of the service"
 
@@ -54,28 +50,36 @@ class CheckpointMetadata(Wire):
     saved_at: DateTime
 
 
-def write_checkpoint(folder: Path, state: State, lora: LoraConfig, metadata: Mapping[str, Any] | None = None) -> None:
-    """Write a checkpoint beside `folder`, flush it to disk, then rename it.
+def seal(draft: Path, folder: Path, metadata: Mapping[str, Any] | None = None) -> None:
+    """Make a folder of an engine's files the checkpoint `folder`: add metadata and checksums, flush to disk, rename.
 
     metadata: the content of `checkpoint.json`.
 
     Raises:
         LabError: it cannot be written, for instance because the disk is full; an older one is still there.
     """
-    try:
+    with writing(folder):
+        if metadata:
+            (draft / _METADATA).write_text(json.dumps(metadata))
+        (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
+        for path in [*draft.iterdir(), draft]:
+            flush(path)
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.replace(folder)
+        flush(folder.parent)
+
+
+@contextmanager
+def drafted(folder: Path) -> Iterator[Path]:
+    """A new folder beside a checkpoint's, for an engine to fill; it is removed unless it was sealed."""
+    with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            _write_files(draft, state, lora, metadata)
-            if folder.exists():
-                shutil.rmtree(folder)
-            draft.replace(folder)
-            flush(folder.parent)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-    except (OSError, SafetensorError) as error:
-        raise LabError(f"the checkpoint {folder} cannot be written: {error}", hint="free some disk space") from error
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> State:
@@ -84,20 +88,26 @@ def read_checkpoint(folder: Path) -> State:
     Raises:
         CheckpointError: it is missing or damaged. ServiceError: the disk does not answer.
     """
-    with _checkpoint_errors(folder):
+    with checkpoint_errors(folder):
         check_checkpoint(folder)
-        return State(load_file(folder / _ADAPTER), load_file(folder / _OPTIMIZER))
+        return read_state(folder)
 
 
 def check_checkpoint(folder: Path) -> None:
     """Compare a checkpoint's files with their checksums; raises as `read_checkpoint` does."""
-    with _checkpoint_errors(folder):
+    with checkpoint_errors(folder):
         sums = json.loads((folder / _SUMS).read_text())
-        for name in sorted({_ADAPTER, _OPTIMIZER, *sums}):
+        for name in sorted(sums):
             if name in {"", ".."} or Path(name).name != name:  # path traversal
                 raise CheckpointError(f"{folder / _SUMS} is damaged: {name!r} is not a file name", hint=_DELETE)
             if _sha256(folder / name) != sums.get(name):
                 raise CheckpointError(f"{folder / name} is damaged: its checksum differs", hint=_DELETE)
+
+
+def identity(folder: Path) -> str:
+    """A hash of a checkpoint's checksums. Raises as `check_checkpoint`."""
+    with checkpoint_errors(folder):
+        return _sha256(folder / _SUMS)
 
 
 def read_metadata(folder: Path) -> CheckpointMetadata | None:
@@ -120,7 +130,7 @@ def read_metadata(folder: Path) -> CheckpointMetadata | None:
 
 
 @contextmanager
-def _checkpoint_errors(folder: Path) -> Iterator[None]:
+def checkpoint_errors(folder: Path) -> Iterator[None]:
     """Map errors of reading a checkpoint to CheckpointError and ServiceError."""
     try:
         yield
@@ -131,17 +141,6 @@ def _checkpoint_errors(folder: Path) -> Iterator[None]:
         raise ServiceError(f"{folder} cannot be read: {error.strerror or error}", hint=_RETRY) from error
     except (ValueError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}", hint=_DELETE) from error
-
-
-def _write_files(draft: Path, state: State, lora: LoraConfig, metadata: Mapping[str, Any] | None) -> None:
-    save_file(state.adapter, draft / _ADAPTER, metadata={"format": "pt"})
-    save_file(state.optimizer, draft / _OPTIMIZER)
-    lora.save_pretrained(str(draft))
-    if metadata:
-        (draft / _METADATA).write_text(json.dumps(metadata))
-    (draft / _SUMS).write_text(json.dumps({path.name: _sha256(path) for path in sorted(draft.iterdir())}))
-    for path in [*draft.iterdir(), draft]:
-        flush(path)
 
 
 def _sha256(path: Path) -> str:

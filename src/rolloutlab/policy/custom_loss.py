@@ -67,10 +67,22 @@ class CustomLoss:
 def checked_loss(
     source: str, cancelled: Callable[[], bool] = lambda: False, running: Running = nullcontext
 ) -> CustomLoss:
-    """The last function of a source, once its gradient is that of finite differences. Arguments are of `CustomLoss`.
+    """As `load_loss`, once the gradient is that of finite differences.
 
     Raises:
-        TrainingError: it is not Python, fails, or its gradient differs. Cancelled: see `run_user_code`.
+        TrainingError: as of `load_loss`, or it fails, or its gradient differs. Cancelled: see `run_user_code`.
+    """
+    loss = load_loss(source, cancelled, running)
+    for seed in range(3):
+        run_user_code(partial(_check_gradient, loss.function, seed), cancelled, "the loss failed", _HINT, running)
+    return loss
+
+
+def load_loss(source: str, cancelled: Callable[[], bool] = lambda: False, running: Running = nullcontext) -> CustomLoss:
+    """The last function of a source. Arguments are of `CustomLoss`.
+
+    Raises:
+        TrainingError: it is not Python. Cancelled: see `run_user_code`.
     """
 
     def load() -> Callable[..., Any]:
@@ -82,8 +94,6 @@ def checked_loss(
         return function
 
     function = run_user_code(load, cancelled, "the loss cannot be loaded", _HINT, running)
-    for seed in range(3):
-        run_user_code(partial(_check_gradient, function, seed), cancelled, "the loss failed", _HINT, running)
     return CustomLoss(function, cancelled, running)
 
 

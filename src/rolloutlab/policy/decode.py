@@ -27,8 +27,7 @@ class CompletionRequest:
     """One completion to sample. Its randomness depends on (seed, index, position) alone, not on the rest of the batch.
 
     temperature 0 takes the most likely token. top: how many of the most likely tokens to record at each position.
-    forced: the first tokens, instead of sampled ones. watch: called after each token; a Finish that it returns ends the
-    completion.
+    forced: the first tokens, instead of sampled ones. stops: strings with whose first the completion ends.
     """
 
     prompt: tuple[int, ...]
@@ -39,7 +38,7 @@ class CompletionRequest:
     index: int = 0
     top: int = 0
     forced: tuple[int, ...] = ()
-    watch: "Callable[[Completion], Finish | None] | None" = None
+    stops: tuple[str, ...] = ()
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Completion:
     """The sampled tokens of a request, the end-of-turn token included.
 
     logprobs: of the unscaled full-vocabulary distribution, in nats, one per token. top: for each token, the most likely
-    ones there with their logprobs, best first.
+    ones there with their logprobs, best first. watch: called after each token; a Finish that it returns ends it.
     """
 
     request: CompletionRequest
@@ -55,6 +54,7 @@ class Completion:
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
     finish: Finish | None = None
+    watch: "Callable[[Completion], Finish | None] | None" = field(default=None, compare=False, repr=False)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class Decoder:
                 row.top.append(possible[: row.request.top])
 
     def _finish(self, row: Completion) -> Finish | None:
-        finish = row.request.watch(row) if row.request.watch else None  # called for the last token too
+        finish = row.watch(row) if row.watch else None  # called for the last token too
         if row.tokens[-1] in self._end_ids:
             return "stop"
         return finish or ("length" if len(row.tokens) >= row.request.max_tokens else None)

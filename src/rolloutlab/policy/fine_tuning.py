@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from peft import PeftModel
-
 from rolloutlab.api.wire.chat import Choice, ChoiceLogprobs, MessageOrChoice, TokenLogprob
 from rolloutlab.api.wire.fine_tuning import Conversation, SFTTrainingConfig
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING
@@ -22,11 +20,11 @@ from rolloutlab.errors import ContextError, RenderingError, TrainingError
 from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.options import Options
 from rolloutlab.objective.preflight import count
-from rolloutlab.policy.model import Policy
+from rolloutlab.policy.base import Base
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.task import Callbacks, Task, seed_of
 from rolloutlab.policy.token_sequence import TokenSequence
-from rolloutlab.policy.trainer import GradientSteps, Report, State, beat, seed_of, take_steps
 
 _LEAST_RATE = 5e-5
 """The default learning rate of large policies: openpipe-art's own; that of reinforcement learning is lower."""
@@ -64,21 +62,21 @@ class ReadConversations:
         """Tokens that are learned."""
         return sum(sequence.trainable for sequences in self.sequences for sequence in sequences)
 
-    def rows(self, policy: Policy, batch_size: int | None = None) -> list[Row]:
+    def rows(self, base: Base, batch_size: int | None = None) -> list[Row]:
         """Rows of `batch_size` conversations each, or as many as fit into the policy's row; in order."""
         # advantage and weight 1 make the loss of a row the mean negative logprob of its trained tokens
         learned = [[TrainingSequence(each, 1.0, 1.0) for each in sequences] for sequences in self.sequences]
         if batch_size is None:
-            return list(pack(learned, policy.row_tokens))
+            return list(pack(learned, base.row_tokens))
         remaining = iter(learned)
         return [list(chain.from_iterable(batch)) for batch in iter(lambda: list(islice(remaining, batch_size)), [])]
 
 
 def read_conversations(
-    conversations: Iterable[tuple[str, Conversation]], policy: Policy, progress: Callable[[int], None] = lambda _: None
+    conversations: Iterable[tuple[str, Conversation]], base: Base, progress: Callable[[int], None] = lambda _: None
 ) -> ReadConversations:
     """Read named conversations once, in order; `progress` is called after each with their number so far."""
-    renderer = policy.renderer(policy.context)
+    renderer = base.renderer(base.context)
     digest, number = hashlib.sha256(), 0
     read = ReadConversations([], 0, {}, {}, [], b"")
     foreign: dict[str, None] = {}
@@ -87,8 +85,8 @@ def read_conversations(
         try:
             items = _checked_choices(conversation.messages, renderer)
             foreign |= {} if items == conversation.messages else {name: None}
-            sequences = [each for each in _sequences(conversation, items, renderer, policy.context) if each.trainable]
-            fitting = [sequence for sequence in sequences if len(sequence) <= policy.context]
+            sequences = [each for each in _sequences(conversation, items, renderer, base.context) if each.trainable]
+            fitting = [sequence for sequence in sequences if len(sequence) <= base.context]
             reason = Reason.TOO_LONG if sequences else Reason.NO_ANSWER
         except ContextError:
             fitting, reason = [], Reason.TOO_LONG
@@ -197,41 +195,31 @@ def _with_tokens(items: Sequence[MessageOrChoice], i: int, renderer: Renderer, t
     return Choice.model_construct(finish_reason="stop", index=0, message=before[-1], logprobs=logprobs)
 
 
-def fine_tune(
-    policy: Policy,
-    model: PeftModel,
-    start: State,
+def read_fine_tuning(
+    base: Base,
     conversations: Iterable[tuple[str, Conversation]],
     config: SFTTrainingConfig | None,
     step: int,
-    report: Report,
-    cancelled: Callable[[], bool],
-) -> State:
-    """As `trainer.train`, by cross-entropy: the loss of a row is the mean negative logprob of its trained tokens.
+    callbacks: Callbacks,
+) -> Task:
+    """As `read_task`, by cross-entropy: the loss of a row is the mean negative logprob of its trained tokens.
 
     Raises:
-        TrainingError: there are fewer learning rates than rows, or as of `train`. Cancelled: as of `train`.
+        TrainingError: there are fewer learning rates than rows. Cancelled: as of `read_task`.
     """
-    config = config or SFTTrainingConfig()
-    read = read_conversations(conversations, policy, lambda number: beat(number, report, cancelled))
-    rows = read.rows(policy, config.batch_size)
-    rates = _rates(config, policy, len(rows))
+    config, report = config or SFTTrainingConfig(), callbacks.report
+    read = read_conversations(conversations, base, callbacks.beat)
+    rows = read.rows(base, config.batch_size)
+    rates = _rates(config, base, len(rows))
     report("training_started", {"num_sequences": len(rows), "learning_rate": rates[0] if rates else 0.0, "step": step})
     report("preflight", _preflight_data(read, config))
-
-    def report_known(kind: str, data: dict[str, object]) -> None:
-        report(kind, {name: data[name] for name in _REPORTED if name in data} if kind == "gradient_step" else data)
-
     constant = {"num_trajectories": float(len(read.sequences)), "num_trainable_tokens": float(read.tokens)}
-    seed = seed_of(read.digest, config, step)
-    return take_steps(
-        policy, model, start, GradientSteps(rows, rates, Options(), seed, constant), report_known, cancelled
-    )
+    return Task(rows, rates, Options(), seed_of(read.digest, config, step), constant, frozenset(_REPORTED))
 
 
-def _rates(config: SFTTrainingConfig, policy: Policy, rows: int) -> list[float]:
+def _rates(config: SFTTrainingConfig, base: Base, rows: int) -> list[float]:
     """A learning rate for each row."""
-    given = max(policy.learning_rate, _LEAST_RATE) if config.learning_rate is None else config.learning_rate
+    given = max(base.learning_rate, _LEAST_RATE) if config.learning_rate is None else config.learning_rate
     if not isinstance(given, list):
         return [given] * rows
     if lack := config.lacks_rates(rows):

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import partial
 from itertools import chain
@@ -22,9 +22,9 @@ from transformers.pytorch_utils import Conv1D
 
 from rolloutlab.errors import PolicyError
 from rolloutlab.policy import practice
+from rolloutlab.policy.base import Base
 from rolloutlab.policy.capabilities import Probe
 from rolloutlab.policy.decode import CompletionRequest, Decoder
-from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.template_date import DATE, prints_date
 from rolloutlab.settings import ModelSettings
 
@@ -98,10 +98,6 @@ class Policy:
         model = previous or self.lora_copy()
         write_adapter(model, adapter)
         return model
-
-    def renderer(self, context: int | None = None) -> Renderer:
-        """A renderer of conversations for this policy; context: see `Renderer`."""
-        return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date)
 
     @property
     def vocabulary(self) -> int:
@@ -212,6 +208,12 @@ def fingerprint(policy: Policy) -> str:
         samples = weight.flatten()[:: max(1, weight.numel() // _FINGERPRINT_SAMPLES)].float().cpu().contiguous()
         digest.update(f"{name}{tuple(weight.shape)}".encode() + samples.numpy().tobytes())
     return digest.hexdigest()
+
+
+def base_of(policy: Policy) -> Base:
+    """What is known of the policy without its weights."""
+    shared = {each.name: getattr(policy, each.name) for each in fields(Base) if each.name != "fingerprint"}
+    return Base(fingerprint=fingerprint(policy), **shared)
 
 
 def limit_threads(policy: Policy) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutlab.policy.decode import Completion, CompletionRequest, Decoder, Finish
@@ -36,6 +36,8 @@ _TURN = 16
 
 
 Completions = Future[list[Completion]]
+Watch = Callable[[Completion], Finish | None]
+Watcher = Callable[[CompletionRequest], Watch | None]
 Newcomers = list[tuple["_Submission", Completion]]
 """The completions that join a batch."""
 
@@ -106,13 +108,13 @@ class _Batch:
     def admit(self) -> None:
         """Prefill what joins; an error of it fails the requests that join, and the running completions go on."""
         newcomers, self.joining = self.joining, []
-        self.running.update({id(row.request): submission for submission, row in newcomers})
+        self.running.update({id(row): submission for submission, row in newcomers})
         try:
             with self._timed():
                 self.decoder.resume([row for _, row in newcomers])
         except Exception as error:  # noqa: BLE001 - it goes to the futures; the thread must not end
             for submission, row in newcomers:
-                self.running.pop(id(row.request), None)
+                self.running.pop(id(row), None)
                 submission.fail(error)
 
     def step(self) -> None:
@@ -127,11 +129,11 @@ class _Batch:
                 submission.fail(error)
             return
         for row in ended:
-            self.running.pop(id(row.request)).end(row)
+            self.running.pop(id(row)).end(row)
 
     def preempt(self, count: int) -> Newcomers:
         """Take the newest completions out."""
-        return [(self.running.pop(id(row.request)), row) for row in self.decoder.preempt(count)]
+        return [(self.running.pop(id(row)), row) for row in self.decoder.preempt(count)]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -192,13 +194,15 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
-    def submit(self, adapter: Adapter, requests: Sequence[CompletionRequest]) -> Completions:
+    def submit(
+        self, adapter: Adapter, requests: Sequence[CompletionRequest], watch: Watcher = lambda _: None
+    ) -> Completions:
         """Queue completions under an adapter; cancelling the future stops their decoding.
 
-        Requests with the same adapter object share a batch.
+        Requests with the same adapter object share a batch. watch: gives the function that watches each completion.
         """
         future: Completions = Future()
-        waiting = deque(Completion(replace(request, watch=_until_done(request, future))) for request in requests)
+        waiting = deque(Completion(request, watch=_until_done(watch(request), future)) for request in requests)
         if not waiting:
             future.set_result([])
         with self._changed:
@@ -314,17 +318,17 @@ class Sampler:
         return idle
 
 
-def _until_done(request: CompletionRequest, future: Completions) -> Callable[[Completion], Finish | None]:
-    """The request's `watch`, and an end when its future is cancelled."""
+def _until_done(watch: Watch | None, future: Completions) -> Watch:
+    """The watch of a completion, and an end when its future is cancelled."""
 
-    def watch(row: Completion) -> Finish | None:
+    def watched(row: Completion) -> Finish | None:
         if future.done():
             return "abandoned"
         try:
-            return request.watch(row) if request.watch else None
+            return watch(row) if watch else None
         except Exception as error:  # noqa: BLE001 - it must not fail the other requests of the batch
             with suppress(InvalidStateError):
                 future.set_exception(error)
             return "abandoned"
 
-    return watch
+    return watched

@@ -1,160 +1,84 @@
-"""One training job: trajectories to sequences, sequences to rows, one AdamW step per row."""
+"""The gradient steps of a training job on this machine: one AdamW step per row."""
 
-import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from statistics import fmean, pstdev
-from typing import Any
+from dataclasses import replace
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
-from rolloutlab.api.wire.base import Wire
-from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.errors import Cancelled, TrainingError
-from rolloutlab.objective.options import Options, settle
-from rolloutlab.objective.preflight import Preflight, preflight
-from rolloutlab.policy.custom_loss import CustomLoss, Running, checked_loss
+from rolloutlab.errors import TrainingError
+from rolloutlab.objective.options import Options
+from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.forward import Forward
-from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
 from rolloutlab.policy.loss import row_loss
 from rolloutlab.policy.metrics import metrics_of
 from rolloutlab.policy.model import Adapter, Policy, adapter_parameters, read_adapter, write_adapter
 from rolloutlab.policy.packing import Batch, trained_positions
+from rolloutlab.policy.progress import Progress
 from rolloutlab.policy.reference import adapter_logprobs, base_logprobs, sample
-from rolloutlab.policy.rows import Row, TrainingSequence, pack, recorded, tokens_of
+from rolloutlab.policy.rows import Row, recorded, tokens_of
+from rolloutlab.policy.state import State
+from rolloutlab.policy.task import Callbacks, Task
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.policy.whole_row import WholeRow, whole_row
 
-_MAX_OPTION = 1e18
-_HEARTBEAT = 1000
-"""Trajectories read between two heartbeats."""
-Report = Callable[[str, dict[str, object]], None]
-"""Called with the type and data of each event."""
 
-
-@dataclass(frozen=True)
-class State:
-    """The content of a checkpoint: the adapter, and AdamW's moments and step counts under the adapter's names."""
-
-    adapter: Adapter
-    optimizer: dict[str, Tensor]
-
-
-def train(
+def take_steps(
     policy: Policy,
     model: PeftModel,
     start: State,
-    groups: Groups,
-    config: ExperimentalTrainingConfig | None,
-    step: int,
-    report: Report,
-    cancelled: Callable[[], bool],
+    task: Task,
+    callbacks: Callbacks,
     reference: Adapter | None = None,
-    loss_source: str | None = None,
-    loss_running: Running = nullcontext,
+    progress: Progress | None = None,
 ) -> State:
-    """Train `model`, a LoRA copy of the policy, from the state of checkpoint `step`; the state after the job.
+    """Train `model`, a LoRA copy of the policy, on the rows of a task, one AdamW step each; the state afterwards.
 
-    The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
-    The same job from the same state gives bit-identical tensors on the same machine. reference: the adapter of
-    `kl_ref_step`; None is checkpoint 0. loss_source: of `custom_loss`, checked by finite differences first.
-    loss_running: entered while its code runs.
+    The same task from the same state gives bit-identical tensors on the same machine, also where it goes on from the
+    rows of its `progress`. reference: the adapter of the task's; None is checkpoint 0.
 
     Raises:
-        TrainingError: the loss stopped being a number, or a custom loss is wrong.
-        Cancelled: `cancelled()` became true; checked after each trajectory, before each row, in a custom loss.
+        TrainingError: the loss stopped being a number, or a custom loss fails.
+        Cancelled: checked before each row, and in a custom loss.
     """
-    options = _in_fp32(settle(config))
-    loss = checked_loss(loss_source, cancelled, loss_running) if loss_source is not None else None
-    learning_rate = policy.learning_rate if options.learning_rate is None else options.learning_rate
-    renderer = policy.renderer()
-    job = read_job(groups, renderer, policy.context, lambda count: beat(count, report, cancelled))
-    check = preflight(job.members, options, warnings=job.warnings)
-    rows = list(pack(_training_sequences(check, job.sequences), policy.row_tokens))
-    report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
-    report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
-    rates = [learning_rate] * len(rows)
-    seed, constant = seed_of(job.digest, config, step), _job_metrics(job, check)
-    steps = GradientSteps(rows, rates, options, seed, constant, reference, loss)
-    return take_steps(policy, model, start, steps, report, cancelled)
-
-
-@dataclass(frozen=True)
-class GradientSteps:
-    """The gradient steps of a job. rates: a learning rate per row. constant: numbers that every step reports."""
-
-    rows: list[Row]
-    rates: Sequence[float]
-    options: Options
-    seed: int
-    constant: Mapping[str, float]
-    reference: Adapter | None = None
-    loss: CustomLoss | None = None
-
-
-def take_steps(
-    policy: Policy, model: PeftModel, start: State, steps: GradientSteps, report: Report, cancelled: Callable[[], bool]
-) -> State:
-    """Train `model` on rows, one AdamW step each, from a state; the state afterwards. Raises as `train`."""
-    rows, options = steps.rows, steps.options
-    torch.manual_seed(steps.seed)
+    rows, options = task.rows, task.options
+    torch.manual_seed(task.seed)
     write_adapter(model, start.adapter)
     forward = Forward(policy, model)
-    parameters = adapter_parameters(model).values()
-    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1)
-    _restore(optimizer, model, start.optimizer)
     if options.precalculate_logprobs:
-        rows = [_with_new_logprobs(forward, row) for row in _until(cancelled, rows)]
-    rows = list(_with_references(forward, model, rows, options, steps.reference, cancelled))
+        rows = [_with_new_logprobs(forward, row) for row in _until(callbacks, rows)]
+    rows = list(_with_references(forward, model, rows, options, reference, callbacks))
+    loss = load_loss(task.loss_source, callbacks.cancelled, callbacks.in_user_code) if task.loss_source else None
+    state, reported = (progress.read() if progress else None) or (start, [])
+    for each in reported:
+        callbacks.report("gradient_step", each)
+    write_adapter(model, state.adapter)
+    optimizer = torch.optim.AdamW(adapter_parameters(model).values(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.1)
+    _restore(optimizer, model, state.optimizer)
     with ThreadPoolExecutor(policy.workers, "trainer") as pool:
-        for i, row in enumerate(_until(cancelled, rows)):
-            optimizer.param_groups[0]["lr"] = steps.rates[i]
-            metrics = _optimizer_step(forward, optimizer, row, options, pool, steps.loss)
+        for i, row in enumerate(_until(callbacks, rows[len(reported) :]), start=len(reported)):
+            optimizer.param_groups[0]["lr"] = task.rates[i]
+            metrics = _optimizer_step(forward, optimizer, row, options, pool, loss)
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                 hint = "a lower learning_rate or epsilon_high"
                 raise TrainingError(f"the loss of row {i} is not a finite number", hint=hint)
-            metrics |= {**steps.constant, "learning_rate": steps.rates[i]}
-            # undefined metrics are left out: JSON has no NaN
-            report("gradient_step", {k: v for k, v in metrics.items() if math.isfinite(v)})
+            reported.append(task.reported_of({**metrics, "learning_rate": task.rates[i]}))
+            callbacks.report("gradient_step", reported[-1])
+            if progress and progress.due():
+                progress.write(State(read_adapter(model), _moments(optimizer, model)), reported)
     if rows and not forward.logprobs([rows[-1][0].tokens])[0].isfinite().all():
         raise TrainingError("the weights are no longer finite", hint="a lower learning_rate")
     return State(read_adapter(model), _moments(optimizer, model))
 
 
-def beat(count: int, report: Report, cancelled: Callable[[], bool]) -> None:
-    """While a long job is being read: check for cancellation, report heartbeats."""
-    if cancelled():
-        raise Cancelled
-    if count % _HEARTBEAT == 0:
-        report("heartbeat", {"trajectories": count})
-
-
-def _until(cancelled: Callable[[], bool], rows: Sequence[Row]) -> Iterator[Row]:
+def _until(callbacks: Callbacks, rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
-        if cancelled():
-            raise Cancelled
+        callbacks.raise_if_cancelled()
         yield row
-
-
-def _in_fp32(options: Options) -> Options:
-    """The options with floats clamped so that products stay finite in fp32; larger values have the same effect."""
-    floats = {name: value for name, value in vars(options).items() if isinstance(value, float)}
-    clamped: dict[str, Any] = {name: min(max(value, -_MAX_OPTION), _MAX_OPTION) for name, value in floats.items()}
-    return replace(options, **clamped)
-
-
-def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[Row]:
-    """The trainable sequences of each group."""
-    remaining = iter(sequences)
-    for group in check.shares:
-        pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
-        yield [TrainingSequence(each, share.advantage, share.weight) for share, rest in pairs for each in rest]
 
 
 def _with_new_logprobs(forward: Forward, row: Row) -> Row:
@@ -172,13 +96,13 @@ def _with_references(
     rows: Sequence[Row],
     options: Options,
     reference: Adapter | None,
-    cancelled: Callable[[], bool],
+    callbacks: Callbacks,
 ) -> Iterator[Row]:
     """The rows with logprobs under the reference of the penalty, and under checkpoint 0 for a sample or for all."""
     penalised = options.kl_penalty_coef > 0
     picked = set(sample([len(s.tokens) for row in rows for s in row]))
     first = 0
-    for row in _until(cancelled, rows):
+    for row in _until(callbacks, rows):
         tokens = [s.tokens for s in row]
         chosen = [i for i in range(len(row)) if first + i in picked or (penalised and reference is None)]
         first += len(row)
@@ -248,41 +172,6 @@ def _whole_row(forward: Forward, row: Row, options: Options, loss: CustomLoss | 
     else:
         result = row_loss(new_T, *tokens[:4], options, reference_T=tokens.reference_T, original_T=tokens.original_T)
     return whole_row(result, new_T, [s.tokens.trainable for s in row])
-
-
-def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:
-    rewards = [member.reward for group in job.members for member in group]
-    return {
-        "reward": fmean(rewards) if rewards else math.nan,
-        "reward_std_dev": pstdev(rewards) if rewards else math.nan,
-        "num_groups_submitted": len(job.members),
-        "num_groups_trainable": check.trainable_groups,
-        "num_trajectories": check.trajectories,
-        "num_trainable_tokens": check.trainable_tokens,
-    }
-
-
-def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
-    return {
-        "trajectories": check.trajectories,
-        "trainable_trajectories": check.trainable_trajectories,
-        "groups": len(check.shares),
-        "trainable_groups": check.trainable_groups,
-        "trainable_tokens": check.trainable_tokens,
-        "reasons": check.reasons(),
-        "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},
-        "unreadable": check.unreadable(),
-        "warnings": list(check.warnings),
-        "unknown_options": list(options.unknown),
-    }
-
-
-def seed_of(content: bytes, config: Wire | None, step: int) -> int:
-    """A seed from a job's content, not its model: the same job on a copy of the model gives the same result."""
-    digest = hashlib.sha256(str(step).encode())
-    digest.update(content)
-    digest.update(config.to_json().encode() if config else b"")
-    return int.from_bytes(digest.digest()[:8])
 
 
 def _moments(optimizer: torch.optim.Optimizer, model: PeftModel) -> dict[str, Tensor]:

@@ -10,8 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rolloutlab.api.http.secrecy import proof
-from rolloutlab.policy.forward import Scorer
-from rolloutlab.policy.sampler import Sampler
+from rolloutlab.engines.engine import Engine
 from rolloutlab.service.endpoints import chat, fine_tuning, logprobs, models, training_jobs
 from rolloutlab.service.endpoints.body import add_schemas
 from rolloutlab.service.endpoints.chat import Completer, Ledger
@@ -32,7 +31,7 @@ _THIS_MACHINE = tuple(f"[{host}]" if ":" in host else host for host in PLAIN_HOS
 
 def make_app(
     registry: Registry,
-    sampler: Sampler,
+    engine: Engine,
     jobs: Jobs,
     ledger: Ledger,
     token: str,
@@ -55,11 +54,11 @@ def make_app(
     app.router.routes += [*authority.routes(), mcp.route()]
     app.add_exception_handler(OAuthError, error_response)
     bearer = [Depends(_bearer(authority.api_guard(token)))]
-    completer = Completer(registry, sampler, ledger)
+    completer = Completer(registry, engine, ledger)
     app.include_router(chat.router(registry, completer), dependencies=bearer, responses=CHAT)
-    routers = [chat.usage_router(ledger), logprobs.router(registry, Scorer(registry.policy))]
+    routers = [chat.usage_router(ledger), logprobs.router(registry, engine)]
     routers += [models.router(registry, jobs), models.lost_router(registry), training_jobs.router(jobs)]
-    routers.append(fine_tuning.router(registry.policy, jobs))
+    routers.append(fine_tuning.router(engine.base, jobs))
     for router in routers:
         app.include_router(router, dependencies=bearer, responses=TRAINING)
 

@@ -14,10 +14,12 @@ from typing import TypeVar
 
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob
 from rolloutlab.api.wire.training import Event, ExperimentalTrainingConfig, TrainingJob
+from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import Cancelled, ConflictError, LabError, NotFoundError, RolloutlabError, TrainingError
 from rolloutlab.fsutil import flush, remove
-from rolloutlab.policy.fine_tuning import fine_tune
-from rolloutlab.policy.trainer import train
+from rolloutlab.policy.checkpoints import check_checkpoint
+from rolloutlab.policy.fine_tuning import read_fine_tuning
+from rolloutlab.policy.task import Callbacks, Task, read_task
 from rolloutlab.service.endpoints import job_upload, sft_upload
 from rolloutlab.service.endpoints.body import invalid_option
 from rolloutlab.service.job_bodies import Bodies, reading
@@ -51,21 +53,23 @@ class _Outcome:
 class Jobs:
     """Accepts jobs, and trains them in a thread of its own.
 
-    A job that was running when the service was killed is queued again, and starts over from its starting checkpoint;
-    one whose own loss ran at that moment has failed, since it might end the service each time.
+    A job that was running when the service was killed is queued again, and goes on from the last rows that its
+    engine kept; one whose own loss ran at that moment has failed, since it might end the service each time.
     pause: seconds between retries of failed disk writes.
     """
 
-    def __init__(self, database: Database, folder: Path, registry: Registry, *, pause: float = _RETRY_SECONDS) -> None:
+    def __init__(
+        self, database: Database, folder: Path, registry: Registry, engine: Engine, *, pause: float = _RETRY_SECONDS
+    ) -> None:
         self._database = database
         self._registry = registry
+        self._engine = engine
         self._pause = pause
         self._changed = threading.Condition()
         self._closed = False
         self.streaming = True
         """False once the service stops: event streams end then."""
         self._listeners: set[Callable[[], None]] = set()
-        self._model = registry.policy.training_copy()
         self._losses = LossFiles(folder / "losses")
         self.bodies = Bodies(database, folder / "jobs")
         self.files = UploadedFiles(folder / "files")
@@ -211,7 +215,7 @@ class Jobs:
             return True
 
     def close(self) -> None:
-        """Stop at the next row or in a custom loss; the running job starts over at the next start of the service."""
+        """Stop at the next row or in a custom loss; the running job goes on at the next start of the service."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -263,7 +267,6 @@ class Jobs:
         if not started.rowcount:  # it was cancelled since `_next`
             return None
         self._raise_if_stopped(job_id)
-        start = self._registry.state(model_id, step)
         last: dict[str, object] = {}
 
         def report(kind: str, data: dict[str, object]) -> None:
@@ -273,22 +276,30 @@ class Jobs:
             self._notify()
 
         stop = partial(self._should_stop, job_id)
-        policy, body = self._registry.policy, self.bodies.path(job_id)
-        with reading(body):
-            if row["kind"] == "sft":
-                job, conversations = sft_upload.read(body)
-                state = fine_tune(policy, self._model, start, conversations, job.config, step, report, stop)
-            else:
-                config, groups = job_upload.read(body)
-                source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
-                kl_step = config.kl_ref_step if config else None
-                reference = self._registry.state(model_id, kl_step).adapter if kl_step else None
-                run = partial(self._losses.running, job_id)
-                state = train(policy, self._model, start, groups, config, step, report, stop, reference, source, run)
+        callbacks = Callbacks(report, stop, partial(self._losses.running, job_id))
+        with self._registry.checkpoint(model_id, step) as source:
+            with reading(self.bodies.path(job_id)):
+                task = self._read_task(row, step, callbacks)
+            draft = self._registry.draft(model_id, job_id)
+            self._engine.train(source, draft, task, callbacks)
         self._raise_if_stopped(job_id)
         new_step = self._registry.next_step(model_id)
-        self._registry.save(model_id, new_step, state, metrics=last, job_id=job_id)
+        self._registry.save(model_id, new_step, draft, metrics=last, job_id=job_id)
         return _Outcome("succeeded", "training_ended", {"step": new_step}, step=new_step, metrics=last)
+
+    def _read_task(self, row: Row, step: int, callbacks: Callbacks) -> Task:
+        """The gradient steps of a job from its body."""
+        base, body = self._registry.base, self.bodies.path(row["id"])
+        if row["kind"] == "sft":
+            job, conversations = sft_upload.read(body)
+            return read_fine_tuning(base, conversations, job.config, step, callbacks)
+        config, groups = job_upload.read(body)
+        source = self._losses.read(config.custom_loss) if config and config.custom_loss else None
+        reference = None
+        if config and config.kl_ref_step:
+            with self._registry.checkpoint(row["model_id"], config.kl_ref_step) as reference:
+                check_checkpoint(reference)
+        return read_task(base, groups, config, step, callbacks, reference, source)
 
     def _should_stop(self, job_id: str) -> bool:
         rows = self._database.read("SELECT cancel_wanted FROM jobs WHERE id = ?", job_id)
@@ -313,6 +324,7 @@ class Jobs:
         self._notify()
         if not updated:  # its model was deleted while it ran
             self._registry.discard(model_id)
+        self._registry.remove_draft(model_id, job_id)
         self.bodies.remove(job_id)
 
     def _requeue_running(self) -> None:
@@ -320,6 +332,8 @@ class Jobs:
         sql = "SELECT * FROM jobs WHERE id = ? AND status = 'running' AND NOT cancel_wanted"
         for row in self._database.read(sql, self._losses.marked_job()):
             self._record(row, _failed(_CRASHED))
+        jobs = self._database.read("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
+        self._registry.remove_drafts([row["id"] for row in jobs])
         with self._database.write() as connection:
             for row in connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall():
                 connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))

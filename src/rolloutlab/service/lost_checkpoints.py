@@ -15,11 +15,11 @@ from uuid import UUID
 
 from rolloutlab.api.wire.levels import LARGEST_STEP
 from rolloutlab.api.wire.training import LostCheckpoint, RecoveredCheckpoints
+from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import CheckpointError, ConflictError, LabError, RolloutlabError, ServiceError
 from rolloutlab.fsutil import flush, remove
 from rolloutlab.objective.preflight import count
-from rolloutlab.policy.checkpoints import CheckpointMetadata, check_checkpoint, read_checkpoint, read_metadata
-from rolloutlab.policy.model import Adapter, Policy
+from rolloutlab.policy.checkpoints import CheckpointMetadata, check_checkpoint, read_metadata
 from rolloutlab.service.quarantine import UNLISTED, note_of, reason_of, set_aside
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database
@@ -39,12 +39,11 @@ class LostCheckpoints:
     models: the folder of all models, `MODEL_ID/STEP` per checkpoint.
     """
 
-    def __init__(self, database: Database, models: Path, policy: Policy, initial: Adapter) -> None:
+    def __init__(self, database: Database, models: Path, engine: Engine) -> None:
         self._database = database
         self._models = models
         self._lost = models / ".lost"
-        self._policy = policy
-        self._initial = initial
+        self._engine = engine
 
     def reconcile(self, *, start_empty: bool) -> None:
         """At start: finish interrupted deletions, set aside unlisted checkpoints.
@@ -123,10 +122,9 @@ class LostCheckpoints:
         for each in (path.parent, path, *path.rglob("*")):
             if each.is_symlink():
                 raise CheckpointError(f"{each} is a symbolic link", hint="put the files themselves in its place")
-        state = read_checkpoint(path)
-        metadata = _checked_metadata(path, lost)
-        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (state.adapter, self._initial)]
-        if not metadata and shapes[0] != shapes[1]:
+        check_checkpoint(path)
+        metadata, fits = _checked_metadata(path, lost), self._engine.fits(path)
+        if not metadata and not fits:
             raise ConflictError("its tensors are for another base policy than the one that is served")
         target = self._models / str(lost.model_id) / str(lost.step)
         try:
@@ -170,7 +168,7 @@ class LostCheckpoints:
             columns = metadata.base_model, metadata.run_id, metadata.created_at, metadata.base
         else:
             entity, project, first = "local", "recovered", short
-            columns = self._policy.name, short, now(), None
+            columns = self._engine.base.name, short, now(), None
         query = "SELECT name FROM models WHERE entity = ? AND project = ?"
         taken = {row["name"] for row in connection.execute(query, (entity, project))}
         name = next(each for each in (first, *(f"{first}-{i}" for i in range(2, len(taken) + 3))) if each not in taken)

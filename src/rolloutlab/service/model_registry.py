@@ -3,8 +3,7 @@
 import json
 import re
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from sqlite3 import Connection
@@ -12,11 +11,11 @@ from threading import Lock
 from typing import Any
 
 from rolloutlab.api.wire.training import Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
+from rolloutlab.engines.engine import Engine, partial_of
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, LabError, NotFoundError
 from rolloutlab.fsutil import remove
-from rolloutlab.policy.checkpoints import read_checkpoint, write_checkpoint
-from rolloutlab.policy.model import Adapter, Policy, fingerprint, read_adapter
-from rolloutlab.policy.trainer import State
+from rolloutlab.policy.checkpoints import drafted, seal
+from rolloutlab.policy.state import writing
 from rolloutlab.service.lost_checkpoints import LostCheckpoints, deleting
 from rolloutlab.store.models import now
 from rolloutlab.store.sqlite import Database, Row
@@ -27,7 +26,6 @@ _ARTIFACT = re.compile(
 )
 _ID = re.compile(r"(?P<id>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?:@(?P<version>\w+))?\Z")
 _SHORT = re.compile(r"(?P<project>[\w.-]+)/(?P<name>[\w.-]+)(?:@(?P<version>\w+))?\Z")
-_CACHED_ADAPTERS = 8
 _MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "run_id", "created_at", "base")
 """Columns that the folder of a checkpoint repeats, so that it can be listed again without the database."""
 _CARD_COLUMNS = ("base_model", "newest_step", "checkpoints")
@@ -36,7 +34,7 @@ Metrics = Mapping[str, object]
 
 
 class Registry:
-    """The models of one service, all on its one base policy.
+    """The models of one service, all on the base of its one engine.
 
     start_empty: with an empty database, set trained checkpoints aside instead of raising.
 
@@ -44,16 +42,14 @@ class Registry:
         LabError: the database lists no model, trained checkpoints lie beside it, and `start_empty` is false.
     """
 
-    def __init__(self, database: Database, folder: Path, policy: Policy, *, start_empty: bool = False) -> None:
+    def __init__(self, database: Database, folder: Path, engine: Engine, *, start_empty: bool = False) -> None:
         self._database = database
         self._folder = folder
-        self.policy = policy
-        self._base = " ".join([fingerprint(policy), *policy.bound_options])
-        self._initial = State(read_adapter(policy.lora_copy()), {})
-        self._adapters: OrderedDict[tuple[str, int], Adapter] = OrderedDict()
-        self._lock = Lock()
+        self._engine = engine
+        self.base = engine.base
+        self._made_on = " ".join([self.base.fingerprint, *self.base.bound_options])
         self._registering = Lock()
-        self.lost = LostCheckpoints(database, folder / "models", policy, self._initial.adapter)
+        self.lost = LostCheckpoints(database, folder / "models", engine)
         self.lost.reconcile(start_empty=start_empty)
 
     def register(self, request: RegisterModel) -> Model:
@@ -62,9 +58,9 @@ class Registry:
         Raises:
             InputError: the name is taken and `return_existing` is false, or the base model is not the service's.
         """
-        if request.base_model not in {None, self.policy.name}:
+        if request.base_model not in {None, self.base.name}:
             raise InputError(
-                f"the base model {request.base_model!r} is not served here; this service serves {self.policy.name!r}",
+                f"the base model {request.base_model!r} is not served here; this service serves {self.base.name!r}",
                 hint=f"rolloutlab serve --policy {request.base_model}",
             )
         entity, name = request.entity or _ENTITY, (request.project, request.name)
@@ -119,7 +115,7 @@ class Registry:
             delete = "DELETE FROM checkpoints WHERE model_id = ? AND step = ?"
             connection.executemany(delete, [(model_id, step) for step in deleted])
             folders += [self._path(model_id, step) for step in deleted]
-        self._uncache(model_id, deleted)
+        self._forget(model_id, deleted)
         missing = [step for step in requested if step not in deleted]
         return DeletedCheckpoints(deleted_count=len(deleted), not_found_steps=missing)
 
@@ -130,7 +126,7 @@ class Registry:
         with self._deleting() as (connection, folders):
             connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
             folders.append(self._folder / "models" / model_id)
-        self._uncache(model_id, steps)
+        self._forget(model_id, steps)
 
     def discard(self, model_id: str) -> None:
         """Remove the files of a model that is no longer listed."""
@@ -178,7 +174,7 @@ class Registry:
         Raises:
             NotFoundError: no such model or checkpoint.
         """
-        if name == self.policy.name:
+        if name == self.base.name:
             return None, 0
         model, version = self._by_name(name)
         if not (steps := [checkpoint.step for checkpoint in self.checkpoints(str(model.id))]):
@@ -191,25 +187,13 @@ class Registry:
             raise NotFoundError(f"{model.project}/{model.name} has no checkpoint {version}; it has {listed}")
         return model, int(step[1])
 
-    def adapter(self, model: Model | None, step: int) -> Adapter:
-        """The adapter of a checkpoint, from an LRU cache."""
-        if model is None:
-            return self._initial.adapter
-        key = str(model.id), step
-        with self._lock:
-            if key not in self._adapters:
-                self._adapters[key] = self._read_adapter(*key)
-            self._adapters.move_to_end(key)
-            if len(self._adapters) > _CACHED_ADAPTERS:
-                self._adapters.popitem(last=False)
-            return self._adapters[key]
-
-    def state(self, model_id: str, step: int) -> State:
-        """Adapter and optimizer state of a checkpoint.
+    @contextmanager
+    def checkpoint(self, model_id: str, step: int) -> Iterator[Path]:
+        """The folder of a checkpoint, for an engine to read.
 
         Raises:
-            CheckpointError: it is damaged; the hint is how to delete it.
-            ServiceError: the disk does not answer.
+            CheckpointError: the engine refuses it as damaged; the hint is how to delete it.
+            NotFoundError: it has just been deleted.
             ConflictError: its model has another base policy, adapters or dtype than what is served.
         """
         short = model_id
@@ -218,8 +202,10 @@ class Registry:
             if conflict := self._conflict(row):
                 raise conflict
         try:
-            return read_checkpoint(self._path(model_id, step))
+            yield self._path(model_id, step)
         except CheckpointError as error:
+            if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
+                raise NotFoundError(f"the checkpoint {step} has just been deleted") from None
             request = f'DELETE /v1/preview/models/{model_id}/checkpoints {{"steps": [{step}]}}'
             hint = f"{error.hint}: %models --delete {short}@{step}, or {request}"
             raise CheckpointError(error.message, hint=hint) from error
@@ -229,9 +215,9 @@ class Registry:
 
         Models of older versions have no options: what they were made with is the default; dtype was not an option.
         """
-        bound = self.policy.bound_options
+        bound = self.base.bound_options
         adapters = [option for option in bound if not option.startswith("--dtype")]
-        return base in {self._base, " ".join([self._base.split()[0], *adapters]), *([] if adapters else [None])}
+        return base in {self._made_on, " ".join([self.base.fingerprint, *adapters]), *([] if adapters else [None])}
 
     def conflict(self, model_id: str) -> ConflictError | None:
         """Why a model can be neither sampled nor trained here; NotFoundError when there is no such model."""
@@ -242,25 +228,16 @@ class Registry:
             return None
         short = f"{row['project']}/{row['name']}"
         made = (row["base"] or "").split()[1:]
-        if made == list(self.policy.bound_options):
+        if made == list(self.base.bound_options):
             base = f"on {row['base_model']!r} as it was when the model was registered"
             message = f"{short} was trained on another base policy than is served here: {base}"
             return ConflictError(message, hint="rolloutlab serve --policy with that one")
-        options, served = (" ".join(each) or "the default settings" for each in (made, self.policy.bound_options))
+        options, served = (" ".join(each) or "the default settings" for each in (made, self.base.bound_options))
         return ConflictError(
             f"{short} was made with {options}, and this service runs with {served}",
             hint=" ".join(["rolloutlab serve --policy", row["base_model"], *made])
             + "; for a notebook's own service the settings of these names (docs/connect.md), then %service stop",
         )
-
-    def _read_adapter(self, model_id: str, step: int) -> Adapter:
-        """The adapter; NotFoundError when the checkpoint has been deleted meanwhile."""
-        try:
-            return self.state(model_id, step).adapter
-        except CheckpointError:
-            if not any(checkpoint.step == step for checkpoint in self.checkpoints(model_id)):
-                raise NotFoundError(f"the checkpoint {step} has just been deleted") from None
-            raise
 
     def cards(self) -> list[ModelCard]:
         """What can be sampled, by shortest name: the base policy and each model; with base, step and checkpoints."""
@@ -269,27 +246,48 @@ class Registry:
             " JOIN checkpoints c ON c.model_id = m.id GROUP BY m.id ORDER BY m.created_at, m.rowid"
         )
         served = [row for row in rows if self._serves(row["base"])]
-        return [_card(self.policy.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in served)]
+        return [_card(self.base.name), *(_card(_name(row), **{k: row[k] for k in _CARD_COLUMNS}) for row in served)]
 
-    def save(self, model_id: str, step: int, state: State, *, metrics: Metrics | None = None, job_id: str = "") -> None:
-        """Write a checkpoint's files; it is listed once its row is in the database.
+    def remove_drafts(self, job_ids: Collection[str]) -> None:
+        """At start: remove drafts but those of these jobs, which go on."""
+        for path in (self._folder / "models").glob("*/.job-*"):
+            if path.name.removeprefix(".job-").partition(".")[0] not in job_ids:
+                remove(path)
+
+    def draft(self, model_id: str, job_id: str) -> Path:
+        """A new, empty folder for the checkpoint of a job. Raises LabError: it cannot be made."""
+        path = self._draft(model_id, job_id)
+        with writing(path):
+            remove(path)
+            path.mkdir(parents=True)
+        return path
+
+    def remove_draft(self, model_id: str, job_id: str) -> None:
+        """A job has ended: remove what is left of its draft."""
+        path = self._draft(model_id, job_id)
+        remove(path)
+        remove(partial_of(path))
+
+    def save(self, model_id: str, step: int, draft: Path, *, metrics: Metrics | None = None, job_id: str = "") -> None:
+        """Make a draft that an engine has filled the files of a checkpoint, which is listed with its database row.
 
         metrics: of the last gradient step of its job. NotFoundError: the model has been deleted.
         """
         row = self._row(model_id)
-        self._write({name: row[name] for name in _MODEL_COLUMNS}, step, state, metrics or {}, job_id)
+        self._seal({name: row[name] for name in _MODEL_COLUMNS}, step, draft, metrics or {}, job_id)
 
-    def _write(self, model: Columns, step: int, state: State, metrics: Metrics, job_id: str) -> None:
+    def _seal(self, model: Columns, step: int, draft: Path, metrics: Metrics, job_id: str) -> None:
         path = self._path(model["id"], step)
         if path.exists():  # it was copied there while the service runs
             self.lost.set_aside(path)
-        metadata = {**model, "step": step, "metrics": dict(metrics), "job_id": job_id, "saved_at": now()}
-        write_checkpoint(path, state, self.policy.lora, metadata)
+        seal(draft, path, {**model, "step": step, "metrics": dict(metrics), "job_id": job_id, "saved_at": now()})
 
     def _create(self, entity: str, project: str, name: str) -> Model:
         model_id, run_id, created_at = str(uuid.uuid4()), uuid.uuid4().hex[:8], now()
-        values = (model_id, entity, project, name, self.policy.name, run_id, created_at, self._base)
-        self._write(dict(zip(_MODEL_COLUMNS, values, strict=True)), 0, self._initial, {}, "")
+        values = (model_id, entity, project, name, self.base.name, run_id, created_at, self._made_on)
+        with drafted(self._path(model_id, 0)) as draft:
+            self._engine.create_initial(draft)
+            self._seal(dict(zip(_MODEL_COLUMNS, values, strict=True)), 0, draft, {}, "")
         try:
             with self._database.write() as connection:
                 connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
@@ -298,11 +296,6 @@ class Registry:
             self.discard(model_id)
             raise
         return self.model(model_id)
-
-    def _uncache(self, model_id: str, steps: Iterable[int]) -> None:
-        with self._lock:
-            for step in steps:
-                self._adapters.pop((model_id, step), None)
 
     def _by_name(self, name: str) -> tuple[Model, str | None]:
         """The model of a name, and the name's version, if any."""
@@ -316,8 +309,15 @@ class Registry:
             raise NotFoundError(f"there is no model {name!r}; there are {', '.join(card.id for card in self.cards())}")
         return _model(rows[0]), parts.get("version")
 
+    def _forget(self, model_id: str, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._engine.forget(self._path(model_id, step))
+
     def _path(self, model_id: str, step: int) -> Path:
         return self._folder / "models" / model_id / str(step)
+
+    def _draft(self, model_id: str, job_id: str) -> Path:
+        return self._folder / "models" / model_id / f".job-{job_id}"
 
 
 def _checkpoint(row: Row) -> Checkpoint:

@@ -13,9 +13,10 @@ from typing import Any
 import transformers
 import uvicorn
 
+from rolloutlab.engines.engine import Engine
+from rolloutlab.engines.local import LocalEngine
 from rolloutlab.errors import InputError
 from rolloutlab.policy.model import limit_threads, load_policy
-from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.app import make_app
 from rolloutlab.service.database import open_service_database
 from rolloutlab.service.endpoints.chat import Ledger
@@ -77,16 +78,16 @@ def serve(
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     listener = _listen(address, folder, port)
     url = address.url(listener.getsockname()[1])
-    database, registry, jobs = _open(folder, policy_name, model, start_empty=start_empty)
-    sampler = Sampler(registry.policy)
+    engine = _engine(policy_name, model)
+    database, registry, jobs = _open(folder, engine, start_empty=start_empty)
     identity = {"policy": named_policy(policy_name, model), "instance": folder.instance}
     lab = LabTools(replace(read_settings(), home=folder.path.parent))
     authority = AuthorizationServer(url, database, folder.key(), folder.passcode, lifetime=token_lifetime)
-    app = make_app(registry, sampler, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
+    app = make_app(registry, engine, jobs, Ledger(database), folder.draw_token(), identity, authority, lab)
 
     def end_streams() -> None:
         jobs.end_streams()
-        sampler.close()
+        engine.close()
 
     options: dict[str, Any] = {"ssl_certfile": address.certificate, "ssl_keyfile": address.key, "log_level": "warning"}
     config = uvicorn.Config(app, lifespan="on", backlog=ACCEPTED_AT_ONCE, timeout_keep_alive=_IDLE_SECONDS, **options)
@@ -108,22 +109,25 @@ def serve(
     finally:
         folder.withdraw()
         jobs.close()
-        sampler.close()
+        engine.close()
         lab.close()
         database.close()
 
 
-def _open(
-    folder: Folder, policy_name: str, model: ModelSettings, *, start_empty: bool
-) -> tuple[Database, Registry, Jobs]:
+def _engine(policy_name: str, model: ModelSettings) -> Engine:
+    policy = load_policy(policy_name, model)
+    limit_threads(policy)
+    return LocalEngine(policy)
+
+
+def _open(folder: Folder, engine: Engine, *, start_empty: bool) -> tuple[Database, Registry, Jobs]:
     database = open_service_database(folder.path)
     try:
-        policy = load_policy(policy_name, model)
-        limit_threads(policy)
-        registry = Registry(database, folder.path, policy, start_empty=start_empty)
-        return database, registry, Jobs(database, folder.path, registry)
+        registry = Registry(database, folder.path, engine, start_empty=start_empty)
+        return database, registry, Jobs(database, folder.path, registry, engine)
     except BaseException:
         database.close()  # a write-ahead log left beside it would be applied to a database that is restored there
+        engine.close()
         raise
 
 

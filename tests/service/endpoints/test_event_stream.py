@@ -53,15 +53,15 @@ def service(start):
 @pytest.fixture
 def held(monkeypatch):
     """Holds the training of jobs until it is set."""
-    from rolloutlab.service import job_queue as jobs
+    from rolloutlab.engines import local
 
-    go_on, train = threading.Event(), jobs.train
+    go_on, take_steps = threading.Event(), local.take_steps
 
     def held_up(*values):
         assert go_on.wait(PATIENCE)
-        return train(*values)
+        return take_steps(*values)
 
-    monkeypatch.setattr(jobs, "train", held_up)
+    monkeypatch.setattr(local, "take_steps", held_up)
     yield go_on
     go_on.set()
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
@@ -17,10 +17,10 @@ from rolloutlab import errors
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, FunctionTool, Usage
 from rolloutlab.api.wire.errors import ChatError, ChatProblem
 from rolloutlab.api.wire.training import ModelCardList, UsageEntry, UsageList
+from rolloutlab.engines.engine import Engine, OnToken
 from rolloutlab.errors import ContextError, InputError, RenderingError
-from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
+from rolloutlab.policy.decode import Completion, CompletionRequest
 from rolloutlab.policy.parsing import CompletionParser
-from rolloutlab.policy.sampler import Sampler
 from rolloutlab.service.endpoints.body import describe, reads
 from rolloutlab.service.endpoints.completion_format import CompletionOptions, Text, Writer, usage
 from rolloutlab.service.endpoints.sampling_settings import header, ignored_fields
@@ -35,6 +35,8 @@ Tokens = tuple[int, ...]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Piece = tuple[Completion, int, Text]
 """A completion, the position of its new token, and the reasoning and content that the token has made final."""
+Pieces = asyncio.Queue[Piece | None]
+Completions = Future[list[Completion]]
 
 
 def router(registry: Registry, completer: "Completer") -> APIRouter:
@@ -54,7 +56,8 @@ def router(registry: Registry, completer: "Completer") -> APIRouter:
         headers = header(options.ignored)
         if body.stream:
             headers["Cache-Control"] = "no-cache"
-            return StreamingResponse(completer.stream(options), media_type="text/event-stream", headers=headers)
+            events = completer.stream(options, *await completer.begin(options))
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         text = await completer.complete(options, request.receive)
         return Response(text, media_type="application/json", headers=headers)
 
@@ -98,15 +101,15 @@ def usage_router(ledger: Ledger) -> APIRouter:
 
 
 class Completer:
-    """Completes chat requests with the checkpoints of one policy."""
+    """Completes chat requests with the checkpoints of one engine."""
 
-    def __init__(self, registry: Registry, sampler: Sampler, ledger: Ledger) -> None:
-        policy = registry.policy
+    def __init__(self, registry: Registry, engine: Engine, ledger: Ledger) -> None:
+        base = engine.base
         self._registry = registry
-        self._sampler = sampler
+        self._engine = engine
         self._ledger = ledger
-        self._renderer = policy.renderer(policy.context)
-        self._parser = CompletionParser(policy.tokenizer, self._renderer, policy.end_ids)
+        self._renderer = base.renderer(base.context)
+        self._parser = CompletionParser(base.tokenizer, self._renderer, base.end_ids)
         self._writer = Writer(self._renderer, self._parser)
 
     def prepare(self, body: ChatRequest, project: str = "") -> CompletionOptions:
@@ -119,7 +122,7 @@ class Completer:
         ignored = ignored_fields(body)
         if body.top_logprobs and body.logprobs is False:
             raise InputError("top_logprobs needs logprobs", hint="logprobs: true")
-        context = self._registry.policy.context
+        context = self._registry.base.context
         _check_length(body, context)
         model, step = self._registry.resolve(body.model)
         tools = () if body.tool_choice == "none" else tuple(body.tools or ())
@@ -127,9 +130,9 @@ class Completer:
         prompt = tuple(self._renderer.prompt(body.messages, tools))
         ignored += tuple(f"messages.{i}.content" for i in self._renderer.unread(body.messages, tools))
         return CompletionOptions(
-            model=f"{model.project}/{model.name}@{step}" if model else self._registry.policy.name,
+            model=f"{model.project}/{model.name}@{step}" if model else self._registry.base.name,
             step=step,
-            adapter=self._registry.adapter(model, step),
+            model_id=str(model.id) if model else None,
             requests=tuple(_requests(body, prompt, context, self._forced_tokens(body, tools))),
             stops=body.stops(),
             tools=tools,
@@ -142,18 +145,20 @@ class Completer:
 
     async def complete(self, options: CompletionOptions, receive: Receive) -> str:
         """The whole chat completion as JSON. Raises Cancelled: the client disconnected; decoding stops."""
-        requests = [self._watched(each, options) for each in options.requests] if options.stops else options.requests
-        future = asyncio.wrap_future(self._sampler.submit(options.adapter, requests))
+        future = asyncio.wrap_future(await run_in_threadpool(self._sample, options))
         rows = await while_connected(future, receive)
         return await run_in_threadpool(lambda: self._writer.completion(options, self._count(options, rows)).to_json())
 
-    async def stream(self, options: CompletionOptions) -> AsyncIterator[str]:
-        """The completion as server-sent events, one per token; decoding stops when the client disconnects."""
-        pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+    async def begin(self, options: CompletionOptions) -> tuple[Pieces, Completions]:
+        """Queue the completions of a stream; raises as `Registry.checkpoint`, before a status is sent."""
+        pieces: Pieces = asyncio.Queue()
         put = _from_thread(pieces)
-        requests = [self._watched(each, options, put) for each in options.requests]
-        future = self._sampler.submit(options.adapter, requests)
+        future = await run_in_threadpool(self._sample, options, self._reader(options, put))
         future.add_done_callback(lambda _: put(None))
+        return pieces, future
+
+    async def stream(self, options: CompletionOptions, pieces: Pieces, future: Completions) -> AsyncIterator[str]:
+        """The completion as server-sent events, one per token; decoding stops when the client disconnects."""
         sent = dict.fromkeys((each.index for each in options.requests), (0, 0))
         try:
             yield _event(self._writer.opening(options).to_json())
@@ -191,20 +196,28 @@ class Completer:
             raise InputError(f"tool_choice names {name!r}, which is not among the tools", hint="one of the tools")
         return self._parser.forced(name)
 
-    def _watched(
-        self, request: CompletionRequest, options: CompletionOptions, put: Callable[[Piece], None] | None = None
-    ) -> CompletionRequest:
-        """The request, ending at a stop string; `put` gets every token with the text it has made final."""
-        text = self._parser.stream(options.stops, options.tools)
-        parts = self._parser.reasoning_stream(request.prompt, options.tools)
+    def _sample(self, options: CompletionOptions, on_token: OnToken | None = None) -> Completions:
+        """Queue the completions; raises as `Registry.checkpoint`."""
+        if options.model_id is None:
+            return self._engine.sample(None, options.requests, on_token)
+        with self._registry.checkpoint(options.model_id, options.step) as checkpoint:
+            return self._engine.sample(checkpoint, options.requests, on_token)
 
-        def watch(row: Completion) -> Finish | None:
-            added = text.feed(row.tokens[-1])
-            if put:
-                put((row, len(row.tokens) - 1, parts.feed(added)))
-            return "stop" if text.stopped else None
+    def _reader(self, options: CompletionOptions, put: Callable[[Piece], None]) -> OnToken:
+        """Calls `put` for every token, with the text that it has made final."""
+        texts = {
+            each.index: (
+                self._parser.stream(options.stops, options.tools),
+                self._parser.reasoning_stream(each.prompt, options.tools),
+            )
+            for each in options.requests
+        }
 
-        return replace(request, watch=watch)
+        def read(row: Completion) -> None:
+            text, parts = texts[row.request.index]
+            put((row, len(row.tokens) - 1, parts.feed(text.feed(row.tokens[-1]))))
+
+        return read
 
 
 def _check_length(body: ChatRequest, context: int) -> None:
@@ -229,6 +242,7 @@ def _requests(body: ChatRequest, prompt: Tokens, context: int, forced: Tokens) -
         seed=secrets.randbits(32) if body.seed is None else body.seed,
         top=body.top_logprobs,
         forced=forced,
+        stops=body.stops(),
     )
     return [replace(first, index=index) for index in range(body.n)]
 
@@ -266,7 +280,7 @@ def _stream_error(error: Exception) -> ChatProblem:
     return ChatProblem(error=ChatError(message=message, type="server_error"))
 
 
-def _from_thread(queue: "asyncio.Queue[Piece | None]") -> Callable[[Piece | None], None]:
+def _from_thread(queue: Pieces) -> Callable[[Piece | None], None]:
     """A thread-safe `put` into the queue, which does nothing once the loop is closed."""
     loop = asyncio.get_running_loop()
 

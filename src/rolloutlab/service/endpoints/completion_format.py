@@ -8,7 +8,6 @@ from typing import Any
 
 from rolloutlab.api.wire import chat as wire
 from rolloutlab.policy.decode import Completion, CompletionRequest
-from rolloutlab.policy.model import Adapter
 from rolloutlab.policy.parsing import CompletionParser, ParsedMessage
 from rolloutlab.policy.rendering import Renderer
 
@@ -22,13 +21,13 @@ Sent = tuple[int, int]
 class CompletionOptions:
     """A validated chat request: what to sample, from which checkpoint, and how to write the response.
 
-    ignored: names of fields of the request that have no effect. continues: whether the prompt begins with the tokens
-    read and sampled for the turn before; None where the request has no tokens of earlier turns.
+    model_id: None is the base policy. ignored: names of fields of the request that have no effect. continues: whether
+    the prompt begins with the tokens read and sampled for the turn before; None where the request has none of those.
     """
 
     model: str
+    model_id: str | None
     step: int
-    adapter: Adapter
     requests: tuple[CompletionRequest, ...]
     stops: tuple[str, ...] = ()
     tools: tuple[wire.FunctionTool, ...] = ()

@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from rolloutlab.api.wire.errors import ValidationError
 from rolloutlab.api.wire.fine_tuning import CreateSFTTrainingJob, SFTTrainingConfig, UploadedFile
 from rolloutlab.api.wire.training import TrainingJobResponse
+from rolloutlab.policy.base import Base
 from rolloutlab.policy.fine_tuning import read_conversations
-from rolloutlab.policy.model import Policy
 from rolloutlab.service.endpoints import sft_upload
 from rolloutlab.service.endpoints.body import InvalidBodyError, describe, reads, spool
 from rolloutlab.service.job_queue import Jobs
@@ -26,7 +26,7 @@ _MAX_NAMES = 20
 _LINES = {"requestBody": {"required": True, "content": {"application/jsonl": {"schema": {"type": "string"}}}}}
 
 
-def router(policy: Policy, jobs: Jobs) -> APIRouter:
+def router(base: Base, jobs: Jobs) -> APIRouter:
     routes = APIRouter(prefix="/v1/preview", tags=["fine-tuning"])
 
     @routes.post("/files", response_model=UploadedFile, response_model_exclude_unset=True, openapi_extra=_LINES)
@@ -34,7 +34,7 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
         """JSON Lines of conversations; with `dry_run` they are read and reported, and not kept."""
         with jobs.bodies.draft() as draft:
             await spool(request, draft)
-            report = await run_in_threadpool(_report, draft, policy)
+            report = await run_in_threadpool(_report, draft, base)
             kept: dict[str, Any] = {}
             if not dry_run:
                 size = FileSize(report["trainable"], report["rows"])
@@ -56,7 +56,7 @@ def router(policy: Policy, jobs: Jobs) -> APIRouter:
         with jobs.bodies.draft() as draft:
             try:
                 if body.config and isinstance(body.config.learning_rate, list):
-                    _check_rates(body.config, jobs.files.size(data) or _size(data, policy))
+                    _check_rates(body.config, jobs.files.size(data) or _size(data, base))
                 sft_upload.write(body, data, draft)
             except FileNotFoundError as error:
                 if data.exists():  # the draft's folder is missing
@@ -72,9 +72,9 @@ def _not_issued() -> InvalidBodyError:
     return InvalidBodyError([ValidationError(loc=["body", "training_data_url"], msg=message, type="url")])
 
 
-def _size(data: Path, policy: Policy) -> FileSize:
-    read = read_conversations(sft_upload.conversations(data), policy)
-    return FileSize(len(read.sequences), len(read.rows(policy)))
+def _size(data: Path, base: Base) -> FileSize:
+    read = read_conversations(sft_upload.conversations(data), base)
+    return FileSize(len(read.sequences), len(read.rows(base)))
 
 
 def _check_rates(config: SFTTrainingConfig, size: FileSize) -> None:
@@ -87,9 +87,9 @@ def _check_rates(config: SFTTrainingConfig, size: FileSize) -> None:
         raise InvalidBodyError([error])
 
 
-def _report(draft: Path, policy: Policy) -> dict[str, Any]:
+def _report(draft: Path, base: Base) -> dict[str, Any]:
     """What a job on a file would learn. InvalidBodyError: it has no conversation, or a line is none."""
-    read = read_conversations(sft_upload.conversations(draft), policy)
+    read = read_conversations(sft_upload.conversations(draft), base)
     if not read.number:
         message = 'no conversation; a line is {"messages": [...]}'
         raise InvalidBodyError([ValidationError(loc=["body"], msg=message, type="too_short")])
@@ -98,7 +98,7 @@ def _report(draft: Path, policy: Policy) -> dict[str, Any]:
         "conversations": read.number,
         "trainable": len(read.sequences),
         "tokens": read.tokens,
-        "rows": len(read.rows(policy)),
+        "rows": len(read.rows(base)),
         "reasons": {str(reason): len(names) for reason, names in read.skipped.items()},
         "skipped": {str(reason): _some(names) for reason, names in read.skipped.items()},
         "unreadable": {what: _some(names) for what, names in read.unreadable.items()},

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import Annotated, Any
 
@@ -12,8 +13,8 @@ from rolloutlab.api.wire import chat as wire
 from rolloutlab.api.wire.chat import AssistantMessage, Choice, ChoiceLogprobs, MessageOrChoice
 from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.api.wire.trajectories import History, LogprobsRequest, ScoredHistories, ScoredHistory, ScoredTurn
+from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import RenderingError
-from rolloutlab.policy.forward import Scorer
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.token_sequence import TokenSequence
 from rolloutlab.service.endpoints.body import describe, reads
@@ -24,15 +25,15 @@ _RENDERED = {"role", "content", "refusal", "tool_calls", "function_call", *FIELD
 """Fields of an assistant message that chat templates read."""
 
 
-def router(registry: Registry, scorer: Scorer) -> APIRouter:
+def router(registry: Registry, engine: Engine) -> APIRouter:
     """Logprobs and token ids of every assistant turn of given histories, under a checkpoint.
 
     A Choice with logprobs is scored at its sampled tokens, any other assistant turn at the tokens of its rendering by
     the policy's chat template. Imported conversations become trainable by it; for stored ones it shows the drift.
     """
     routes = APIRouter(prefix="/v1/preview", tags=["logprobs"])
-    policy, limiter = registry.policy, CapacityLimiter(1)  # requests queue here, without holding a shared thread
-    renderer = policy.renderer(policy.context)
+    base, limiter = engine.base, CapacityLimiter(1)  # requests queue here, without holding a shared thread
+    renderer = base.renderer(base.context)
 
     extra = describe(LogprobsRequest)
 
@@ -46,11 +47,12 @@ def router(registry: Registry, scorer: Scorer) -> APIRouter:
     def score(body: LogprobsRequest) -> ScoredHistories:
         model, step = registry.resolve(body.model)
         named = {f"histories.{i}": history for i, history in enumerate(body.histories)}
-        histories = [_Tokenized(history, name, renderer, policy.context) for name, history in named.items()]
+        histories = [_Tokenized(history, name, renderer, base.context) for name, history in named.items()]
         sequences = [sequence for each in histories for sequence in each.sequences]
-        logprobs = chain.from_iterable(scorer.logprobs(registry.adapter(model, step), sequences))
+        with registry.checkpoint(str(model.id), step) if model else nullcontext() as checkpoint:
+            logprobs = chain.from_iterable(engine.logprobs(checkpoint, sequences))
         data = [ScoredHistory(turns=each.turns(logprobs)) for each in histories]
-        name = f"{model.project}/{model.name}@{step}" if model else policy.name
+        name = f"{model.project}/{model.name}@{step}" if model else base.name
         return ScoredHistories(object="list", model=name, data=data)
 
     return routes

@@ -1,0 +1,1 @@
+"""Engines: what samples, scores and trains below the service, on this machine or on others."""

@@ -1,0 +1,69 @@
+"""The protocol between the service and what computes for it."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol
+
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.decode import Completion, CompletionRequest
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+
+OnToken = Callable[[Completion], None]
+
+
+class Engine(Protocol):
+    """Samples, scores and trains checkpoints of one base model.
+
+    A checkpoint is a folder. What lies in it is the engine's: tensors, or where they are. None is checkpoint 0 of any
+    model, the base without a trained adapter. Methods are called from several threads.
+    """
+
+    base: Base
+
+    def create_initial(self, folder: Path) -> None:
+        """Fill an empty folder as checkpoint 0 of a new model. Raises LabError: it cannot be written."""
+
+    def fits(self, checkpoint: Path) -> bool:
+        """Whether a checkpoint is of this base and its adapters. Raises CheckpointError: it is damaged."""
+
+    def sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
+    ) -> Future[list[Completion]]:
+        """Sample completions, in the order of the requests; cancelling the future ends them.
+
+        on_token: called in any thread, in order for each completion, after each of its tokens, or at its end where the
+        engine does not stream.
+
+        Raises:
+            CheckpointError: it is missing or damaged. ServiceError: the disk or the engine does not answer.
+        """
+
+    def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """The logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
+
+        Raises:
+            RenderingError: a sequence is longer than the context. CheckpointError, ServiceError: as of `sample`.
+        """
+
+    def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
+        """Take the gradient steps of a task from a checkpoint; fill the empty folder `target` with the new one.
+
+        What `<target>.partial` keeps of an earlier call of the same task is not done again; its steps are reported.
+
+        Raises:
+            TrainingError: the loss stopped being a number, or a custom loss fails. Cancelled: `callbacks` want it.
+            LabError: the checkpoint cannot be written. CheckpointError, ServiceError: as of `sample`.
+        """
+
+    def forget(self, checkpoint: Path) -> None:
+        """A checkpoint is deleted: release what the engine keeps of it."""
+
+    def close(self) -> None:
+        """Stop; unfinished futures are cancelled."""
+
+
+def partial_of(target: Path) -> Path:
+    """What an engine keeps of a job that has not ended."""
+    return target.with_name(f"{target.name}.partial")

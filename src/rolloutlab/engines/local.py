@@ -1,0 +1,108 @@
+"""The engine of this process: torch on one device."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rolloutlab.engines.engine import OnToken, partial_of
+from rolloutlab.policy.checkpoints import read_checkpoint
+from rolloutlab.policy.decode import Completion, CompletionRequest, Finish
+from rolloutlab.policy.forward import Scorer
+from rolloutlab.policy.model import Adapter, Policy, base_of, read_adapter
+from rolloutlab.policy.parsing import CompletionParser
+from rolloutlab.policy.progress import Progress
+from rolloutlab.policy.sampler import Sampler, Watch
+from rolloutlab.policy.state import State, write_state
+from rolloutlab.policy.task import Callbacks, Task
+from rolloutlab.policy.token_sequence import TokenSequence
+from rolloutlab.policy.trainer import take_steps
+
+_CACHED_ADAPTERS = 8
+
+
+class LocalEngine:
+    """Samples and trains a policy in this process; training has a copy of the adapters for itself.
+
+    progress: options of `Progress`.
+    """
+
+    def __init__(self, policy: Policy, **progress: Any) -> None:
+        self.base = base_of(policy)
+        self._policy = policy
+        self._progress = progress
+        self._initial = State(read_adapter(policy.lora_copy()), {})
+        self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
+        self._lock = Lock()
+        self._sampler = Sampler(policy)
+        self._scorer = Scorer(policy)
+        self._model = policy.training_copy()
+        self._parser = CompletionParser(policy.tokenizer, self.base.renderer(), policy.end_ids)
+
+    def create_initial(self, folder: Path) -> None:
+        """See `Engine`."""
+        write_state(folder, self._initial, self._policy.lora)
+
+    def fits(self, checkpoint: Path) -> bool:
+        """See `Engine`."""
+        adapters = read_checkpoint(checkpoint).adapter, self._initial.adapter
+        shapes = [{name: t.shape for name, t in each.items()} for each in adapters]
+        return shapes[0] == shapes[1]
+
+    def sample(
+        self, checkpoint: Path | None, requests: Sequence[CompletionRequest], on_token: OnToken | None = None
+    ) -> Future[list[Completion]]:
+        """See `Engine`."""
+        return self._sampler.submit(
+            self._adapter(checkpoint), requests, lambda request: self._watch(request.stops, on_token)
+        )
+
+    def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """See `Engine`."""
+        return self._scorer.logprobs(self._adapter(checkpoint), sequences)
+
+    def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
+        """See `Engine`. The result is bit-identical for the same task, wherever it was interrupted."""
+        start = read_checkpoint(source)
+        reference = self._adapter(task.reference) if task.reference else None
+        progress = Progress(partial_of(target), task.key(source), **self._progress)
+        state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
+        write_state(target, state, self._policy.lora)
+
+    def forget(self, checkpoint: Path) -> None:
+        """See `Engine`."""
+        with self._lock:
+            self._adapters.pop(checkpoint, None)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._sampler.close()
+
+    def _adapter(self, checkpoint: Path | None) -> Adapter:
+        """The adapter of a checkpoint, from an LRU cache."""
+        if checkpoint is None:
+            return self._initial.adapter
+        with self._lock:
+            if checkpoint not in self._adapters:
+                self._adapters[checkpoint] = read_checkpoint(checkpoint).adapter
+            self._adapters.move_to_end(checkpoint)
+            if len(self._adapters) > _CACHED_ADAPTERS:
+                self._adapters.popitem(last=False)
+            return self._adapters[checkpoint]
+
+    def _watch(self, stops: Sequence[str], on_token: OnToken | None) -> Watch | None:
+        """Passes tokens on, and ends a completion at a stop string."""
+        if not stops and on_token is None:
+            return None
+        text = self._parser.stream(stops, ()) if stops else None
+
+        def watch(row: Completion) -> Finish | None:
+            if text:
+                text.feed(row.tokens[-1])
+            if on_token:
+                on_token(row)
+            return "stop" if text and text.stopped else None
+
+        return watch

@@ -1,0 +1,36 @@
+"""What is known of a base model without its weights."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from transformers import PreTrainedTokenizerBase
+
+from rolloutlab.policy.rendering import Renderer
+from rolloutlab.policy.template_date import DATE
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base model, as what is above the engines needs it.
+
+    fingerprint: another for other weights under the same name. context: maximum tokens of a conversation, prompt and
+    completion together. vocabulary: the number of different tokens that can be sampled. end_ids: tokens that end a
+    turn. learning_rate: default of a job. row_tokens: maximum tokens of one optimiser step, unless a single sequence
+    has more. bound_options: of `rolloutlab serve`, those without which checkpoints would have other tensors or another
+    scale. template_date: what the chat template prints as the current date.
+    """
+
+    name: str
+    fingerprint: str
+    tokenizer: PreTrainedTokenizerBase
+    context: int
+    vocabulary: int
+    end_ids: frozenset[int]
+    learning_rate: float
+    row_tokens: int
+    bound_options: tuple[str, ...] = ()
+    template_date: date = DATE
+
+    def renderer(self, context: int | None = None) -> Renderer:
+        """A renderer of conversations for this base; context: see `Renderer`."""
+        return Renderer(self.tokenizer, self.end_ids, self.vocabulary, context, self.template_date)

@@ -1,0 +1,66 @@
+"""The state of a training job after some of its rows, from which it goes on after the process was killed."""
+
+import json
+import time
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rolloutlab.fsutil import remove
+from rolloutlab.policy.state import State
+
+_LEAST_SECONDS = 1.0
+_SHARE = 20
+"""At most one part in so many of a job's time is spent on writing."""
+_ADAPTER, _OPTIMIZER = "adapter/", "optimizer/"
+
+
+class Progress:
+    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read.
+
+    least_seconds: between two writes.
+    """
+
+    def __init__(self, path: Path, key: str, least_seconds: float = _LEAST_SECONDS) -> None:
+        self._path = path
+        self._key = key
+        self._least_seconds = least_seconds
+        self._written = time.monotonic()
+        self._took = 0.0
+
+    def due(self) -> bool:
+        """Whether to write again now."""
+        return time.monotonic() - self._written >= max(self._least_seconds, _SHARE * self._took)
+
+    def write(self, state: State, reported: list[dict[str, object]]) -> None:
+        """Write the state after as many rows as there are metrics; a full disk is no reason to end the job."""
+        begun = time.monotonic()
+        tensors = {_ADAPTER + name: tensor for name, tensor in state.adapter.items()}
+        tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
+        draft = self._path.with_name(f"{self._path.name}.draft")
+        try:
+            save_file(tensors, draft, metadata={"key": self._key, "reported": json.dumps(reported)})
+            draft.replace(self._path)
+        except (OSError, SafetensorError):
+            remove(draft)
+        self._written = time.monotonic()
+        self._took = self._written - begun
+
+    def read(self) -> tuple[State, list[dict[str, object]]] | None:
+        """State and metrics after the last rows that were written, or None: a job without them starts over."""
+        try:
+            with safe_open(self._path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("key") != self._key:
+                    return None
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                reported: list[dict[str, object]] = json.loads(metadata["reported"])
+        except (OSError, SafetensorError, ValueError):  # never written, or cut off by a loss of power
+            return None
+        return State(_below(_ADAPTER, tensors), _below(_OPTIMIZER, tensors)), reported
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

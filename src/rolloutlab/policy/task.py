@@ -1,0 +1,162 @@
+"""A training job as gradient steps: trajectories to sequences, sequences to rows of tokens.
+
+All of it is known without weights, so that any engine can take the steps.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from rolloutlab.api.wire.base import Wire
+from rolloutlab.api.wire.training import ExperimentalTrainingConfig
+from rolloutlab.errors import Cancelled
+from rolloutlab.objective.options import Options, settle
+from rolloutlab.objective.preflight import Preflight, preflight
+from rolloutlab.policy.base import Base
+from rolloutlab.policy.checkpoints import identity
+from rolloutlab.policy.custom_loss import checked_loss
+from rolloutlab.policy.job_reader import Groups, ReadJob, read_job
+from rolloutlab.policy.rows import Row, TrainingSequence, pack
+from rolloutlab.policy.token_sequence import TokenSequence
+
+_MAX_OPTION = 1e18
+_HEARTBEAT = 1000
+"""Trajectories read between two heartbeats."""
+Report = Callable[[str, dict[str, object]], None]
+"""Called with the type and data of each event."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the training of a job calls meanwhile: for each event; to know whether to stop; around code of the user."""
+
+    report: Report
+    cancelled: Callable[[], bool] = lambda: False
+    in_user_code: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def raise_if_cancelled(self) -> None:
+        if self.cancelled():
+            raise Cancelled
+
+    def beat(self, count: int) -> None:
+        """After each of `count` trajectories of a job that is being read."""
+        self.raise_if_cancelled()
+        if count % _HEARTBEAT == 0:
+            self.report("heartbeat", {"trajectories": count})
+
+
+@dataclass(frozen=True)
+class Task:
+    """The gradient steps of a job, one a row. rates: a learning rate per row. seed: of the job's content.
+
+    constant: numbers that every step reports. reported: names of the numbers that mean something; None is all.
+    reference: the checkpoint of `kl_penalty_coef`; None is checkpoint 0. loss_source: of `custom_loss`.
+    """
+
+    rows: list[Row]
+    rates: Sequence[float]
+    options: Options
+    seed: int
+    constant: Mapping[str, float]
+    reported: frozenset[str] | None = None
+    reference: Path | None = None
+    loss_source: str | None = None
+
+    def key(self, source: Path) -> str:
+        """Identifies the task from a checkpoint: another one has other rows, or begins elsewhere."""
+        parts = self.seed, len(self.rows), self.loss_source, identity(source)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def reported_of(self, metrics: Mapping[str, float]) -> dict[str, object]:
+        """What a step reports of its metrics: those that are defined, as JSON has no NaN, and mean something here."""
+        every = {**self.constant, **metrics}
+        shown = every if self.reported is None else {name: every[name] for name in self.reported if name in every}
+        return {name: value for name, value in shown.items() if math.isfinite(value)}
+
+
+def read_task(
+    base: Base,
+    groups: Groups,
+    config: ExperimentalTrainingConfig | None,
+    step: int,
+    callbacks: Callbacks,
+    reference: Path | None = None,
+    loss_source: str | None = None,
+) -> Task:
+    """Read a job that starts from checkpoint `step`; reports `training_started` and `preflight`.
+
+    The groups are read once, in order, and no trajectory is kept, so that they can be streamed from a file.
+    loss_source: of `custom_loss`, checked by finite differences first.
+
+    Raises:
+        TrainingError: a custom loss is wrong. Cancelled: checked after each trajectory, and in a custom loss.
+    """
+    options = _in_fp32(settle(config))
+    if loss_source is not None:
+        checked_loss(loss_source, callbacks.cancelled, callbacks.in_user_code)
+    learning_rate = base.learning_rate if options.learning_rate is None else options.learning_rate
+    renderer = base.renderer()
+    job = read_job(groups, renderer, base.context, callbacks.beat)
+    check = preflight(job.members, options, warnings=job.warnings)
+    rows = list(pack(_training_sequences(check, job.sequences), base.row_tokens))
+    report = callbacks.report
+    report("training_started", {"num_sequences": len(rows), "learning_rate": learning_rate, "step": step})
+    report("preflight", {**_preflight_data(check, options), "sequences": sum(map(len, rows))})
+    rates, seed = [learning_rate] * len(rows), seed_of(job.digest, config, step)
+    numbers = _job_metrics(job, check)
+    return Task(rows, rates, options, seed, numbers, reference=reference, loss_source=loss_source)
+
+
+def _in_fp32(options: Options) -> Options:
+    """The options with floats clamped so that products stay finite in fp32; larger values have the same effect."""
+    floats = {name: value for name, value in vars(options).items() if isinstance(value, float)}
+    clamped: dict[str, Any] = {name: min(max(value, -_MAX_OPTION), _MAX_OPTION) for name, value in floats.items()}
+    return replace(options, **clamped)
+
+
+def _training_sequences(check: Preflight, sequences: Iterable[Sequence[TokenSequence]]) -> Iterator[Row]:
+    """The trainable sequences of each group."""
+    remaining = iter(sequences)
+    for group in check.shares:
+        pairs = [pair for pair in zip(group, remaining, strict=False) if pair[0].reason is None]
+        yield [TrainingSequence(each, share.advantage, share.weight) for share, rest in pairs for each in rest]
+
+
+def _job_metrics(job: ReadJob, check: Preflight) -> dict[str, float]:
+    rewards = [member.reward for group in job.members for member in group]
+    return {
+        "reward": fmean(rewards) if rewards else math.nan,
+        "reward_std_dev": pstdev(rewards) if rewards else math.nan,
+        "num_groups_submitted": len(job.members),
+        "num_groups_trainable": check.trainable_groups,
+        "num_trajectories": check.trajectories,
+        "num_trainable_tokens": check.trainable_tokens,
+    }
+
+
+def _preflight_data(check: Preflight, options: Options) -> dict[str, object]:
+    return {
+        "trajectories": check.trajectories,
+        "trainable_trajectories": check.trainable_trajectories,
+        "groups": len(check.shares),
+        "trainable_groups": check.trainable_groups,
+        "trainable_tokens": check.trainable_tokens,
+        "reasons": check.reasons(),
+        "skipped": {str(reason): list(names) for reason, names in check.skipped.items()},
+        "unreadable": check.unreadable(),
+        "warnings": list(check.warnings),
+        "unknown_options": list(options.unknown),
+    }
+
+
+def seed_of(content: bytes, config: Wire | None, step: int) -> int:
+    """A seed from a job's content, not its model: the same job on a copy of the model gives the same result."""
+    digest = hashlib.sha256(str(step).encode())
+    digest.update(content)
+    digest.update(config.to_json().encode() if config else b"")
+    return int.from_bytes(digest.digest()[:8])
