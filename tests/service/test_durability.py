@@ -47,7 +47,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise TrainingError("x" * 50_000)
 
-    monkeypatch.setattr("rolloutlab.engines.local.take_steps", fail)
+    monkeypatch.setattr("rolloutlab.service.job_queue.read_task", fail)
 
 
 def fill(service):
@@ -70,7 +70,7 @@ def full_for_tensors(monkeypatch):
     def fail(*_, **__):
         raise SafetensorError(FULL)
 
-    monkeypatch.setattr("rolloutlab.policy.checkpoints.save_file", fail)
+    monkeypatch.setattr("rolloutlab.policy.state.save_file", fail)
     return monkeypatch.undo
 
 

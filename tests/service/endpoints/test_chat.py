@@ -158,7 +158,7 @@ def test_a_failure_that_nobody_foresaw_ends_the_stream_and_is_in_the_log(service
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_service_that_stops_says_so_to_those_who_wait(service, held, stream):
-    sampler = next(close.__self__ for close in service.closing if type(close.__self__).__name__ == "Sampler")
+    engine = next(close.__self__ for close in service.closing if type(close.__self__).__name__ == "LocalEngine")
     answers = []
 
     def wait():
@@ -170,9 +170,9 @@ def test_a_service_that_stops_says_so_to_those_who_wait(service, held, stream):
     client = threading.Thread(target=wait)
     client.start()
     assert held.reached.wait(PATIENCE)
-    closing = threading.Thread(target=sampler.close)
+    closing = threading.Thread(target=engine.close)
     closing.start()
-    while not sampler._closed:
+    while not engine._sampler._closed:
         assert closing.is_alive()
     held.released.set()
     client.join(PATIENCE)

@@ -53,15 +53,15 @@ def service(start):
 @pytest.fixture
 def held(monkeypatch):
     """Holds the training of jobs until it is set."""
-    from rolloutlab.engines import local
+    from rolloutlab.service import job_queue
 
-    go_on, take_steps = threading.Event(), local.take_steps
+    go_on, read_task = threading.Event(), job_queue.read_task
 
     def held_up(*values):
         assert go_on.wait(PATIENCE)
-        return take_steps(*values)
+        return read_task(*values)
 
-    monkeypatch.setattr(local, "take_steps", held_up)
+    monkeypatch.setattr(job_queue, "read_task", held_up)
     yield go_on
     go_on.set()
 

@@ -1,0 +1,118 @@
+"""A job whose service stops goes on from its last rows, as if nothing had happened."""
+
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rolloutlab.policy import trainer
+from rolloutlab.policy.progress import Progress
+from rolloutlab.policy.state import State
+
+PATIENCE, ROWS = 30.0, 6
+STATE = State({"a": torch.ones(3)}, {"a.step": torch.tensor(2.0)})
+
+
+@pytest.fixture
+def job(body, trajectory):
+    """The JSON of a job of as many rows, each of one group, whose loss is one of many options."""
+
+    def make(model, **config):
+        group = {"trajectories": [trajectory(float(i % 2), tokens=100) for i in range(8)]}
+        return body(model.id, trajectory_groups=[group] * ROWS, experimental_config=config)
+
+    return make
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Counts gradient steps; holds before the one whose number is in `held` until `go_on`."""
+
+    class Steps:
+        taken, held = 0, -1
+        reached, go_on = threading.Event(), threading.Event()
+
+    step, steps = trainer._optimizer_step, Steps()
+
+    def counted(*values):
+        if steps.taken == steps.held:
+            steps.reached.set()
+            assert steps.go_on.wait(PATIENCE)
+        steps.taken += 1
+        return step(*values)
+
+    monkeypatch.setattr(trainer, "_optimizer_step", counted)
+    monkeypatch.setattr(Progress, "due", lambda self: True)
+    return steps
+
+
+def submit(service, body):
+    return service.call("POST", "/v1/preview/training-jobs", json=body)["id"]
+
+
+def tensors(service, model):
+    folder = service.folder / "models" / str(model.id) / "1"
+    return [load_file(folder / name) for name in ("adapter_model.safetensors", "optimizer.safetensors")]
+
+
+def same(first, second):
+    return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in zip(first, second, strict=True))
+
+
+def metrics(events):
+    return [event.data for event in events if event.type == "gradient_step"]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"precalculate_logprobs": True}, {"kl_penalty_coef": 0.1}], ids=lambda each: next(iter(each), "plain")
+)
+def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(start, job, steps, config):
+    service = start()
+    whole, model = service.register("whole"), service.register("stopped")
+    expected = metrics(service.ended(submit(service, job(whole, **config))))
+    assert (len(expected), steps.taken) == (ROWS, ROWS)
+    steps.taken, steps.held = 0, 3
+    job_id = submit(service, job(model, **config))
+    assert steps.reached.wait(PATIENCE)
+    stopping = threading.Thread(target=service.stop)
+    stopping.start()
+    while not service.jobs._closed:
+        pass
+    steps.go_on.set()
+    stopping.join()
+    service = start()
+    events = service.ended(job_id)
+    assert [event.type for event in events[:3]] == ["restarted", "training_started", "preflight"]
+    assert metrics(events) == expected
+    assert steps.taken == ROWS
+    assert same(tensors(service, model), tensors(service, whole))
+    assert [path.name for path in service.folder.glob("models/*/.*")] == []
+
+
+def test_what_another_job_kept_is_not_read(tmp_path):
+    Progress(tmp_path / "kept", "one").write(STATE, [{"loss": 1.0}])
+    assert Progress(tmp_path / "kept", "other").read() is None
+    state, reported = Progress(tmp_path / "kept", "one").read()
+    assert same([state.adapter, state.optimizer], [STATE.adapter, STATE.optimizer])
+    assert reported == [{"loss": 1.0}]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 100, -1])
+def test_what_a_loss_of_power_cut_off_is_not_read(tmp_path, size):
+    Progress(tmp_path / "kept", "one").write(STATE, [])
+    content = (tmp_path / "kept").read_bytes()
+    (tmp_path / "kept").write_bytes(content[:size])
+    assert Progress(tmp_path / "kept", "one").read() is None
+
+
+def test_a_full_disk_does_not_end_a_job(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    progress = Progress(tmp_path / "kept", "one")
+    progress.write(STATE, [{"loss": 1.0}])
+    monkeypatch.setattr("rolloutlab.policy.progress.save_file", full)
+    progress.write(STATE, [{"loss": 1.0}, {"loss": 2.0}])
+    assert progress.read()[1] == [{"loss": 1.0}]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
