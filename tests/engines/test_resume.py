@@ -64,9 +64,7 @@ def metrics(events):
     return [event.data for event in events if event.type == "gradient_step"]
 
 
-@pytest.mark.parametrize(
-    "config", [{}, {"precalculate_logprobs": True}, {"kl_penalty_coef": 0.1}], ids=lambda each: next(iter(each), "plain")
-)
+@pytest.mark.parametrize("config", [{}, {"precalculate_logprobs": True}, {"kl_penalty_coef": 0.1}], ids=str)
 def test_a_job_goes_on_after_a_restart_with_the_same_bits_and_no_step_twice(start, job, steps, config):
     service = start()
     whole, model = service.register("whole"), service.register("stopped")

@@ -24,7 +24,7 @@ def conversation(*turns, **further):
 
 
 def read(policy, *conversations):
-    return read_conversations([(f"line {i}", each) for i, each in enumerate(conversations, start=1)], policy)
+    return read_conversations([(f"line {i}", each) for i, each in enumerate(conversations, start=1)], base_of(policy))
 
 
 def learned(policy, conversation):
