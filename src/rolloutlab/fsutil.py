@@ -25,6 +25,8 @@ TO_HAVE_MORE = (
 _SQLITE_DESCRIPTORS = 3  # for a database file, its journal and its shared memory
 _BRIEF = 10.0  # seconds to wait for a lock that processes hold briefly
 _POLL = 0.05
+_WITHOUT_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Errors of flock(2) on file systems without it."""
 
 
 def short_of_descriptors(error: BaseException) -> bool:
@@ -91,6 +93,30 @@ async def locked_async(path: Path, timeout: float) -> AsyncIterator[None]:
         yield
     finally:
         lock.release()
+
+
+def may_be_held(path: Path) -> bool:
+    """Whether a process holds the `Lock` of a file; True also where that cannot be tested. LabError: the disk fails.
+
+    The test takes a shared lock: processes that test at once do not exclude each other, and reading suffices.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows
+        return True
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)  # which releases it
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if isinstance(error, BlockingIOError | PermissionError) or error.errno in _WITHOUT_FLOCK:
+            return True
+        raise refused(f"whether {path} is locked cannot be tested", error, "run the cell again") from error
+    return False
 
 
 def _still_held(path: Path, seconds: float) -> LabError:

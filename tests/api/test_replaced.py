@@ -9,6 +9,7 @@ import pytest
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proof
 from rolloutlab.errors import SignInError, UnreachableError
+from rolloutlab.fsutil import Lock
 from rolloutlab.session import Session
 from rolloutlab.settings import Settings
 
@@ -78,7 +79,8 @@ def service(tmp_path) -> Service:
 @pytest.fixture
 def lab(service, tmp_path) -> Iterator[Session]:
     session = Session(Settings(home=tmp_path), http=HttpClient(httpx.MockTransport(service.answer), backoff=0))
-    yield session
+    with Lock(session.settings.service_folder / "lock"):  # as a service that has started anew holds it
+        yield session
     session.close()
 
 

@@ -3,12 +3,12 @@
     writes.py [--sample N] [--only PATTERN] [--seed 0] [--side client|service] [--verbose] [--keep DIR]
 
 The loop registers a model, samples, scores, resumes, undoes, trains, fine-tunes on trajectories and a file, trains with
-a loss of its own, compares, ranks, labels, searches, exports, imports, renames, deletes and restores. Beside the
-service's database lie a body and a checkpoint that it does not list,
-which a start moves aside as they are. The loop runs once to count the calls of each side (see `inject`), and then once
-more for every call, or for a sample of them, with an OSError in the place of that call. A step may end in a deliberate
-error then. After that the client opens its lab anew and does the step again, which must succeed, as must all the rest;
-at the end everything is there as it was reported before and after.
+a loss of its own, opens a copy of the lab, compares, ranks, labels, searches, exports, imports, renames, deletes and
+restores. Beside the service's database lie a body and a checkpoint that it does not list, which a start moves aside as
+they are. The loop runs once to count the calls of each side (see `inject`), and then once more for every call, or for a
+sample of them, with an OSError in the place of that call. A step may end in a deliberate error then. After that the
+client opens its lab anew and does the step again, which must succeed, as must all the rest; at the end everything is
+there as it was reported before and after.
 
 Exit status 0 when nothing was lost, no step failed twice, and no error was one of Python's own.
 """
@@ -47,6 +47,7 @@ LONGEST_RUN = 90.0
 LOST = "0b7d1c9e-0000-4000-8000-00000000000e"
 """Id of a job, and of a model, of which only files are there, as beside an older database."""
 TUNING = "tuning.jsonl"
+COPY = "copy"
 ANSWERS = ["a b c d", "x y z"]
 ROWS = [{"letters": "d b a c"}, {"letters": "z y x"}]
 
@@ -90,6 +91,7 @@ class Loop:
             "train",
             "fine_tune",
             "own_loss",
+            "copy",
             "compare",
             "rank",
             "label",
@@ -159,6 +161,14 @@ class Loop:
         job = self._lab.train("letters", loss=loss, say=lambda _: None)
         self._journal.write("checkpoint", step=job.step, job=job.id)
 
+    def _copy(self) -> None:
+        """The service of the original is not that of a copy, which has the files that it has published."""
+        copy = Session(Settings(home=self._home / COPY))
+        try:
+            self._journal.write("copy", state=copy.service())
+        finally:
+            copy.close()
+
     def _compare(self) -> None:
         self._lab.compare("letters", reward, n=2, over=[{"letters": "b a"}])
         for each in self._lab.store.collections():  # of two steps, the later of which an earlier refusal may have moved
@@ -225,6 +235,9 @@ class Run:
         asked = [{"role": "user", "content": "Sort"}]
         lines = [{"messages": [*asked, {"role": "assistant", "content": answer}]} for answer in ANSWERS]
         (home / TUNING).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (home / COPY / "service").mkdir(parents=True)
+        for name in ("service.json", "token"):
+            (home / COPY / "service" / name).symlink_to(home / "service" / name)
         self._shared = service is not None
         if service:
             (home / "service").symlink_to(service)
@@ -351,6 +364,8 @@ class Run:
                 self.lost.append(f"the job of checkpoint {fact['step']} learned {number} of {fact['learned']} answers")
         if kind == "failures" and (left := lab.scorings.failures(lab.find(fact["label"]))):
             self.lost.append(f"{left[0].trajectory.name} is scored and failed: {left[0].summary}")
+        if kind == "copy" and "not running" not in fact["state"]:
+            self.lost.append(f"a copy takes the service of its original: {fact['state']}")
         if kind == "export" and fact["bytes"] != (self._home / "out.jsonl").stat().st_size:
             self.lost.append("the exported file is not as it was reported")
 

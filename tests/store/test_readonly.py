@@ -228,6 +228,35 @@ print(*session.models().index[1:], session.model("lab/first").newest)
         clients.chmod(0o700)
 
 
+@pytest.mark.process
+def test_a_copy_that_may_not_be_written_does_not_have_the_service_of_the_lab_it_was_copied_from(
+    lab, tiny_policy, monkeypatch
+):
+    fork_embedded(monkeypatch)
+    owner = Session(Settings(home=lab, policy=str(tiny_policy), linger=0.5))
+    owner.model("lab/first")
+    copy = shutil.copytree(lab, lab.parent / "copy")
+    script = """
+session.close()
+session = Session(Settings(home=Path(sys.argv[1]), policy=sys.argv[2]))
+print(session.service())
+refused(session.models)
+"""
+    made_read_only(copy)
+    for name in ("lock", "clients", "."):
+        (copy / "service" / name).chmod(0o500)
+    try:
+        stopped, hint = printed(copy, script, str(tiny_policy))
+    finally:
+        for path in (copy, copy / "service", copy / "service" / "clients"):
+            path.chmod(0o700)
+        owner.close()
+    with Lock(lab / "service" / "lock").acquire(timeout=240):
+        pass  # the service has ended
+    assert stopped == "the embedded service is not running; the first %%chat starts it"
+    assert hint.startswith(f"LabError: {copy} is read-only: no service runs, and none can be started in it")
+
+
 def test_what_its_owner_writes_meanwhile_is_seen(lab):
     made_read_only(lab)
     child = subprocess.Popen(

@@ -18,7 +18,16 @@ from pathlib import Path
 from rolloutlab.api.http.client import HttpClient
 from rolloutlab.api.http.secrecy import proves
 from rolloutlab.errors import BrokenOffError, InputError, LabError, PolicyError, RolloutlabError, UnreachableError
-from rolloutlab.fsutil import TO_HAVE_MORE, Lock, is_read_only, may_fill, own, short_of_descriptors, to_copy
+from rolloutlab.fsutil import (
+    TO_HAVE_MORE,
+    Lock,
+    is_read_only,
+    may_be_held,
+    may_fill,
+    own,
+    short_of_descriptors,
+    to_copy,
+)
 from rolloutlab.settings import Address, Settings, named_policy
 
 _TIMEOUT = 15.0
@@ -172,16 +181,17 @@ class Embedded:
         # a service that is being stopped breaks the connection and ends soon after; one with too many clients sends 503
         for _ in _until(self._timeout):
             try:
-                if self._http.run(published.answers(self._http, self._timeout), every=_POLL):
-                    token = FolderToken(self._folder, published.base_url, published.token, self._http)
-                    return Address(published.base_url, published.inference_base_url, token)
-                proved = False
+                proved = self._http.run(published.answers(self._http, self._timeout), every=_POLL)
             except RolloutlabError as error:
                 if isinstance(error, UnreachableError) and not isinstance(error, BrokenOffError):
                     return None
                 proved = None
-            if self._ended_within(0) or read_published(self._folder) != published:
+            # a copy of a lab has the files of the original's service, which answers, but holds the original's lock
+            if not may_be_held(self._folder / "lock") or read_published(self._folder) != published:
                 return None
+            if proved:
+                token = FolderToken(self._folder, published.base_url, published.token, self._http)
+                return Address(published.base_url, published.inference_base_url, token)
             if proved is False:
                 raise UnreachableError(f"what answers at {published.base_url} {_UNPROVED}", hint="%service stop")
         hangs = f"the embedded service (process {published.pid}) does not answer: it is suspended or overloaded"
