@@ -1,9 +1,18 @@
 """Reinforcement learning on language models, in a notebook: sample, look, score, train, compare, search."""
 
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["Judge", "Session", "__version__", "lab", "load_ipython_extension", "math_answer"]
+
+_MODULES = {
+    "Judge": "rolloutlab.trajectories.judge",
+    "Session": "rolloutlab.session",
+    "lab": "rolloutlab.session",
+    "math_answer": "rolloutlab.trajectories.scoring.math_answers",
+}
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -34,16 +43,20 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def __getattr__(name: str) -> Any:
     """`rolloutlab.Session`, `.lab`, `.Judge` and `.math_answer`, imported when they are first used."""
-    if name == "Judge":
-        from rolloutlab.trajectories.judge import Judge
+    if name not in _MODULES:
+        raise AttributeError(f"module 'rolloutlab' has no attribute {name!r}")
+    return getattr(_imported(_MODULES[name]), name)
 
-        return Judge
-    if name == "math_answer":
-        from rolloutlab.trajectories.scoring.math_answers import math_answer
 
-        return math_answer
-    if name in {"Session", "lab"}:
-        from rolloutlab import session
+def _imported(module: str) -> ModuleType:
+    """Import in another thread: an interrupt, which the main thread alone gets, does not end the import in the middle.
 
-        return getattr(session, name)
-    raise AttributeError(f"module 'rolloutlab' has no attribute {name!r}")
+    Packages such as aiohttp could not be imported again then, before the kernel is restarted.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    executor = ThreadPoolExecutor(max_workers=1)
+    try:
+        return executor.submit(import_module, module).result()
+    finally:
+        executor.shutdown(wait=False)

@@ -7,6 +7,7 @@ import re
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import cached_property, wraps
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -84,9 +85,8 @@ class Opened:
 
     @cached_property
     def session(self) -> "Session":
-        from rolloutlab.session import Session
-
-        return Session()
+        session: Session = import_module("rolloutlab").Session()  # whose import an interrupt does not break off
+        return session
 
     @property
     def is_open(self) -> bool:
