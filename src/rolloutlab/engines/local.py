@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from rolloutlab.engines.engine import OnToken, partial_of
 from rolloutlab.policy.checkpoints import read_checkpoint
@@ -24,15 +23,11 @@ _CACHED_ADAPTERS = 8
 
 
 class LocalEngine:
-    """Samples and trains a policy in this process; training has a copy of the adapters for itself.
+    """Samples and trains a policy in this process; training has a copy of the adapters for itself."""
 
-    progress: options of `Progress`.
-    """
-
-    def __init__(self, policy: Policy, **progress: Any) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.base = base_of(policy)
         self._policy = policy
-        self._progress = progress
         self._initial = State(read_adapter(policy.lora_copy()), {})
         self._adapters: OrderedDict[Path, Adapter] = OrderedDict()
         self._lock = Lock()
@@ -67,7 +62,7 @@ class LocalEngine:
         """See `Engine`. The result is bit-identical for the same task, wherever it was interrupted."""
         start = read_checkpoint(source)
         reference = self._adapter(task.reference) if task.reference else None
-        progress = Progress(partial_of(target), task.key(source), **self._progress)
+        progress = Progress(partial_of(target), task.key(source))
         state = take_steps(self._policy, self._model, start, task, callbacks, reference, progress)
         write_state(target, state, self._policy.lora)
 

@@ -12,27 +12,24 @@ from rolloutlab.fsutil import remove
 from rolloutlab.policy.state import State
 
 _LEAST_SECONDS = 1.0
+"""Between two writes."""
 _SHARE = 20
 """At most one part in so many of a job's time is spent on writing."""
 _ADAPTER, _OPTIMIZER = "adapter/", "optimizer/"
 
 
 class Progress:
-    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read.
+    """One file, replaced after rows of the job that `key` identifies; a file of another job is not read."""
 
-    least_seconds: between two writes.
-    """
-
-    def __init__(self, path: Path, key: str, least_seconds: float = _LEAST_SECONDS) -> None:
+    def __init__(self, path: Path, key: str) -> None:
         self._path = path
         self._key = key
-        self._least_seconds = least_seconds
         self._written = time.monotonic()
         self._took = 0.0
 
     def due(self) -> bool:
         """Whether to write again now."""
-        return time.monotonic() - self._written >= max(self._least_seconds, _SHARE * self._took)
+        return time.monotonic() - self._written >= max(_LEAST_SECONDS, _SHARE * self._took)
 
     def write(self, state: State, reported: list[dict[str, object]]) -> None:
         """Write the state after as many rows as there are metrics; a full disk is no reason to end the job."""

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from rolloutlab.api.wire.training import Checkpoint, DeletedCheckpoints, Model, ModelCard, RegisterModel
-from rolloutlab.engines.engine import Engine, partial_of
+from rolloutlab.engines.engine import Engine
 from rolloutlab.errors import CheckpointError, ConflictError, InputError, LabError, NotFoundError
 from rolloutlab.fsutil import remove
 from rolloutlab.policy.checkpoints import drafted, seal
@@ -263,10 +263,10 @@ class Registry:
         return path
 
     def remove_draft(self, model_id: str, job_id: str) -> None:
-        """A job has ended: remove what is left of its draft."""
+        """A job has ended: remove what is left of its draft, and what an engine kept of it."""
         path = self._draft(model_id, job_id)
-        remove(path)
-        remove(partial_of(path))
+        for each in path.parent.glob(f"{path.name}*"):
+            remove(each)
 
     def save(self, model_id: str, step: int, draft: Path, *, metrics: Metrics | None = None, job_id: str = "") -> None:
         """Make a draft that an engine has filled the files of a checkpoint, which is listed with its database row.
