@@ -59,6 +59,7 @@ def learned_alike(policy: "Policy") -> dict[str, bool]:
 def _read(policy: "Policy", conversation: Any, turn_by_turn: bool = False) -> tuple[Any, bool]:
     """What is read of a conversation, sequence by sequence, and whether it could be rendered at once."""
     from rolloutlab.policy import fine_tuning
+    from rolloutlab.policy.model import base_of
 
     at_once, results = fine_tuning._rendered_once, list[Any]()
 
@@ -67,6 +68,6 @@ def _read(policy: "Policy", conversation: Any, turn_by_turn: bool = False) -> tu
         return None if turn_by_turn else results[-1]
 
     with mock.patch.object(fine_tuning, "_rendered_once", record):
-        read = fine_tuning.read_conversations([("a", conversation)], policy)
+        read = fine_tuning.read_conversations([("a", conversation)], base_of(policy))
     tokens = [[(list(s.ids), bytes(s.trained), list(map(str, s.logprobs))) for s in each] for each in read.sequences]
     return (tokens, read.skipped, read.unreadable), results != [None]

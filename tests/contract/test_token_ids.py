@@ -69,6 +69,26 @@ def test_the_first_ratio_is_one_on_every_turn_of_a_conversation(practice_service
     assert first.ratio_max == pytest.approx(1, abs=1e-3)
 
 
+def test_the_first_ratio_is_one_on_every_turn_also_where_a_stop_string_left_a_turn_empty(practice_service, tmp_path):
+    with closing(Session(Settings(home=tmp_path, service=practice_service.address), http=practice_service.http)) as lab:
+        over = [{"n": n} for n in range(8)]
+        chats = lab.chat("five", FIVE_TURNS, over=over, n=8, temperature=1.5, seed=1, stop=["a", "\n"], max_tokens=12)
+        empty = [t for t in chats.trajectories if any(not choice.message.content for choice in t.choices[:-1])]
+        assert empty
+        later = [choice for trajectory in chats.trajectories for choice in trajectory.choices[1:]]
+        assert all(isinstance(choice.model_extra["continues"], bool) for choice in later)
+        values, number = iter(range(64)), len(chats.trajectories)
+        lab.reward("five", lambda answer: float(next(values) % 4), cache=False)
+        check = lab.check("five").to_frame()
+        job = lab.train("five", {"learning_rate": 0.0}, say=lambda _: None).wait()
+        [report] = [event.data for event in job.events() if event.type == "preflight"]
+        steps = [event.data for event in job.events() if event.type == "gradient_step"]
+    assert report["sequences"] == check["sequences"].sum()
+    assert report["trainable_trajectories"] == number == 64
+    ratios = [step[name] for step in steps for name in ("ratio_mean", "ratio_max")]
+    assert ratios == pytest.approx([1] * len(ratios), abs=1e-3)
+
+
 def test_token_ids_go_to_a_service_that_lists_that_it_reads_them(remote):
     session, bodies = remote([card(reads=["token_ids"])])
     session.chat("c", "user: a\nassistant:\nuser: b")
@@ -84,17 +104,52 @@ def test_no_token_ids_go_to_other_services(remote, cards):
     assert [ids_of(body) for body in bodies] == [[None], [None, None, None]]
 
 
-def test_a_service_with_another_vocabulary_gets_the_texts_alone(remote):
+NOT_OF_MESSAGE = "token_ids: these are not the tokens of the message"
+
+
+def refusing(*names):
+    """Answers that refuse the token ids of these messages, all in one error."""
+
     def answer(body):
-        if any(ids_of(body)):
-            message = "messages.1.token_ids: these are not the tokens of the message"
+        wrong = [name for name in names if len(ids_of(body)) > name and ids_of(body)[name]]
+        if wrong:
+            message = "; ".join(f"messages.{name}.{NOT_OF_MESSAGE}" for name in wrong)
             return httpx.Response(400, json={"error": {"message": message}})
         return httpx.Response(200, json=completion())
 
-    session, bodies = remote([card(reads=["token_ids"])], answer)
+    return answer
+
+
+def test_a_service_with_another_vocabulary_gets_the_texts_alone(remote):
+    session, bodies = remote([card(reads=["token_ids"])], refusing(1))
     chats = session.chat("c", "user: a\nassistant:\nuser: b")
     assert [ids_of(body) for body in bodies] == [[None], [None, [5], None], [None, None, None]]
     assert [message["role"] for message in chats.trajectories[0].messages] == ["user", "assistant"] * 2
+
+
+def test_refused_token_ids_are_left_out_and_the_others_are_sent(remote):
+    session, bodies = remote([card(reads=["token_ids"])], refusing(1, 3))
+    chats = session.chat("c", "\nassistant:\n".join(f"user: {each}" for each in "abcd"))
+    assert [ids_of(body) for body in bodies[-2:]] == [
+        [None, [5], None, [5], None, [5], None],
+        [None, None, None, None, None, [5], None],
+    ]
+    assert len(bodies) == 1 + 2 + 2 + 2
+    marks = [(choice.model_extra or {}).get("continues") for choice in chats.trajectories[0].choices]
+    assert marks == [None, False, False, None]  # the last one as the service has marked it
+    assert len(chats.trajectories[0].choices) == 4
+
+
+def test_a_service_that_names_no_message_gets_no_token_ids(remote):
+    def answer(body):
+        if any(ids_of(body)):
+            return httpx.Response(400, json={"error": {"message": "token_ids: wrong"}})
+        return httpx.Response(200, json=completion())
+
+    session, bodies = remote([card(reads=["token_ids"])], answer)
+    session.chat("c", "user: a\nassistant:\nuser: b\nassistant:\nuser: c")
+    assert [ids_of(body) for body in bodies][-2:] == [[None, [5], None, [5], None], [None] * 5]
+    assert len(bodies) == 5
 
 
 def test_the_service_reads_the_token_ids_of_a_message(service):

@@ -129,6 +129,16 @@ def test_answers_of_a_model_with_other_tokens_are_learned_from_their_text_and_na
     assert both.sequences[1][0].ids == alone.sequences[0][0].ids
 
 
+def test_an_answer_that_a_stop_string_left_empty_is_learned_as_it_was_sampled(policy):
+    tokens = [{"token": policy.tokenizer.decode([each]), "token_id": each} for each in (35, 36)]
+    cut = conversation("hello", chosen("", *tokens))
+    assert learned(policy, cut) == [policy.tokenizer.decode([35, 36])]
+    assert read(policy, cut).warnings == []
+    foreign = conversation("hello", chosen("", {"token": "dog", "token_id": 35}))
+    assert learned(policy, foreign) == ["</s>"]
+    assert "with tokens of another model" in str(read(policy, foreign).warnings)
+
+
 def test_a_call_of_a_model_with_other_tokens_is_not_learned_from_their_ids(policy):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     answer = chosen(None, {"token": "<tool_call>", "token_id": 35}, tool_calls=[call])

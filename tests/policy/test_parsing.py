@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.api.wire.chat import FunctionTool
+from rolloutlab.api.wire.chat import AssistantMessage, Choice, FunctionTool, UserMessage
 from rolloutlab.api.wire.reasoning import split_reasoning
 from rolloutlab.policy.parsing import CompletionParser, ReasoningStream
 from rolloutlab.policy.rendering import Renderer
 from rolloutlab.policy.tool_calls import Call
 
 TOOL = FunctionTool.model_validate({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}})
+USER = UserMessage(role="user", content="a")
 RESPONSES = {
     "version": 1,
     "start_anchor": "[tell]",
@@ -177,3 +178,31 @@ def test_reasoning_is_read_apart_from_the_answer_and_its_calls(reader, responses
 def test_reasoning_that_the_prompt_has_begun_is_read_apart(reader):
     assert parsed(reader(template=THINKS), "hm</think>yes", "[ask]a[tell]<think>\n")[:2] == ("hm", "yes")
     assert parsed(reader(template=THINKS), "hm", "[ask]a[tell]<think>\n")[:2] == ("hm", "")
+
+
+PIECES = st.sampled_from(["<think>", "</think>", "\n", "\n\n", " ", "the", "he", "a", "1", "é", "fox", "</s>"])
+
+
+@given(
+    st.lists(PIECES, min_size=1, max_size=8), st.lists(st.sampled_from(["a", "he", "\n", " ", "1", "</"]), max_size=2)
+)
+def test_whatever_is_sampled_and_cut_is_of_the_message_that_is_parsed_from_it(policy, pieces, stops):
+    renderer = Renderer(policy.tokenizer, policy.end_ids, policy.vocabulary)
+    parser = CompletionParser(policy.tokenizer, renderer, policy.end_ids)
+    encode = lambda text: policy.tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    stream, ids = parser.stream(stops, ()), []
+    for token_id in encode("".join(pieces)):
+        ids.append(token_id)
+        stream.feed(token_id)
+        if stream.stopped or token_id in policy.end_ids:
+            break
+    prompt = encode("<s>[ask]a[tell]")
+    reasoning, content, _ = parser.message(ids, stops, prompt, ())
+    message = {"role": "assistant", "content": content, **({"reasoning_content": reasoning} if reasoning else {})}
+    asked = [USER, AssistantMessage.model_validate({**message, "token_ids": ids}), USER]
+    assert renderer.continues(renderer.prompt(asked), asked) is not None
+    entries = [
+        {"token": renderer.token(each)[0], "token_id": each, "logprob": -1.0, "top_logprobs": []} for each in ids
+    ]
+    choice = {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": entries}}
+    assert renderer.has_own_tokens(Choice.model_validate(choice))

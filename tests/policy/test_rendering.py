@@ -396,6 +396,17 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
         renderer.prompt(messages(user(), answered | {"token_ids": [10**6]}, user("b")))
 
 
+def test_all_messages_whose_token_ids_are_of_another_text_are_named(renderer, encode):
+    foreign = {"role": "assistant", "content": "yes", "token_ids": encode("no")}
+    own, unknown = {**foreign, "token_ids": encode("yes")}, {**foreign, "token_ids": [10**6]}
+    with pytest.raises(RenderingError) as refused:
+        renderer.prompt(messages(user(), foreign, user(), own, user(), unknown, user()))
+    assert refused.value.message == (
+        "messages.1.token_ids: these are not the tokens of the message; "
+        "messages.5.token_ids: not all of them are in the policy's vocabulary"
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "ids"),
     [
@@ -412,8 +423,7 @@ def test_token_ids_of_another_text_are_refused(renderer, encode, end):
 )
 def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, message, ids):
     given = {"role": "assistant", **message, "token_ids": [*encode(ids), end]}
-    with pytest.raises(RenderingError, match=r"messages\.1\.token_ids: these are not the tokens"):
-        renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids")
+    assert renderer._wrong(messages(user(), given)[1]) == "these are not the tokens of the message"
 
 
 @pytest.mark.parametrize(
@@ -424,19 +434,24 @@ def test_token_ids_of_more_than_the_message_are_refused(renderer, encode, end, m
         ({"content": "yes", "reasoning_content": "hm"}, "hm</think>yes"),
         ({"content": "", "reasoning_content": "hm"}, "<think>hm"),
         ({"content": ""}, ""),
+        ({"content": ""}, "<think>"),
+        ({"content": "</think>a</think>b"}, "</think>a</think>b"),
         ({"content": "yes", "tool_calls": [CALL]}, 'yes<tool_call>{"name": "add", "arguments": {}}</tool_call>'),
     ],
 )
 def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
     ids = [*encode(ids), end]
     given = {"role": "assistant", **message, "token_ids": ids}
-    assert renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids") == ids
+    assert renderer._wrong(messages(user(), given)[1]) is None
 
 
 @pytest.mark.parametrize(
     ("message", "ids"),
     [
         ({"content": "yes"}, "yes STOP"),
+        ({"content": ""}, "STOP"),
+        ({"content": "\n"}, "\nSTOP"),
+        ({"content": ""}, "<think>STOP"),
         ({"content": "yes", "reasoning_content": "hm"}, "<think>hm</think>yes STOP"),
         ({"content": "", "reasoning_content": "hm"}, "<think>hm STOP"),
         ({"content": "yes", "tool_calls": [CALL]}, 'yes<tool_call>{"name": "add", "arguments": {}}</tool_call> STOP'),
@@ -444,7 +459,7 @@ def test_token_ids_of_a_message_are_read(renderer, encode, end, message, ids):
 )
 def test_what_a_stop_string_cut_off_may_follow_a_turn_without_its_end(renderer, encode, end, message, ids):
     given = {"role": "assistant", **message, "token_ids": encode(ids)}
-    assert renderer._token_ids(messages(user(), given)[1], "messages.1.token_ids") == encode(ids)
+    assert renderer._wrong(messages(user(), given)[1]) is None
 
 
 def test_white_space_that_the_template_writes_before_an_answer_was_not_read(with_template, encode, say, end):

@@ -16,10 +16,11 @@ from rolloutlab.api.wire.chat import AssistantMessage, Choice, CompletionMessage
 from rolloutlab.api.wire.reasoning import CLOSING, OPENING, reasoning_of
 from rolloutlab.api.wire.trajectories import History
 from rolloutlab.errors import ContextError, RenderingError
+from rolloutlab.policy.byte_tokens import raw_bytes
 from rolloutlab.policy.call_forms import MarkedCalls, infer_call_form
 from rolloutlab.policy.continuation import after_prompt
 from rolloutlab.policy.messages import Messages, Tools
-from rolloutlab.policy.sampled_text import is_text_of, names_calls
+from rolloutlab.policy.sampled_text import is_empty, is_text_of, names_calls
 from rolloutlab.policy.splicing import Splicer, Turns, words
 from rolloutlab.policy.template_date import DATE, with_date
 from rolloutlab.policy.token_sequence import TokenSequence
@@ -31,6 +32,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_ID_DIGITS = 18
 _CACHED_TOKENS = 16_384
 """Texts of tokens that are kept: a large answer repeats a few, and other requests wait while it is written."""
+_NOT_OF_MESSAGE = "these are not the tokens of the message"
 _ITEMS = "messages_and_choices"
 Encode = Callable[[str], list[int]]
 
@@ -137,13 +139,18 @@ class Renderer:
         return turns if len(turns) == len(answers) else None
 
     def has_own_tokens(self, choice: Choice) -> bool:
-        """Whether the sampled tokens of a choice are of this vocabulary, and decode to the text of its message."""
+        """Whether the sampled tokens of a choice are of this vocabulary, and decode to the text of its message.
+
+        A message that a stop string has left nothing of has no such text: then it is the texts of the tokens.
+        """
+        sampled, message = choice.sampled_tokens(), choice.message
         try:
-            ids = self._ids(choice.sampled_tokens(), "")
+            ids = self._ids(sampled, "")
         except RenderingError:
             return False
-        whole = self._text_without_end(ids)
-        return bool(ids) and self._are_of(ids, choice.message) and names_calls(whole, choice.message)
+        if is_empty(message) and self.text(ids):
+            return all(map(self._is_token, ids, sampled))
+        return bool(ids) and self._are_of(ids, message) and names_calls(self._text_without_end(ids), message)
 
     def sequences(self, history: History) -> list[TokenSequence]:
         """The history as sequences, cut after its last sampled token.
@@ -202,7 +209,7 @@ class Renderer:
     def _read_token(self, token_id: int) -> tuple[str, bytes]:
         text = self._decode([token_id])
         raw = self._tokenizer.convert_ids_to_tokens([token_id])[0] or ""
-        return text, _raw_bytes(raw) if _REPLACEMENT in text else text.encode()
+        return text, raw_bytes(raw) if _REPLACEMENT in text else text.encode()
 
     def _template(self, messages: list[dict[str, Any]], tools: Tools, begin: bool = True) -> str:
         """The text of a conversation; begin: with the generation prompt."""
@@ -292,20 +299,18 @@ class Renderer:
     def _plain(self, messages: Sequence[Message], tools: Tools) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
         """The messages for the template, and the token ids of those that have some, by their index."""
         plain = self._messages.plain(messages, "messages", tools)
-        return plain, {
-            i: self._token_ids(message, f"messages.{i}.token_ids")
-            for i, message in enumerate(messages)
-            if isinstance(message, AssistantMessage) and message.token_ids
-        }
+        sampled = {i: m for i, m in enumerate(messages) if isinstance(m, AssistantMessage) and m.token_ids}
+        wrong = [f"messages.{i}.token_ids: {why}" for i, message in sampled.items() if (why := self._wrong(message))]
+        if wrong:  # all of them, so that a client needs one more request and no more
+            raise RenderingError("; ".join(wrong), hint="leave token_ids out")
+        return plain, {i: message.token_ids or [] for i, message in sampled.items()}
 
-    def _token_ids(self, message: AssistantMessage, path: str) -> list[int]:
-        """The `token_ids` of a message; what a stop string cut off may follow its text."""
+    def _wrong(self, message: AssistantMessage) -> str | None:
+        """What is wrong with the `token_ids` of a message; what a stop string cut off may follow its text."""
         ids = message.token_ids or []
         if any(not 0 <= token_id < self._vocabulary for token_id in ids):
-            raise RenderingError(f"{path}: not all of them are in the policy's vocabulary", hint="leave token_ids out")
-        if not self._are_of(ids, message, ended=self._is_ended(ids)):
-            raise RenderingError(f"{path}: these are not the tokens of the message", hint="leave token_ids out")
-        return ids
+            return "not all of them are in the policy's vocabulary"
+        return None if self._are_of(ids, message, ended=self._is_ended(ids)) else _NOT_OF_MESSAGE
 
     def _are_of(
         self, ids: Sequence[int], message: AssistantMessage | CompletionMessage, *, ended: bool = False
@@ -361,6 +366,11 @@ class Renderer:
             token_id = self._ids_by_bytes.get(tuple(entry.bytes))
         return self._ids_by_text.get(entry.token) if token_id is None else token_id
 
+    def _is_token(self, token_id: int, entry: TokenLogprob) -> bool:
+        """Whether a sampled token has the text, or the bytes, that its id has here."""
+        text, raw = self.token(token_id)
+        return entry.token == text or entry.bytes == raw
+
     @cached_property
     def _ids_by_bytes(self) -> dict[tuple[int, ...], int]:
         return {tuple(self.token(i)[1]): i for i in reversed(range(len(self._tokenizer)))}
@@ -380,17 +390,3 @@ def _named_id(token: str) -> int | None:
     """The N of `token_id:N`, which vLLM can return instead of a text."""
     name, _, number = token.partition(":")
     return int(number) if name == "token_id" and number.isdecimal() and len(number) <= _MAX_ID_DIGITS else None
-
-
-def _raw_bytes(token: str) -> bytes:
-    """The bytes of a byte-level BPE token that is not valid UTF-8 by itself."""
-    table = _byte_table()
-    return bytes(table.get(character, ord("?")) for character in token)
-
-
-@cache
-def _byte_table() -> dict[str, int]:
-    """The inverse of GPT-2's table of printable characters for bytes."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

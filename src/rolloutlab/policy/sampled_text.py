@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from rolloutlab.api.wire.chat import AssistantMessage, CompletionMessage, FunctionToolCall
-from rolloutlab.api.wire.reasoning import CLOSING, reasoning_of
+from rolloutlab.api.wire.reasoning import CLOSING, reasoning_of, split_reasoning
 from rolloutlab.policy import harmony
 from rolloutlab.policy.messages import content_of
 from rolloutlab.policy.splicing import words
@@ -26,11 +26,12 @@ def is_text_of(
     """Whether a text is that of a message, but for white space.
 
     text: without special tokens; whole: with these, except the end. ended: whether the end of the turn was sampled;
-    else what a stop string cut off may follow the content, as services do not return it. Nothing may where there is no
-    content. around_calls: for calls of the policy's form; text beside those of another form may be any that has the
-    content. Calls may be other ones: see `names_calls`.
+    else what a stop string cut off may follow the content, as services do not return it; so any text may be that of a
+    message without content. around_calls: for calls of the policy's form; text beside those of another form may be any
+    that has the content. Calls may be other ones: see `names_calls`.
     """
-    reasoning, content = (words(each) for each in reasoning_of(message.to_wire(), content_of(message)))
+    fields, text_of_it = message.to_wire(), content_of(message)
+    reasoning, content = (words(each) for each in reasoning_of(fields, text_of_it))
     if harmony.CHANNEL in whole and (harmony.parse(whole) or _names(message)):  # the content is between headers
         return _is_in_harmony(whole, content, ended)
     if _names(message):
@@ -44,13 +45,29 @@ def is_text_of(
             for around, reasoned in texts
             for each in around
         )
+    given = words(reasoning_of(fields, "")[0]), words(text_of_it)
+    if any(_is_parsed_from(split_reasoning(text, begun), *given, ended) for begun in (False, True)):
+        return True
     marked = words(text) != words(whole)  # special tokens may be headers of reasoning in any format, before the content
     return any(_is_answer_in(words(each), reasoning, content, marked, ended) for each in (text, whole))
+
+
+def is_empty(message: AssistantMessage | CompletionMessage) -> bool:
+    """Whether a message has neither reasoning, nor content, nor calls."""
+    return not any(reasoning_of(message.to_wire(), content_of(message).strip())) and not _names(message)
 
 
 def names_calls(whole: str, message: AssistantMessage | CompletionMessage) -> bool:
     """Whether a text has the names of all functions that a message calls, in whatever form."""
     return all(name in words(whole) for name in _names(message))
+
+
+def _is_parsed_from(parsed: tuple[str, str], reasoning: str, content: str, ended: bool) -> bool:
+    """Whether this is the reasoning and the answer in a text, or what a stop string has left of them."""
+    reasoned, answer = map(words, parsed)
+    if ended:
+        return (reasoned, answer) == (reasoning, content)
+    return reasoned == reasoning and answer.startswith(content) if content else reasoned.startswith(reasoning)
 
 
 def _is_answer_in(text: str, reasoning: str, content: str, marked: bool, ended: bool) -> bool:
