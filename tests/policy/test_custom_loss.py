@@ -36,6 +36,19 @@ class Backward(torch.autograd.Function):
         raise SystemExit("in backward")
 
 
+class WrongBy20Percent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, new):
+        return new * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1.2
+
+
+ONES = torch.ones(8)
+
+
 class Unprintable(Exception):
     def __str__(self):
         raise SystemExit
@@ -54,10 +67,58 @@ def loss(body: str) -> str:
         "return (new - new.mean().detach()).pow(2).sum() + torch.minimum(new, old).sum()",
         "\n    with torch.no_grad():\n        scale = (new - old).exp() * 2\n    return (scale * new).sum()",
         "return torch.stack([new[history == h].mean().exp() for h in range(3)]).sum()",
+        "\n    with torch.no_grad():\n        top = torch.max(new, dim=0).values\n    return (new - top).exp().sum()",
+        "\n    with torch.no_grad():\n        ranked, order = torch.sort(new)\n    return (ranked * new[order]).sum()",
+        "\n    with torch.no_grad():\n        parts = new.split(4)\n    return (torch.cat(parts) * new).sum()",
+        "return ((new - old).exp().data * advantage * new).sum()",
+        "return ((new - old) * 40).exp().sum()",
     ],
 )
 def test_a_differentiable_loss_passes_whatever_it_detaches(body):
     checked_loss(loss(body))
+
+
+IN_SINGLE_PRECISION = [
+    "\n    sums = torch.zeros(3).index_add(0, history, new - old)\n    return -sums.exp()[history].mean()",
+    "return torch.zeros(3).scatter_add(0, history, new).pow(2).mean()",
+    "return ((weight * new) @ torch.nn.functional.one_hot(history).float()).exp().sum()",
+    "return -torch.dot(new, torch.ones(len(new)))",
+    "return -torch.dot(new, torch.ones(len(new), dtype=torch.float32))",
+    "return torch.dot(new.exp(), torch.zeros_like(history).to(torch.float32) + 1)",
+    "return (advantage * new.float()).exp().sum()",
+    "return (torch.dot(new, ONES) * new.exp()).mean()",
+]
+"""Of one tensor of this precision and one of `new`; ONES was made before the function was called."""
+
+
+@pytest.mark.parametrize("body", IN_SINGLE_PRECISION)
+def test_a_loss_that_makes_tensors_of_single_precision_passes(body):
+    checked_loss(loss(body))
+
+
+@pytest.mark.parametrize("body", IN_SINGLE_PRECISION)
+def test_a_wrong_gradient_is_refused_also_beside_tensors_of_single_precision(body):
+    wrong = body.replace("return ", "return WrongBy20Percent.apply(new).sum() + ")
+    with pytest.raises(TrainingError, match="the gradient of the loss is"):
+        checked_loss(loss(wrong))
+
+
+def test_a_loss_that_fails_in_single_precision_is_refused_in_the_words_of_its_job():
+    with pytest.raises(TrainingError, match="expected both vectors to have same dtype, but found Float and Double"):
+        checked_loss(loss("return torch.dot(new, torch.ones(len(new), dtype=torch.float64))"))
+
+
+def test_the_check_leaves_the_precision_of_other_threads_as_it_is():
+    body = "THREADS.append(dtype_in_a_thread())\n    return torch.dot(new, torch.ones(8))"
+    checked_loss(f"from tests.policy.test_custom_loss import THREADS, dtype_in_a_thread\n{loss(body)}")
+    assert set(THREADS) == {torch.float32}
+
+
+THREADS = []
+
+
+def dtype_in_a_thread():
+    return in_a_thread(lambda: torch.zeros(1).dtype)
 
 
 @pytest.mark.parametrize(

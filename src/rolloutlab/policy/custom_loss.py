@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +23,23 @@ from rolloutlab.errors import TrainingError
 from rolloutlab.policy.loss import RowLoss
 from rolloutlab.policy.user_code import run_user_code
 
-_STEP = 1e-6
-_TOLERANCE = 1e-3
 _DETACHING = {"detach", "detach_"}
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a property in C
 Running = Callable[[], AbstractContextManager[None]]
 _HINT = "a differentiable torch function of `new`; .detach() what counts as constant"
+
+
+class _Precision(NamedTuple):
+    """Finite differences in a dtype: the change of a logprob, and how far a gradient may be from them."""
+
+    dtype: torch.dtype
+    step: float
+    tolerance: float
+
+
+_DOUBLE, _SINGLE = _Precision(torch.float64, 1e-6, 1e-3), _Precision(torch.float32, 1e-3, 2e-2)
+_ROUNDING = 8
+"""Units in the last place that a loss may be rounded by."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +133,32 @@ def _scalar(function: Callable[..., Any], *arguments_T: Tensor) -> Tensor:
 
 
 def _check_gradient(function: Callable[..., Any], seed: int) -> None:
-    """Compare autograd with central differences in double precision, on a row of three histories."""
+    """Compare autograd with central differences, on a row of three histories.
+
+    In double precision, or, if the function fails in that alone, in single precision, in which jobs train.
+    """
+    _value_and_gradient(function, *_row(seed, torch.float32))  # raises what it would raise in a job
+    try:
+        _compare_gradient(function, seed, _DOUBLE)
+    except TrainingError:
+        raise
+    except Exception:  # noqa: BLE001 - what a function that was written for single precision raises
+        _compare_gradient(function, seed, _SINGLE)
+
+
+def _row(seed: int, dtype: torch.dtype) -> list[Tensor]:
+    """The arguments of a loss, at random."""
     generator = torch.Generator().manual_seed(seed)
     history_T = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     new_T, delta_T, advantage_T, weight_T = torch.randn(4, 8, generator=generator, dtype=torch.float64)
     new_T, weight_T = -new_T.abs() - 0.1, weight_T.abs() + 0.1
-    rest = (new_T - 0.3 * delta_T, advantage_T, weight_T, history_T)
-    held = _Constants()
+    old_T = new_T - 0.3 * delta_T
+    return [*(each_T.to(dtype) for each_T in (new_T, old_T, advantage_T, weight_T)), history_T]
+
+
+def _compare_gradient(function: Callable[..., Any], seed: int, precision: _Precision) -> None:
+    new_T, *rest = _row(seed, precision.dtype)
+    held = _Constants(double=precision is _DOUBLE)
 
     def recorded(*arguments_T: Tensor) -> Any:
         with held.record():
@@ -140,15 +171,17 @@ def _check_gradient(function: Callable[..., Any], seed: int) -> None:
     value, gradient_T = _value_and_gradient(recorded, new_T, *rest)
     if not value.isfinite() or not gradient_T.isfinite().all():
         raise TrainingError("the loss or its gradient is not a finite number", hint=_HINT)
+    step = precision.step
+    rounded = _ROUNDING * torch.finfo(precision.dtype).eps * float(value.abs()) / step
     for t in range(len(new_T)):
         ends = []
-        for step in (_STEP, -_STEP):
+        for change in (step, -step):
             moved_T = new_T.clone()
-            moved_T[t] += step
+            moved_T[t] += change
             end = _scalar(replayed, moved_T.requires_grad_(), *(each_T.clone() for each_T in rest))
             ends.append(float(end.detach()))
-        slope, expected = (ends[0] - ends[1]) / (2 * _STEP), float(gradient_T[t])
-        if abs(slope - expected) > _TOLERANCE * (1 + abs(expected)):
+        slope, expected = (ends[0] - ends[1]) / (2 * step), float(gradient_T[t])
+        if abs(slope - expected) > precision.tolerance * (1 + abs(expected)) + rounded:
             message = f"the gradient of the loss is {expected:.6g}, its finite difference {slope:.6g}"
             raise TrainingError(message, hint=_HINT)
 
@@ -156,11 +189,14 @@ def _check_gradient(function: Callable[..., Any], seed: int) -> None:
 class _Constants(TorchFunctionMode):
     """Values that a function detaches, recorded by one call and replayed by others, as constants of its gradient.
 
-    A finite difference of a loss with a detached factor would otherwise differ from its gradient.
+    A finite difference of a loss with a detached factor would otherwise differ from its gradient. double: tensors that
+    the function makes in single precision, or casts to it, are of double precision. torch's default dtype would do so
+    for the sampler's thread too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, double: bool) -> None:
         super().__init__()
+        self._double = double
         self._values: list[Any] = []
         self._next: int | None = None
 
@@ -175,12 +211,29 @@ class _Constants(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        value = function(*args, **(kwargs or {}))
-        if not isinstance(value, Tensor) or (function.__name__ not in _DETACHING and torch.is_grad_enabled()):
+        detaches = function.__name__ in _DETACHING or function == _DATA or not torch.is_grad_enabled()
+        value = self._called(function, args, kwargs or {})
+        several = isinstance(value, tuple | list) and any(isinstance(each, Tensor) for each in value)
+        if not detaches or not (isinstance(value, Tensor) or several):
             return value
         if self._next is None:
-            self._values.append(value.clone())
+            self._values.append(_copied(value))
             return value
         self._next += 1
-        constant: Tensor = self._values[self._next - 1]
-        return constant.clone()
+        return _copied(self._values[self._next - 1])
+
+    def _called(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not self._double:
+            return function(*args, **kwargs)
+        wide = {torch.float32: torch.float64}
+        args = [wide.get(each, each) if isinstance(each, torch.dtype) else each for each in args]
+        kwargs = {key: wide.get(each, each) if isinstance(each, torch.dtype) else each for key, each in kwargs.items()}
+        value = (Tensor.double if function is Tensor.float else function)(*args, **kwargs)
+        return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a tensor, or of a tuple or list of tensors, such as the values and indices of `max`."""
+    if isinstance(value, tuple | list):
+        return type(value)([_copied(each) for each in value])  # torch.return_types take a list
+    return value.clone() if isinstance(value, Tensor) else value
